@@ -45,7 +45,7 @@ contracts: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n 4 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 soak: setup
 	$(BIN)/python -m pytest -m soak

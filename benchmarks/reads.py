@@ -1,4 +1,4 @@
-"""Mixed reads through REST while jobs run, and what an open event stream takes.
+"""Mixed reads through REST while jobs run, each kind of them, an empty route of FastAPI, and what an open event stream takes.
 
 The readers are connections of one other process, which reads answers as cheaply as it can: the lab is measured, not a client.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import empty_routes
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
 from figure import Figure, percentile
@@ -54,7 +55,7 @@ def measure(scratch: Path) -> list[Figure]:
             for job in ended:
                 client.wait(job)
             ran = [client.submit_project(scratch / "project", parameters={"seconds": "600"}).id for _ in range(2)]
-            figures = [*_reads(lab, [*ended, *ran]), *_streams(lab, ran)]
+            figures = [*_reads(lab, [*ended, *ran]), *_kinds(lab, [*ended, *ran]), *_floor(), *_streams(lab, ran)]
             for job in ran:
                 client.cancel(job)
             return figures
@@ -64,15 +65,40 @@ def measure(scratch: Path) -> list[Figure]:
 
 def _reads(lab: LabProcess, jobs: list[int]) -> list[Figure]:
     _client(lab, "reads", jobs, 3.0)  # warm
-    before = _processor_time(lab)
+    before = _processor_time(lab.process.pid)
     told = _client(lab, "reads", jobs, _SECONDS)
-    spent = _processor_time(lab) - before
+    spent = _processor_time(lab.process.pid) - before
     waits = [1000 * wait for wait in told["waits"]]
     return [
         Figure(name=f"mixed reads, {_CONNECTIONS} connections", value=len(waits) / told["seconds"], unit="/s", at_least=500),
         percentile("the same, from request to answer, p95", waits, "ms", 95, at_most=100),
         Figure(name="the same, processor time of the lab for each", value=1000 * spent / len(waits), unit="ms"),
     ]
+
+
+def _kinds(lab: LabProcess, jobs: list[int]) -> list[Figure]:
+    """What each kind of the mix takes, and what the gate adds to it: `/health` needs no sign-in."""
+    return [_alone(lab.url, lab.token, lab.process.pid, path, jobs, "lab") for path in ("/health", *(path for path, _ in _MIX))]
+
+
+def _floor() -> list[Figure]:
+    """What no lab that speaks through FastAPI and uvicorn can be below: routes that do nothing, without sign-in."""
+    with subprocess.Popen([sys.executable, empty_routes.__file__], stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        url = served.stdout.readline().strip()
+        try:
+            return [_alone(url, "none", served.pid, path, [1], "empty route") for path in empty_routes.PATHS]
+        finally:
+            served.kill()
+
+
+def _alone(url: str, token: str, pid: int, path: str, jobs: list[int], whose: str) -> Figure:
+    asked = {"url": url, "token": token, "jobs": jobs, "seconds": 2.0, "pid": pid, "mix": [[path, 100]]}
+    _told("reads", {**asked, "seconds": 0.2})
+    before = _processor_time(pid)
+    told = _told("reads", asked)
+    each = 1000 * (_processor_time(pid) - before) / len(told["waits"])
+    return Figure(name=f"processor time: {whose} {path}", value=each, unit="ms", spread=f"n={len(told['waits'])}")
 
 
 def _streams(lab: LabProcess, jobs: list[int]) -> list[Figure]:
@@ -90,14 +116,18 @@ def _streams(lab: LabProcess, jobs: list[int]) -> list[Figure]:
 
 
 def _client(lab: LabProcess, what: str, jobs: list[int], seconds: float) -> Any:
-    asked = {"url": lab.url, "token": lab.token, "jobs": jobs, "seconds": seconds, "pid": lab.process.pid}
+    asked = {"url": lab.url, "token": lab.token, "jobs": jobs, "seconds": seconds, "pid": lab.process.pid, "mix": _MIX}
+    return _told(what, asked)
+
+
+def _told(what: str, asked: dict[str, Any]) -> Any:
     command = [sys.executable, __file__, what]
     ended = subprocess.run(command, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, check=True)
     return json.loads(ended.stdout)
 
 
-def _processor_time(lab: LabProcess) -> float:
-    fields = Path(f"/proc/{lab.process.pid}/stat").read_text().rpartition(")")[2].split()
+def _processor_time(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -117,7 +147,7 @@ def resident(pid: int) -> int:
 
 async def _read(asked: dict[str, Any]) -> dict[str, Any]:
     address = urlsplit(asked["url"])
-    paths = [path for path, share in _MIX for _ in range(share)]
+    paths = [path for path, share in asked["mix"] for _ in range(share)]
     until = time.monotonic() + asked["seconds"]
     waits: list[float] = []
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import at_rest
 import calls
+import gpu_use
 import handover
 import listing
 import place
@@ -29,6 +30,7 @@ import slurm_here
 import slurm_throughput
 import start_ranges
 import state_disk
+import sweeps
 import tasks
 import warm_cell
 from figure import Figure
@@ -41,6 +43,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "slurm_throughput": slurm_throughput.measure,
     "at_rest": at_rest.measure,
     "listing": listing.measure,
+    "gpu_use": gpu_use.measure,
     "reads": reads.measure,
     "warm_cell": warm_cell.measure,
     "calls": calls.measure,
@@ -48,6 +51,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "sessions": session_ready.measure,
     "residency": residency.measure,
     "state_disk": state_disk.measure,
+    "sweeps": sweeps.measure,
     "place": lambda _scratch: place.figures(),
     "placer": lambda _scratch: list(placer.figures()),
     "simulate": simulate.measure,

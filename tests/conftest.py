@@ -9,17 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 import quick
 from carrel import Client
 from carrel.testing.examples import VARIABLE, examples
-from carrel.testing.lab_process import LabProcess, fork_labs, start_lab
+from carrel.testing.lab_process import LabProcess, fork_labs, logs_since, start_lab
 from carrel.testing.notebook_scripts import PACKAGES, make_environment
 
 # Where Python may keep no compiled code (containers say so), each of the thousands of processes here compiles what it imports:
@@ -27,9 +27,17 @@ from carrel.testing.notebook_scripts import PACKAGES, make_environment
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Some tests install real packages, as people do. A connection that fails once is no failure of what they test.
+for _name in ("UV_HTTP_RETRIES", "PIP_RETRIES", "npm_config_fetch_retries"):
+    os.environ.setdefault(_name, "8")
+
 # What a shell starts in the background ignores SIGINT, and so would all that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+#: When the test began (Unix seconds).
+_BEGAN = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,11 +52,28 @@ def pytest_configure(config: pytest.Config) -> None:
         quick.hold_to_it()
     # A slow machine is no failure; and what CI finds, it finds again.
     settings.register_profile("carrel", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=examples(100))
+    # For `make mutants`: that a test fails is enough there, and to find the smallest example takes up to minutes.
+    found = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutants", settings.get_profile("carrel"), phases=found)
     settings.load_profile("carrel")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     return True if config.getoption("--quick") and not quick.may_hold_some(collection_path) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows what the labs have said meanwhile: where it failed there may be nobody to look into their homes."""
+    report = yield
+    if report.failed:
+        began = call.start if call.when == "setup" else item.stash.get(_BEGAN, call.start)
+        report.sections += [(f"What the lab wrote: {file}", text) for file, text in logs_since(began).items()]
+    if call.when == "setup":
+        item.stash[_BEGAN] = call.start
+    return report
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

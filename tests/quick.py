@@ -38,7 +38,9 @@ ROOMS_WITH_SERVERS = frozenset(
         "signin",
         "slurm",
         "staging",
+        "submitit",
         "suspension",
+        "sweeps",
         "tracking",
     ]
 )

@@ -197,6 +197,23 @@ def test_a_session_that_runs_as_its_owner_is_known_by_its_user(brokers: Start, k
     assert "does not run" in kernels(broker, job, attempt=str(place)).welcome["message"]
 
 
+def test_a_worker_of_a_pool_borrows_what_slurm_gave_it_shares_of(brokers: Start, kernels: Kernels, tmp_path: Path) -> None:
+    broker = brokers(devices=2, shared=True)
+    job = broker.worker(1, shares=(1,))
+    worker = kernels(broker, job)
+    lease = worker.acquire()
+    assert [device["uuid"] for device in lease["devices"]] == [broker.devices[1].uuid]
+    worker.release(lease)
+    assert [(row["job"], row["attempt"]) for row in broker.status()["charges"]] == [(1, 1)]
+    # One that runs as its owner is known by its files.
+    other = broker.worker(2, shares=(1,))
+    (Path(broker.config.spool) / "2").rename(tmp_path / "2")
+    place = str(tmp_path / "2" / "1")
+    theirs = kernels(broker, other, attempt=place)
+    assert [device["uuid"] for device in theirs.acquire()["devices"]] == [broker.devices[1].uuid]
+    assert "has its GPUs from Slurm" in kernels(broker, other, role="runner", attempt=place).welcome["message"]
+
+
 def rewrite(place: Path, **changes: Any) -> None:
     launch = json.loads((place / "launch.json").read_text())
     (place / "launch.json").write_text(json.dumps(launch | changes))

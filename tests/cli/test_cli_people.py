@@ -94,7 +94,8 @@ def test_a_suspended_user_reads_why_and_goes_on_later(lab: LabProcess, carrel: C
     assert "what runs goes on" in carrel("user", "suspend", "paused", "--reason", "The course is over.").out
     refused = mine("ps")
     assert (refused.code, "paused is suspended since" in refused.err, "The course is over." in refused.err) == (4, True, True)
-    assert "suspended" in carrel("user", "list").out
+    listed = carrel("user", "list").out
+    assert ("suspended" in listed, "PROVIDER" in listed) == (True, False), "nobody is linked to a provider here"
     assert "may go on" in carrel("user", "resume", "paused").out
     assert mine("ps").code == 0
     assert "is removed, and 0 jobs" in carrel("user", "remove", "paused").out

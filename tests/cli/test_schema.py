@@ -14,6 +14,7 @@ import yaml
 
 from carrel.cli.main import main
 from carrel.core.tasks.schema import task_schema
+from carrel.core.worth.schema import costs_schema
 from carrel.lab.server.schema import settings_schema
 
 pytestmark = pytest.mark.quick
@@ -33,9 +34,17 @@ def _faults(schema: dict[str, Any], document: Any) -> list[str]:
     return [fault.message for fault in jsonschema.Draft202012Validator(schema).iter_errors(document)]
 
 
-@pytest.mark.parametrize("text", [text for _, language, text in BLOCKS if language == "toml" and "[environment]" not in text])
+@pytest.mark.parametrize(
+    "text",
+    [text for _, language, text in BLOCKS if language == "toml" and "[environment]" not in text and "# costs.toml" not in text],
+)
 def test_settings_of_the_pages_are_right(text: str) -> None:
     assert _faults(settings_schema(), tomllib.loads(text)) == []
+
+
+@pytest.mark.parametrize("text", [text for _, language, text in BLOCKS if language == "toml" and "# costs.toml" in text])
+def test_cost_files_of_the_pages_are_right(text: str) -> None:
+    assert _faults(costs_schema(), tomllib.loads(text)) == []
 
 
 @pytest.mark.parametrize("file", PROJECTS, ids=lambda file: file.parent.name)
@@ -77,7 +86,7 @@ def test_a_mistake_in_the_settings_is_marked(settings: dict[str, Any], says: str
     assert says in fault
 
 
-@pytest.mark.parametrize(("file", "title"), [("MLproject", "MLproject"), ("carrel.toml", "carrel.toml")])
+@pytest.mark.parametrize(("file", "title"), [("MLproject",) * 2, ("carrel.toml",) * 2, ("costs.toml",) * 2])
 def test_the_command_prints_them(capsys: pytest.CaptureFixture[str], file: str, title: str) -> None:
     assert main(["schema", file]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == title
@@ -85,4 +94,4 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str], file: str, 
 
 def test_of_another_file_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "setup.cfg"]) != 0
-    assert "MLproject or carrel.toml" in capsys.readouterr().err
+    assert "MLproject, carrel.toml or costs.toml" in capsys.readouterr().err

@@ -9,19 +9,22 @@ import socket
 import sys
 import tarfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from carrel.node.containment.attacks import ATTACKS
 from carrel.node.containment.trial import run_inside
-from carrel.node.containment.walls import Bind, Walls
+from carrel.node.containment.walls import Bind, View, Walls
 from carrel.node.runner.image import DRIVER, driver_files, with_driver
 from carrel.testing.escapes import limits_processes, read_table, victims
 from carrel.testing.images import programs, write_layer
 from carrel.testing.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
+#: What a program of the lab's does before it becomes one of the image's.
+ENTER = "import os, sys; from carrel.node.containment.view import enter; enter(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
 ESCAPES = read_table(Path(__file__).with_name("escapes.txt"))
 
 
@@ -69,7 +72,8 @@ def test_what_a_job_was_given_is_at_its_own_paths_beside_what_the_image_has(rig:
     assert not (rig.image / "nowhere").exists()
 
 
-def test_nothing_gets_out_of_an_image(rig: Rig) -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["in the machine's place", "beside it"])
+def test_nothing_gets_out_of_an_image(rig: Rig, beside: bool) -> None:
     """The attack suite; the machine's Python is lent to the image for it."""
     rig.has({"etc/motd": b""})
     lent = {os.path.realpath(path): "" for path in (sys.prefix, sys.base_prefix, "/usr")}
@@ -103,7 +107,12 @@ def test_nothing_gets_out_of_an_image(rig: Rig) -> None:
             processes=600,
             shared_memory=64 * 1024**2,
         )
-        code, said = run_inside(walls, [os.path.realpath(sys.executable), "-I", "-c", ATTACKS, json.dumps(about)])
+        words = [os.path.realpath(sys.executable), "-I", "-c", ATTACKS, json.dumps(about)]
+        if beside:
+            place = "/mnt"  # below /tmp there would be a way to it, which the job may write
+            walls = replace(walls, root="", binds=(), view=View(root=str(rig.image), place=place, binds=binds))
+            words = [sys.executable, "-c", ENTER, place, *words]
+        code, said = run_inside(walls, words)
     assert code == 0, said
     ESCAPES.judge("image", said.decode())
 
@@ -173,3 +182,24 @@ def test_the_drivers_libraries_are_found_by_what_ldconfig_lists(tmp_path: Path) 
     }
     variables = with_driver({"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/opt/lib"})
     assert variables == {"PATH": f"/usr/bin:{DRIVER}/bin", "LD_LIBRARY_PATH": f"/opt/lib:{DRIVER}/lib"}
+
+
+def test_an_image_beside_the_machine_is_entered_and_the_machine_is_not_changed(rig: Rig) -> None:
+    rig.has({"etc/motd": b"image\n", "home/other/file": b"other\n", "var": "/etc", "data": None})
+    (rig.work / "in").write_text("input\n")
+    place = rig.private.parent / "place"
+    place.mkdir()
+    places = ("/home/alice/.lab/work", "/var/lib/job", "/nowhere/else")
+    binds = tuple(Bind(str(rig.work), where, writable=True) for where in places)
+    view = View(root=str(rig.image), place=str(place), binds=binds)
+    walls = Walls(view=view, binds=[Bind(str(place))], temporary=str(rig.private))
+    asked = "cat /etc/motd /home/other/file; " + " ".join(f"cat {where}/in; touch {where}/made;" for where in places)
+    asked += f" touch /tmp/mine; touch /etc/no; ls /proc/self/fd >/dev/null && cat {rig.secret}; chroot / /bin/sh -c 'echo out'"
+    code, said = run_inside(walls, [sys.executable, "-c", ENTER, str(place), "/bin/sh", "-c", asked])
+    assert code != 0
+    told = [line for line in said.decode().splitlines() if ":" not in line]
+    assert told == ["image", "other", "input", "input", "input"], said
+    assert (rig.work / "made").exists()
+    assert (rig.private / "mine").exists()
+    assert not list(place.iterdir())
+    assert not (rig.image / "etc/no").exists()

@@ -8,121 +8,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from played import BADLY, READY, TASK, WELL, Played, builds, job, launch_of, news, over, reasons, two_that_wait
+
 from carrel.core.control.before_place import BeforePlace
-from carrel.core.control.ports import NewEvent
-from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.control.prerequisites import Prepares
+from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import (
-    Ended,
-    EnvironmentReady,
     InputsReady,
-    Journaled,
-    JournalRecord,
     Launch,
-    LaunchLimits,
-    LaunchPaths,
     Observation,
     Preparing,
 )
-from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
-from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec, TaskSpec
-
-TASK = TaskSpec(entry_point="main", command="true", snapshot="", inputs=(InputSpec(path="in", uri="https://host/data"),))
-
-
-def job(number: int) -> Job:
-    return Job(
-        id=number, kind=JobKind.TASK, owner="ada", account="default", name="job", qos="normal", resources=Resources(),
-        state=JobState.PENDING, reason=Reason(code="", message=""), submitted_at=0.0, stage_in=True,
-    )  # fmt: skip
-
-
-def launch_of(one: Job, task: TaskSpec) -> Launch:
-    return Launch(
-        job_id=one.id, attempt=0, kind=one.kind, owner=one.owner, name="job", account="default", qos="normal", node="", task=task,
-        resources=one.resources, devices=(), paths=LaunchPaths(environments="", snapshots="", blobs="", inputs="kept"),
-        limits=LaunchLimits(input_cache=1024**2),
-    )  # fmt: skip
-
-
-def builds(name: str, **more: Any) -> TaskSpec:
-    recipe = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, requirements=(name,), **more)
-    return TaskSpec(entry_point="main", command="true", snapshot="sha256:0", environment=recipe)
-
-
-class Played:
-    """Store, events and engine: what was started and ended, what people were told, and jobs that have failed."""
-
-    def __init__(self, *tasks: TaskSpec) -> None:
-        self.tasks = tasks
-        self.started: list[int] = []
-        self.launches: list[Launch] = []
-        self.ended: list[int] = []
-        self.kept_logs: list[int] = []
-        self.told: list[str] = []
-        #: Packages whose environments are there.
-        self.there: set[str] = set()
-        self.looks = 0
-
-    def task(self, job_id: int) -> TaskSpec:
-        return self.tasks[job_id - 1] if self.tasks else TASK
-
-    def fail(self, job_id: int, *, reason: Reason, **_more: Any) -> Job:
-        return replace(job(job_id), state=JobState.FAILED, reason=reason, ended_at=1.0)
-
-    def start(self, launch: Launch, **_more: Any) -> None:
-        self.started.append(launch.job_id)
-        self.launches.append(launch)
-
-    def cancel(self, job_id: int, _attempt: int, **_more: Any) -> None:
-        self.ended.append(job_id)
-
-    def forget(self, job_id: int, _attempt: int, *, over: bool) -> None:
-        self.kept_logs += [job_id] if over else []
-
-    def append(self, events: list[NewEvent], **_more: Any) -> None:
-        self.told += [event.type if event.type == "log" else str(event.data["message"]) for event in events]
-
-    def built(self, launch: Launch) -> bool:
-        self.looks += 1
-        return not self.there.isdisjoint(launch.task.environment.requirements)
-
-    def waits(self, *numbers: int) -> BeforePlace:
-        """Have those jobs wait whose numbers these are, and begin what may begin."""
-        played: Any = self
-        found = BeforePlace(
-            jobs=played, events=played, engine=played, here=lambda _job: True, launch=launch_of, built=self.built,
-            token=lambda _job: "", withdrawal=lambda _job, _task: (),
-        )  # fmt: skip
-        assert [found.keeps(job(number), 0.0) for number in numbers] == [True for _ in numbers]
-        assert list(found.turn(0.0, None)) == []
-        return found
-
-
-def two_that_wait() -> tuple[BeforePlace, Played]:
-    played = Played()
-    found = played.waits(1, 2)
-    assert played.started == [1]
-    return found, played
-
-
-def over(state: JobState, code: str) -> Observation:
-    return news(InputsReady(digests={"in": "sha256:0"}), Ended(state=state, reason=Reason(code=code, message="")))
-
-
-def news(*records: JournalRecord, of: int = 1, log_size: int | None = None) -> Observation:
-    entries = tuple(Journaled(at=1.0, record=record) for record in records)
-    return Observation(job_id=of, attempt=0, entries=entries, log_size=log_size)
-
-
-READY = EnvironmentReady(digest="sha256:e", lock="", python="", built=True, seconds=1.0)
-WELL = Ended(state=JobState.COMPLETED, reason=Reason(code="Completed", message=""))
-BADLY = Ended(state=JobState.FAILED, reason=Reason(code="EnvironmentFailed", message="No such package.\n"))
-
-
-def reasons(found: BeforePlace, *numbers: int) -> list[tuple[str, str]]:
-    told = [found.reason(number) for number in numbers]
-    return [(one.code, one.message) for one in told if one is not None]
+from carrel.core.domain.slurm import SlurmRequest
 
 
 def test_whom_the_caller_could_not_deal_with_comes_again() -> None:
@@ -254,7 +151,7 @@ def test_who_fails_of_a_build_has_its_log_or_is_told_where_it_is() -> None:
         ),
         3: (JobState.PENDING, ""),
     }
-    assert (played.kept_logs, played.told.count("log")) == ([1], 1)
+    assert (played.kept_logs, played.logs) == ([1], [(1, 70)])
 
 
 def test_a_build_whose_runner_is_lost_is_begun_again_and_then_left_to_the_attempts() -> None:
@@ -266,3 +163,37 @@ def test_a_build_whose_runner_is_lost_is_begun_again_and_then_left_to_the_attemp
     found.hear([gone], 2.0)
     assert [one.id for one in found.turn(2.0, None)] == [1, 2]
     assert played.kept_logs == []
+
+
+def on_a_cluster(played: Played) -> BeforePlace:
+    stand: Any = played
+    return BeforePlace(
+        jobs=stand, events=stand, engine=stand, prepares=lambda _job: Prepares.THERE,
+        launch=lambda one, task: replace(launch_of(one, task), node="slurm:gpu"), built=played.built,
+        token=lambda one: f"token of {one.id}", withdrawal=lambda _job, _task: (),
+    )  # fmt: skip
+
+
+def test_what_was_built_on_a_cluster_is_known_for_hours_and_attempts_say_that_it_is_still_there() -> None:
+    played = Played(*[builds("alpha")] * 5)
+    found = on_a_cluster(played)
+    assert found.keeps(job(1), 0.0)
+    assert list(found.turn(0.0, None)) == []
+    assert (played.started, played.launches[0].build) == ([1], True)
+    found.hear([news(READY, WELL)], 1.0)
+    assert [one.id for one in found.turn(1.0, None)] == [1]
+    hour = 3600.0
+    assert not found.keeps(job(2), 5 * hour)
+    found.hear([replace(news(READY, of=2), attempt=1)], 5 * hour)
+    assert not found.keeps(job(3), 10 * hour)
+    # Of other news of attempts, and of attempts of which it knows nothing, nothing follows.
+    found.hear([replace(news(Preparing(message="starting"), of=3), attempt=1), replace(news(READY, of=99), attempt=1)], 10 * hour)
+    assert found.keeps(job(4), 20 * hour)
+
+
+def test_nodes_of_another_kind_have_environments_of_their_own() -> None:
+    played = Played(*(replace(builds("alpha"), slurm=SlurmRequest(constraint=kind)) for kind in ("fast", "slow", "fast")))
+    found = on_a_cluster(played)
+    assert [found.keeps(job(number), 0.0) for number in (1, 2, 3)] == [True, True, True]
+    assert list(found.turn(0.0, None)) == []
+    assert played.started == [1, 2]

@@ -38,10 +38,10 @@ class Server:
         self.jobs = FailingJobs(store)
         self.borrowing = Borrowing(jobs=self.jobs, use=self.use, clock=lambda: self.now)  # type: ignore[arg-type]
 
-    def session(self, node: str = "n1") -> Job:
+    def session(self, node: str = "n1", owner: str = "ada") -> Job:
         new = NewJob(
             kind=JobKind.SESSION,
-            owner="ada",
+            owner=owner,
             account="physics",
             name="notebook",
             qos="normal",
@@ -81,6 +81,7 @@ class FailingJobs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.down = False
+        self.writes = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store.jobs, name)
@@ -89,12 +90,14 @@ class FailingJobs:
         if self.down:
             raise Unavailable("The lab's database does not answer.")
         self._store.jobs.charge(charges)
+        self.writes += 1
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(Database.at(tmp_path / "lab.db"))
-    store.people.add(User(subject="ada", name="Ada"), now=1)
+    for name in ("ada", "bob"):
+        store.people.add(User(subject=name, name=name), now=1)
     yield store
     store.close()
 
@@ -172,6 +175,58 @@ def test_a_database_that_is_away_delays_the_writing_and_not_the_charge(store: St
     server.jobs.down = False
     server.borrowing.report({(job.id, 1): 5.0})
     assert (server.written(job), server.charged()) == (5.0, pytest.approx(5.0))
+
+
+def test_what_is_written_is_not_written_again(store: Store) -> None:
+    server = Server(store, 1000.0)
+    server.session()
+    job = server.session()
+    for server.now in (1000.0, 1100.0, 1200.0):
+        server.borrowing.report({(job.id, 1): 5.0})
+    server.end(job)
+    server.borrowing.report({(job.id, 1): 5.0})
+    server.borrowing.close()
+    assert (server.jobs.writes, server.written(job)) == (1, 5.0)
+    server = Server(store, 1300.0)
+    server.borrowing.report({(job.id, 1): 5.0})
+    assert (server.jobs.writes, server.charged()) == (0, pytest.approx(5.0, abs=1e-3))
+
+
+def test_what_a_broker_speaks_of_no_more_is_written_when_the_database_is_back(store: Store) -> None:
+    server = Server(store, 1000.0)
+    job = server.session()
+    server.borrowing.report({(job.id, 1): 5.0})
+    server.borrowing.report({(job.id, 1): 6.0})
+    server.end(job)
+    server.jobs.down = True
+    server.borrowing.report({(job.id, 1): 7.0})
+    server.borrowing.report({})
+    server.jobs.down = False
+    server.borrowing.report({})
+    assert server.written(job) == 7.0
+    server.borrowing.report({})
+    assert server.jobs.writes == 2
+
+
+def test_what_a_broker_that_began_anew_does_not_know_is_written_all_the_same(store: Store) -> None:
+    server = Server(store, 1000.0)
+    job = server.session()
+    for total in (5.0, 6.0):
+        server.borrowing.report({(job.id, 1): total})
+    server.borrowing.report({})
+    assert server.written(job) == 5.0
+    server.borrowing.close()
+    assert server.written(job) == 6.0
+
+
+def test_a_late_word_is_charged_to_whom_the_session_was(store: Store) -> None:
+    server = Server(store, 1000.0)
+    jobs = [server.session(owner="bob"), server.session()]
+    for job in jobs:
+        server.end(job)
+    server = Server(store, 2000.0)
+    server.borrowing.report({(jobs[1].id, 1): 8.0})
+    assert {item.user: item.seconds for item in server.use.usage(server.now)} == {"bob": 0.0, "ada": pytest.approx(8.0, abs=1e-2)}
 
 
 def test_a_server_that_ends_writes_what_it_knows(store: Store) -> None:

@@ -28,6 +28,7 @@ from carrel.core.domain.launch import (
 )
 from carrel.core.domain.qos import JobKind, PreemptMode
 from carrel.core.domain.resources import Resources
+from carrel.core.gpu_use import ENOUGH
 from carrel.core.spool.journal import entry_from_plain
 
 JOB = Job(
@@ -69,6 +70,26 @@ def test_preparing_keeps_the_state_and_tells_the_owner() -> None:
     assert (change.state, change.environment, change.environment_built) == (JobState.CONFIGURING, "sha256:e", True)
     assert change.reason == Reason(code="Preparing", message="installing 12 packages")
     assert change.events[0].data == {"message": "installing 12 packages"}
+
+
+def test_an_engine_says_in_its_own_code_why_it_waits_and_how_it_ended() -> None:
+    change = interpret(
+        JOB, observe(Preparing(message="The tide is out.", reason="HighWater"), beside=True), log_size=0, now=200.0
+    )
+    assert (change.state, change.reason) == (JobState.CONFIGURING, Reason(code="HighWater", message="The tide is out."))
+    assert [event.data for event in change.events] == [{"message": "The tide is out.", "reason": "HighWater"}]
+    change = interpret(JOB, observe(ended(JobState.FAILED, "QuayClosed")), log_size=0, now=200.0)
+    assert change.reason == Reason(code="QuayClosed", message="Exit code 3.")
+    change = interpret(JOB, observe(ended(JobState.PREEMPTED, "LowWater")), log_size=0, now=200.0)
+    assert change.state is JobState.PENDING
+    assert change.reason == Reason(code="LowWater", message="Exit code 3. It is in line again.")
+
+
+def test_a_code_is_no_longer_than_what_is_written_down() -> None:
+    for record in (Preparing(message="", reason="A" * 100), ended(JobState.FAILED, "A" * 100)):
+        change = interpret(JOB, observe(record), log_size=0, now=200.0)
+        assert change.reason is not None
+        assert change.reason.code == "A" * 64
 
 
 def test_the_log_is_told_only_as_far_as_it_grew() -> None:
@@ -302,3 +323,19 @@ def test_no_job_goes_on_for_ever(ends: list[Ended], requeues: int, retries: int)
         left = {"requeues_left": change.requeues_left, "retries_left": change.retries_left}
         job = replace(job, **{name: value for name, value in left.items() if value is not None})
     assert attempts <= 1 + requeues + retries
+
+
+def test_gpus_that_are_hardly_busy_are_told_once() -> None:
+    job = replace(JOB, state=JobState.RUNNING, started_at=100.0 - 600, resources=Resources(cpus=4, gpus=1))
+    samples = [
+        Sampled(usage=Usage(cpu_seconds=600.0, gpu_mean={"GPU-a": 3.0}, gpu_samples=number))
+        for number in (ENOUGH - 1, ENOUGH, ENOUGH + 1)
+    ]
+    change = interpret(job, observe(*samples), log_size=0, now=200.0)
+    (event,) = change.events
+    assert (event.type, event.data["reason"]) == ("progress", "LowGpuUse")
+    assert event.data["message"].startswith(
+        "Its GPU was busy for 3 % of 10 min. About one of its 4 processors was busy meanwhile"
+    )
+    busy = Sampled(usage=Usage(gpu_mean={"GPU-a": 90.0}, gpu_samples=ENOUGH))
+    assert interpret(job, observe(busy), log_size=0, now=200.0).events == ()

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.core.control.queue import Queue, kept_id
+from carrel.core.control.queue import Queue
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.node import NodePart
 from carrel.core.domain.placement import Holding, Waiting
 from carrel.core.domain.qos import JobKind, PreemptMode
 from carrel.core.domain.resources import Resources
-from carrel.core.policy.rotation import LATE
+from carrel.core.policy.rotation import LATE, kept_id
 
 WAY = Preemption(mode=PreemptMode.SUSPEND, by=9, qos="desk", at=1000.0, grace=60)
 JOB = Job(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from carrel.core.control.inbox import News
 from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import LoopSettings, Scheduler
+from carrel.core.control.scheduler import Scheduler
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import LaunchPaths
 from carrel.core.domain.qos import JobKind, QoS

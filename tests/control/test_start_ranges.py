@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import pytest
 
 from carrel.core.control.inbox import News
 from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import LoopSettings, Scheduler
-from carrel.core.domain.expectation import Coverage
+from carrel.core.control.scheduler import Scheduler
+from carrel.core.control.start_ranges import StartRanges, StartRangeStore, Unwritten
+from carrel.core.domain.errors import StorageFull
+from carrel.core.domain.expectation import Coverage, ShownRange
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import LaunchPaths
 from carrel.core.domain.qos import JobKind, QoS
@@ -24,13 +30,14 @@ RULES = LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="a
 class OneGpu:
     """A lab with one GPU, whose jobs are known to run for about 1,000 s."""
 
-    def __init__(self, durations: dict[int, float]) -> None:
+    def __init__(self, durations: dict[int, float], kept: StartRangeStore | None = None) -> None:
         self.store = MemoryStore()
         self.machines = VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=1)), durations)
         settings = LoopSettings(
             rules=RuleBook(RULES),
             launch=LaunchSettings(paths=LaunchPaths(environments="", snapshots="", blobs="")),
             secret=b"",
+            start_ranges=kept or Unwritten(),
         )
         self.scheduler = Scheduler(jobs=self.store, events=self.store, engine=self.machines, settings=settings)
         self.learn()
@@ -54,7 +61,7 @@ class OneGpu:
 
     @property
     def coverage(self) -> Coverage:
-        return self.scheduler.calibration.coverage
+        return self.scheduler.start_ranges.calibration.coverage
 
 
 def test_a_start_within_the_range_and_one_after_it() -> None:
@@ -119,3 +126,61 @@ def test_what_was_missed_moves_what_is_told_next() -> None:
     assert high - now < 1500
     assert told.estimated_range[1] - now > 2 * (high - now)
     assert told.estimated_range[0] >= low
+
+
+class Disk:
+    """A store that is full when somebody says so."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.kept: dict[tuple[int, float], ShownRange] = {}
+
+    def load(self) -> Sequence[ShownRange]:
+        return sorted(self.kept.values(), key=lambda one: (one.started_at is None, one.started_at))
+
+    def write(self, shown: Sequence[ShownRange], over: Sequence[int]) -> None:
+        if self.full:
+            raise StorageFull("The disk is full.", remedy="Make room.")
+        self.kept |= {(one.job_id, one.shown_at): one for one in shown}
+        self.kept = {key: one for key, one in self.kept.items() if one.started_at is not None or one.job_id not in over}
+
+
+def test_what_could_not_be_written_down_is_written_by_the_next_cycle() -> None:
+    disk = Disk()
+    lab = OneGpu({1: 1000.0, 2: 1000.0}, disk)
+    lab.submit(1, 1.0)
+    disk.full = True
+    with pytest.raises(StorageFull):
+        lab.submit(2, 2.0)
+    disk.full = False
+    lab.cycle(3.0)
+    (told,) = disk.kept.values()
+    assert (told.job_id, told.shown_at, told.started_at) == (2, 2.0, None)
+    lab.cycle(1001.0)
+    (told,) = disk.kept.values()
+    assert (told.job_id, told.shown_at, told.started_at) == (2, 2.0, 1001.0)
+
+
+def test_the_next_server_knows_how_often_ranges_held_and_who_was_told_what() -> None:
+    disk = Disk()
+    lab = OneGpu({1: 1000.0, 2: 5000.0, 3: 10.0}, disk)
+    for number in (1, 2, 3):
+        lab.submit(number, float(number))
+    lab.cycle(1001.0)
+    following = StartRanges(disk)
+    following.recover()
+    assert following.calibration.coverage == lab.coverage == Coverage(of=1)
+    following.started(3, 6001.0)
+    assert following.calibration.coverage == Coverage(of=2, late=1)
+
+
+def test_nothing_is_kept_of_a_job_that_was_cancelled_while_it_waited() -> None:
+    disk = Disk()
+    lab = OneGpu({1: 1000.0, 2: 1000.0}, disk)
+    for number in (1, 2):
+        lab.submit(number, float(number))
+    second = lab.store.get(2)
+    assert second is not None
+    assert len(disk.kept) == 1
+    lab.cycle(500.0, replace(second, state=JobState.CANCELLED, ended_at=500.0))
+    assert disk.kept == {}

@@ -8,9 +8,10 @@ import pytest
 
 from carrel.core.control.inbox import News
 from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.ports import AttemptChange
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import LoopSettings, Scheduler
+from carrel.core.control.scheduler import Scheduler
 from carrel.core.domain.errors import Unavailable
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Launch, LaunchPaths

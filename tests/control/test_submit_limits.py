@@ -9,9 +9,10 @@ import pytest
 
 from carrel.core.control.inbox import News
 from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.ports import NewJob
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import LoopSettings, Scheduler
+from carrel.core.control.scheduler import Scheduler
 from carrel.core.control.submit_limits import AGAIN
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import Ended, Journaled, Launch, LaunchPaths, Observation

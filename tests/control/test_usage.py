@@ -22,6 +22,7 @@ HOUR = 3600.0
 RULES = LabRules(
     qos={"normal": QoS(name="normal")}, default_qos="normal", session_qos="normal", half_life=10 * HOUR, cpu_charge=0.1
 )
+SESSION = {"kind": JobKind.SESSION, "gpus": 0}
 
 
 def job(job_id: int, owner: str = "ada", *, state: JobState = JobState.RUNNING, gpus: int = 1, **fields: object) -> Job:
@@ -46,6 +47,21 @@ def job(job_id: int, owner: str = "ada", *, state: JobState = JobState.RUNNING, 
 
 def seconds(book: UsageBook, now: float, **more: object) -> dict[str, float]:
     return {item.user: item.seconds for item in book.usage(now, **more)}  # type: ignore[arg-type]
+
+
+def test_several_jobs_of_one_user_are_charged_together_and_each_until_its_end() -> None:
+    book = UsageBook(RuleBook(replace(RULES, half_life=1e10)))
+    wide = replace(job(3), resources=Resources(gpus=1, cpus=5, nodes=2))
+    for one, at in ((job(1), 0.0), (job(2), 100.0), (wide, 200.0)):
+        book.put(one, now=at)
+    assert book.held_by("ada") == 1.5 + 1.5 + 3.0
+    for number, left, at in ((1, 4.5, 300.0), (2, 3.0, 400.0), (3, 0.0, 500.0)):
+        book.put(job(number, state=JobState.COMPLETED), now=at)
+        assert book.held_by("ada") == left
+    assert seconds(book, 900.0, others=[("physics", "bob")]) == {
+        "ada": pytest.approx(1.5 * 300 + 1.5 * 300 + 3.0 * 300, rel=1e-4),
+        "bob": 0.0,
+    }
 
 
 def test_who_is_stopped_is_charged_nothing_also_after_a_restart() -> None:
@@ -100,15 +116,96 @@ def test_a_restart_counts_the_same_from_what_is_stored() -> None:
     assert seconds(lived, 6 * HOUR)["ada"] == pytest.approx(expected)
 
 
+WAY = Preemption(mode=PreemptMode.SUSPEND, by=9, qos="desk", at=690.0, grace=60)
+NEVER_FADES = RuleBook(replace(RULES, half_life=1e10))
+
+
+@pytest.mark.parametrize(
+    ("fields", "ran", "rate"),
+    [
+        ({}, 900.0, 1.5),
+        ({"suspended_seconds": 20.0}, 880.0, 1.5),
+        # It stands still: another has its place, or cells have its devices.
+        ({"state": JobState.SUSPENDED, "preemption": WAY, "suspended_at": 700.0, "suspended_seconds": 20.0}, 580.0, 0.0),
+        ({"suspended_at": 700.0}, 600.0, 0.0),
+        # It is about to be stopped.
+        ({"preemption": WAY}, 900.0, 1.5),
+        # A cluster's queue has had it since 100, and its command began at 300.
+        ({"node": "slurm:gpu", "started_at": 300.0}, 700.0, 1.5),
+        ({"node": "slurm:gpu", "started_at": 300.0, "suspended_seconds": 20.0}, 680.0, 1.5),
+        ({"node": "slurm:gpu", "state": JobState.CONFIGURING}, 0.0, 0.0),
+        # When a command of the lab's own machine began does not matter: it has had its place from 100 on.
+        ({"started_at": 300.0}, 900.0, 1.5),
+    ],
+)
+def test_a_server_takes_up_what_runs_or_stands_still_with_what_was_used_before(
+    fields: dict[str, object], ran: float, rate: float
+) -> None:
+    book, one = UsageBook(NEVER_FADES), job(1, **fields)  # type: ignore[arg-type]
+    book.take_up(one, leased_at=100.0, borrowed=0.0, now=1000.0)
+    assert seconds(book, 1000.0).get("ada", 0.0) == pytest.approx(1.5 * ran)
+    assert (book.held_by("ada"), book.holds(1)) == (rate, rate > 0)
+    book.put(one, now=1000.0)  # it is put in the queue
+    assert seconds(book, 2000.0).get("ada", 0.0) == pytest.approx(1.5 * ran + 1000 * rate)
+
+
+def test_a_server_takes_up_a_session_with_what_its_cells_were_charged() -> None:
+    book = UsageBook(NEVER_FADES)
+    book.take_up(job(1, **SESSION), leased_at=100.0, borrowed=600.0, now=1000.0)
+    assert seconds(book, 1000.0) == {"ada": pytest.approx(600.0)}
+    assert book.charged(1, 1) == 600.0
+    assert book.borrowed(1, 1, 650.0, 1000.0) == 650.0
+
+
+def test_of_sessions_that_have_ended_those_are_forgotten_of_which_no_broker_speaks() -> None:
+    book = UsageBook(RuleBook(RULES))
+    for number, state in ((11, JobState.RUNNING), (12, JobState.RUNNING), (13, JobState.COMPLETED), (14, JobState.COMPLETED)):
+        book.put(job(number, **SESSION), now=0.0)
+        assert book.borrowed(number, 1, 5.0, 0.0) == 5.0
+        book.put(job(number, **SESSION, state=state), now=1.0)
+    book.let_go([(12, 1), (14, 1)])
+    assert [book.borrowed(number, 1, 6.0, 2.0) for number in (11, 12, 13, 14)] == [6.0, 6.0, None, 6.0]
+    assert [book.charged(number, 1) for number in (11, 12, 13, 14)] == [6.0, 6.0, None, 6.0]
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 500), st.sampled_from(["stops", "lends", "goes on"])), max_size=6),
+    at=st.integers(0, 3000),
+    cluster=st.booleans(),
+)
+def test_whenever_the_server_is_restarted_a_job_is_charged_for_what_it_ran(
+    steps: list[tuple[int, str]], at: int, *, cluster: bool
+) -> None:
+    """Without fading: a server that begins at any moment knows as much as one that has run all the time."""
+    lived, now, one = UsageBook(NEVER_FADES), 100.0, job(1, started_at=100.0, node="slurm:gpu" if cluster else "n1")
+    lived.put(one, now=now)
+    moments = [(now, one)]
+    for later, what in steps:
+        now += later
+        waited = one.suspended_seconds + (0.0 if one.suspended_at is None else now - one.suspended_at)
+        one = replace(one, state=JobState.RUNNING, preemption=None, suspended_at=None, suspended_seconds=waited)
+        if what != "goes on":
+            one = replace(one, suspended_at=now)
+        if what == "stops":
+            one = replace(one, state=JobState.SUSPENDED, preemption=WAY)
+        lived.put(one, now=now)
+        moments.append((now, one))
+    known = [one for moment, one in moments if moment <= 100.0 + at][-1]
+    restarted = UsageBook(NEVER_FADES)
+    restarted.take_up(known, leased_at=100.0, borrowed=0.0, now=100.0 + at)
+    for moment, one in moments:
+        if moment > 100.0 + at:
+            restarted.put(one, now=moment)
+    end = max(now, 100.0 + at) + 10
+    assert seconds(restarted, end)["ada"] == pytest.approx(seconds(lived, end)["ada"], abs=0.1)
+
+
 def test_what_ended_while_no_server_ran_is_charged_to_its_end() -> None:
     book = UsageBook(RuleBook(RULES))
     book.put(job(1), now=5 * HOUR, since=0.0)
     book.put(job(1, state=JobState.COMPLETED, ended_at=HOUR), now=5 * HOUR)
     charge = accrued(1.5, 0, HOUR, 10 * HOUR)
     assert seconds(book, 5 * HOUR) == {"ada": pytest.approx(faded(charge, 4 * HOUR, 10 * HOUR))}
-
-
-SESSION = {"kind": JobKind.SESSION, "gpus": 0}
 
 
 def test_what_cells_borrow_is_charged_as_it_is_reported() -> None:
@@ -209,6 +306,7 @@ def test_giving_back_pays() -> None:
     book.put(job(1, "bob", state=JobState.COMPLETED), now=2 * HOUR)
     book.put(job(2, "ada"), now=0.5 * HOUR)
     now = 2 * HOUR
+    assert {one.user: one.seconds for one in book.standings(now)} == seconds(book, now)
     kept = {standing.user: standing.factor for standing in book.standings(now, ahead=2 * HOUR)}
     released = {standing.user: standing.factor for standing in book.standings(now, ahead=2 * HOUR, released="ada")}
     assert (kept["ada"], released["ada"]) == (0.5, 1.0)

@@ -29,9 +29,9 @@ def look(tmp_path_factory):
     source = Path(__file__).with_name("fake_nvml.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", directory / "libnvidia-ml.so.1", source], check=True)
 
-    def run(mode=""):
+    def run(mode="", code=_LOOK):
         environ = {**os.environ, "LD_LIBRARY_PATH": str(directory), "FAKE_NVML": mode}
-        return json.loads(subprocess.run([sys.executable, "-c", _LOOK], env=environ, check=True, stdout=subprocess.PIPE).stdout)
+        return json.loads(subprocess.run([sys.executable, "-c", code], env=environ, check=True, stdout=subprocess.PIPE).stdout)
 
     return run
 
@@ -58,3 +58,21 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others(look):
 
 def test_a_driver_that_is_down_means_no_gpus(look):
     assert look("down") == {"devices": [], "utilization": {}, "memory": {}}
+
+
+_SAMPLES = """
+import json
+from carrel.core.domain.serial import to_plain
+from carrel.node.runner.samples import GpuWatch, Sampler
+sampler = Sampler(GpuWatch({"a": "GPU-aaaa", "b": "1"}), None)
+samples = [sampler.take(), sampler.take(stopped=True), sampler.take()]
+print(json.dumps([to_plain(one) for one in [*samples, sampler.total()]]))
+"""
+
+
+def test_a_mean_leaves_out_what_others_had_meanwhile(look):
+    first, stopped, last, total = look(code=_SAMPLES)
+    assert stopped["gpu_utilization"] == {"a": 37.0, "b": 0.0}
+    assert [one["gpu_samples"] for one in (first, stopped, last, total)] == [1, 1, 2, 2]
+    assert total["gpu_mean"] == last["gpu_mean"] == {"a": 37.0, "b": 0.0}
+    assert total["gpu_utilization"] == {}

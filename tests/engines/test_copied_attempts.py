@@ -34,7 +34,9 @@ def running(home):
     os.mkfifo(home.root / "go")
     engine = local_engine(home)
     listener = EngineListener(engine)
-    launch = make_launch(home, f"setsid sleep 600 & echo $! > {home.root}/stray; echo ready; read line < {home.root}/go; exit 7")
+    # It opens the pipe before it is ready: the home may have another name right after that.
+    script = f"setsid sleep 600 & echo $! > {home.root}/stray; exec 3<> {home.root}/go; echo ready; read line <&3; exit 7"
+    launch = make_launch(home, script)
     engine.start(launch, token=TOKEN)
     listener.wrote(launch, home.attempt(launch).log, b"ready")
     yield launch, listener

@@ -13,6 +13,8 @@ from environment_lab import Lab
 from named_lab import NamedLab
 
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.testing.installed_wheels import pip_wheel, wheels_of
+from carrel.testing.package_index import PackageIndex, make_wheel
 
 
 @pytest.fixture
@@ -22,6 +24,19 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab.offline()
     yield lab
     lab.release()
+
+
+@pytest.fixture(scope="session")
+def real_packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackageIndex]:
+    """An index of real packages: those that are installed here."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    wheels_of(wheels, ["hatchling", "idna", "ipykernel", "six"])
+    pip_wheel(wheels)
+    make_wheel(wheels, "editables", "0.5")  # hatchling wants it for an editable install, and uses none of it here
+    with PackageIndex(tmp_path_factory.mktemp("index") / "files") as index:
+        index.add_wheels(wheels)
+        index.open.set()
+        yield index
 
 
 @pytest.fixture

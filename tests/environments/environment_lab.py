@@ -10,7 +10,7 @@ import uv
 
 from carrel.core.domain.task import EnvironmentRecipe
 from carrel.node.environments import Environment, EnvironmentSettings, EnvironmentStore
-from carrel.testing.package_index import make_wheel
+from carrel.testing.package_index import PackageIndex, make_wheel
 
 
 class Lab:
@@ -44,11 +44,11 @@ class Lab:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def use_registry(self) -> None:
-        """Packages come from wherever this machine's own configuration says."""
-        self.environ |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))}
-        own = Path.home() / ".config/pip/pip.conf"
-        self.pip_conf(own.read_text() if own.exists() else "")
+    def use_index(self, index: PackageIndex) -> None:
+        """Packages come from an index, and from nowhere else."""
+        address = index.variables["UV_DEFAULT_INDEX"]
+        self.environ["UV_DEFAULT_INDEX"] = address
+        self.pip_conf(f"[global]\nindex-url = {address}\n")
 
     def wheel(self, name: str, version: str = "1.0", *, requires: tuple[str, ...] = (), where: Path | None = None) -> Path:
         """Make a wheel of one module."""

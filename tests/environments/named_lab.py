@@ -43,7 +43,7 @@ class NamedLab:
         self.clock = 1_000_000.0
         self.reports: list[str] = []
         self._opened: list[Opened] = []
-        if not lab.environ.get("UV_INDEX_URL"):
+        if not lab.environ.get("UV_DEFAULT_INDEX"):
             lab.wheel("ipykernel", "7.0", requires=("traitlets",))
             lab.wheel("traitlets", "5.0")
             lab.wheel("pip", "25.0")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from pickle import PickleBuffer
+from typing import Any
 
 
 def begins_and_waits(flags: str) -> str:
@@ -35,3 +37,30 @@ def leaves_a_trace(place: str, number: int) -> int:
         file.write(f"{number}\n")
     time.sleep(0.005)
     return number * number
+
+
+def computes_alone(place: str, number: int) -> int:
+    """Fails if another call is in here at the same time."""
+    descriptor = os.open(place, os.O_CREAT | os.O_EXCL)
+    time.sleep(0.01)
+    os.close(descriptor)
+    Path(place).unlink()
+    return number
+
+
+def large_with_its_process(flags: str, buffer: Any) -> Any:
+    """Says that it has begun, with its arguments at hand, and gives them back when it may."""
+    begins_and_waits(flags)
+    return PickleBuffer(bytearray(buffer))
+
+
+def changed(buffer: Any) -> Any:
+    """Writes to its argument, and returns it."""
+    buffer[0] = 255
+    return PickleBuffer(buffer)
+
+
+def sizes_and_way(buffers: Any) -> tuple[list[int], int]:
+    """Sizes of the buffers, and how many files of the lab's this process has mapped."""
+    maps = Path("/proc/self/maps").read_text()
+    return [len(one) for one in buffers], maps.count("/calls/")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,20 +22,23 @@ from carrel.core.control.administration import Administration
 from carrel.core.control.cells import Cells
 from carrel.core.control.collecting import Collecting
 from carrel.core.control.drains import Drains
+from carrel.core.control.event_ports import Event
+from carrel.core.control.gpu_use import GpuUse
 from carrel.core.control.held_users import HeldUsers
-from carrel.core.control.lab import Lab, LabFiles
+from carrel.core.control.lab import Lab
+from carrel.core.control.lab_files import LabFiles
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.loop import ControlLoop
-from carrel.core.control.ports import Event
+from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.reservations import Reservations
 from carrel.core.control.retention import Retention
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import LoopSettings
 from carrel.core.control.secrets import Secrets
 from carrel.core.control.sessions import NodeReport, Sessions, SessionStatus
 from carrel.core.control.tokens import Tokens
 from carrel.core.control.users import Users
+from carrel.core.control.verifications import Verifications
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import (
     Ended,
@@ -45,6 +50,7 @@ from carrel.core.domain.launch import (
     Preparing,
     Started,
     StoredFile,
+    Usage,
 )
 from carrel.core.domain.node import Device, Node
 from carrel.core.domain.placement import GpuState
@@ -63,8 +69,9 @@ from carrel.lab.retention.collector import Places
 from carrel.lab.server.collecting import LabWorkDirectories
 from carrel.lab.signin import Issuer
 from carrel.lab.store import Database, Store
+from carrel.lab.studies import OptunaStudy
 from carrel.node.environments.named import NamedEnvironments
-from carrel.testing.waiting import PATIENCE
+from carrel.testing.waiting import PATIENCE, wait_until
 
 QOS = {
     "normal": QoS(name="normal", default_time=3600),
@@ -79,6 +86,9 @@ class ScriptedDoor:
     def open(self, job: Job, *, base: str, path: str) -> str:
         return f"{base}open/{job.id}/{path}"
 
+    def address(self, job: Job, *, base: str) -> str:
+        return f"{base}sessions/{job.id}"
+
     def status(self, job: Job) -> SessionStatus:
         return SessionStatus(ready=True, connections=2)
 
@@ -88,6 +98,7 @@ class ScriptedLender:
     """A broker that says what a test says."""
 
     said: dict[str, Any] = field(default_factory=dict)
+    socket: str = ""
 
     def status(self) -> Mapping[str, Any]:
         return self.said
@@ -181,9 +192,11 @@ class ScriptedEngine:
         exit_code: int | None = 0,
         log: bytes = b"",
         outputs: tuple[StoredFile, ...] = (),
+        usage: Usage | None = None,
     ) -> None:
         reason = reason or Reason(code="Completed", message="The command ended with exit code 0.")
-        self.say(job_id, Ended(state=state, reason=reason, exit_code=exit_code, outputs=outputs), log=log)
+        ended = Ended(state=state, reason=reason, exit_code=exit_code, outputs=outputs, usage=usage or Usage())
+        self.say(job_id, ended, log=log)
 
 
 @dataclass
@@ -243,16 +256,8 @@ class Rig:
         self.wait_for(lambda: self.store.jobs.get(job_id).state is state)  # type: ignore[union-attr]
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until an event made the condition true."""
-        news = threading.Event()
-        unsubscribe = self.lab.subscribe(news.set)
-        try:
-            deadline = time.monotonic() + PATIENCE
-            while not condition():
-                assert news.wait(deadline - time.monotonic()), "it did not come true"
-                news.clear()
-        finally:
-            unsubscribe()
+        """Wait until the condition is true. It looks again and again: the end of a call, for one, is no event of the lab's."""
+        wait_until(condition)
 
     def events(self, job_id: int) -> list[Event]:
         return list(self.store.events.after(0, job_id=job_id, owner=None, limit=1000))
@@ -328,7 +333,9 @@ def a_lab(
         retention=Retention(store=store.retention, collector=collector, quota=lambda: quota, clock=time.time),
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
         cells=Cells(store=store.cells),
+        gpu_use=GpuUse(store=store.gpu_use, clock=time.time),
         secrets=Secrets(store=store.secrets(secret), clock=time.time),
+        verifications=Verifications(store=store.verifications),
         clock=time.time,
         secret=secret,
         lab_id=store.lab_id(),
@@ -339,7 +346,9 @@ def a_lab(
         tokens[name] = lab.tokens.hand_out(name, name="of a test", by="root")[1]
     rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens, written=written)
     environments = NamedEnvironments(home / "environments")
-    settings = GatewaySettings(uploads=home / "uploads", calls=home / "calls", heartbeat=heartbeat, **limits)
+    sockets = tempfile.mkdtemp(prefix="carrel-rig-", dir="/tmp")  # a socket's path is short
+    calls, socket = home / "calls", Path(sockets) / "bodies"
+    settings = GatewaySettings(uploads=home / "uploads", calls=calls, body_socket=socket, heartbeat=heartbeat, **limits)
     audit = rig.audit = AuditLog(home / "audit", clock=clock)
     rig.app = create_app(
         lab,
@@ -350,6 +359,8 @@ def a_lab(
         environments=environments,
         audit=audit,
         calls=store.calls,
+        sweeps=(store.sweeps, OptunaStudy()),
+        baseline_store=store.baselines,
         issuer=Issuer(
             store=store.sign_ins,
             tokens=tokens_of_lab,
@@ -377,6 +388,7 @@ def a_lab(
         lab.tokens.close()
         store.close()
         audit.close()
+        shutil.rmtree(sockets)
 
 
 @contextmanager

@@ -40,6 +40,8 @@ ACCOUNTS = {
 }
 SECRET = "what-ada-keeps-for-herself"
 JOBS = ("private", "shared", "other")
+#: Another job of ada's that is shared: what others are compared with.
+ALSO = "also shared"
 FUTURE = {"begin": "2100-01-01T00:00:00Z", "end": "2100-01-02T00:00:00Z", "nodes": ["bench"], "reason": "a course"}
 DIGEST = "sha256:" + "0" * 64
 FUNCTION = "sha256:" + "1" * 64
@@ -64,6 +66,7 @@ class World:
     snapshot: str
     pool: int = 0
     call: int = 0
+    sweep: int = 0
 
     def send(self, actor: str, method: str, path: str, **more: object) -> httpx.Response:
         token = self.tokens.get(actor)
@@ -119,6 +122,7 @@ def fill(world: World) -> None:
         world.jobs[case] = job
         world.jobs[case] = job
         bodies[case] = (who, body)
+    world.jobs[ALSO] = world.send("owner", "POST", f"{API}/jobs", json=bodies["shared"][1]).raise_for_status().json()["id"]
     over = rig.engine.wait_started(world.jobs["private"])[1]
     running = world.send("owner", "POST", f"{API}/jobs", json={"snapshot": rig.upload("ada")}).raise_for_status().json()["id"]
     world.jobs["running"] = running
@@ -142,6 +146,21 @@ def fill(world: World) -> None:
     submitted = world.send("owner", "POST", f"{API}/pools/{world.pool}/calls", content=a_call()).raise_for_status()
     (world.call,) = submitted.json()["calls"]
     world.send("owner", "POST", f"{API}/calls/{world.call}/cancel").raise_for_status()
+    world.sweep = world.send("owner", "POST", f"{API}/sweeps", json=a_sweep(world)).raise_for_status().json()["id"]
+
+
+def a_sweep(world: World) -> dict[str, object]:
+    task = {"snapshot": world.snapshot}
+    return {"task": task, "parameters": {"x": "int(1, 9)"}, "metric": "loss", "trials": 9, "parallel": 1}
+
+
+def a_calibration(world: World, case: str) -> tuple[str, str]:
+    """A new baseline, and the job of its owner's that runs it again: numbers of both."""
+    who = "other" if case == "other" else "owner"
+    body = {"job": world.jobs[case], "project": f"p{secrets.token_hex(4)}"}
+    number = world.send(who, "POST", f"{API}/baselines", json=body).raise_for_status().json()["id"]
+    begun = world.send(who, "POST", f"{API}/baselines/{number}/calibrations", json={}).raise_for_status().json()
+    return str(number), str(begun["job"])
 
 
 def a_call() -> bytes:
@@ -180,7 +199,13 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         }.get(case, {"name": "x", "path": "/no/such/place"}),
         ("POST", "/environments/{name}/share"): {"with": ["bob"] if case == "ada/ours" else []},
         ("POST", "/environments/{name}/restore"): {"lock": DIGEST},
+        ("POST", "/jobs/{job_id}/verification"): {"repetitions": [world.jobs[ALSO]]},
+        ("POST", "/baselines"): {"job": world.jobs.get(case)},
+        ("POST", "/baselines/{baseline_id}/calibrations"): {},
         ("POST", "/pools"): {"max_workers": 1, "task": {"snapshot": world.snapshot}},
+        ("POST", "/sweeps"): a_sweep(world),
+        ("POST", "/sweeps/{sweep_id}/resume"): {},
+        ("POST", "/sweeps/{sweep_id}/trials/{number}/values"): {"values": [{"value": 1.0}]},
     }
     body = bodies.get((method, path))
     if body is not None:
@@ -190,6 +215,10 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         more["content"] = content
     if path.endswith(("/results", "/work")):
         more["params"] = {"stream": "false", "wait": 0}
+    if path.endswith("/pools/{pool_id}/files"):
+        more["params"] = {"size": 1}
+    if path.endswith("/interrupts"):
+        more["params"] = {"call": world.call, "wait": 0}
     if (method, path) == ("PUT", "/snapshots/{digest}"):
         digest, data = world.rig.archive({"a.py": secrets.token_hex(4)})
         path, more["content"] = path.replace("{digest}", digest), data
@@ -201,10 +230,16 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
     if (method, path) == ("DELETE", "/secrets/{name}"):
         for name, _ in PEOPLE.values():
             world.rig.lab.secrets.put(Caller(user=User(subject=name, name=name)), "KEY", "x")
+    if path in ("/comparison", "/comparison/results"):
+        more["params"] = {"job": [world.jobs[case], world.jobs[ALSO]]}
+    if path.startswith("/comparison/why"):
+        more["json"] = {"first": str(world.jobs[case]), "second": str(world.jobs[ALSO])}
     if case == "all":
         more["params"] = {"all": True} if path == "/tokens" else {"owner": "all"}
     places = {"/nodes/": "bench", "/secrets/": "KEY", "/reservations/": "gone"}
     names = {"{name}": next((name for place, name in places.items() if place in path), case)}
+    if "{baseline_id}" in path:
+        names["{baseline_id}"], names["{job_id}"] = a_calibration(world, case)
     if path == "/tokens/{token_id}":
         fresh(world.rig, "ada")
         names["{token_id}"] = str(world.rig.lab.tokens.list(world.rig.caller("ada"))[-1].id)
@@ -212,9 +247,10 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         token = fresh(world.rig, PEOPLE[actor][0])
         return world.http.request(method, f"{API}{path}", headers={"Authorization": f"Bearer {token}"})
     names |= {"{subject}": "vera", "{digest}": FUNCTION if "/functions/" in path else world.snapshot, "{path}": "model.pt"}
-    names |= {"{pool_id}": str(world.pool), "{call_id}": str(world.call)}
+    names |= {"{pool_id}": str(world.pool), "{call_id}": str(world.call), "{sweep_id}": str(world.sweep)}
+    names["{number}"] = "1"
     for name in ("{job_id}", "{array_id}"):
-        if name in path:
+        if name in path and name not in names:
             names[name] = str(number[case])
     for name, value in names.items():
         path = path.replace(name, value)

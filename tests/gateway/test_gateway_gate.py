@@ -37,7 +37,10 @@ def every_route(routes: list[BaseRoute]) -> Iterator[tuple[str, str]]:
 
 
 #: What a route wants to be told before it looks for its job.
-BODIES = {("PUT", "/api/v1/sessions/{job_id}/hub"): {"variables": {}}}
+BODIES = {
+    ("PUT", "/api/v1/sessions/{job_id}/hub"): {"variables": {}},
+    ("POST", "/api/v1/jobs/{job_id}/verification"): {"repetitions": [1]},
+}
 
 
 def fill(path: str, job: int) -> str:
@@ -52,6 +55,9 @@ def fill(path: str, job: int) -> str:
         "token_id": "1",
         "pool_id": "1",
         "call_id": "1",
+        "sweep_id": "1",
+        "baseline_id": "777",
+        "number": "1",
     }
     return re.sub(r"{([^}]+)}", lambda match: known[match[1]], path)
 
@@ -186,7 +192,7 @@ def test_a_failure_of_our_own_has_a_number_and_shows_nothing(rig: Rig, caplog: p
     rig.app.add_api_route("/api/v1/fail", fail, methods=["GET"])
     rig.app.add_api_route("/api/v1/refuse", refuse, methods=["GET"])
     with caplog.at_level(logging.ERROR), serve(rig.app) as url, client(url, rig.headers()) as http:
-        answer = http.get("/api/v1/fail?ticket=abc")
+        answer = http.get("/api/v1/fail?ticket=sesame")
         assert answer.status_code == 500
         problem = answer.json()
         assert problem["type"] == "urn:carrel:problem:internal"
@@ -198,7 +204,7 @@ def test_a_failure_of_our_own_has_a_number_and_shows_nothing(rig: Rig, caplog: p
     logged = [record for record in caplog.records if incident in record.getMessage()]
     assert logged
     assert "swordfish" in str(logged[0].exc_info)
-    assert "abc" not in caplog.text
+    assert "sesame" not in caplog.text
     assert not any(token in caplog.text for token in rig.tokens.values())
 
 

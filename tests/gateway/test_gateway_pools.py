@@ -13,6 +13,7 @@ from gateway_lab import Rig, client
 
 from carrel.core.domain.call import INLINE
 from carrel.core.domain.job import JobState, Reason
+from carrel.testing.waiting import PATIENCE
 from carrel.wire.frames import Decoder, encode
 
 V1 = "/api/v1"
@@ -48,8 +49,8 @@ class Worker:
         (found,) = frames(answer.content)
         return found
 
-    def end(self, call: int, body: bytes = b"result", **header: Any) -> tuple[dict[str, Any], bytes]:
-        return self.ask(encode({"type": "ended", "call": call, "state": "COMPLETED", **header}, body))
+    def end(self, call: int, body: bytes = b"result", take: bool = True, **header: Any) -> tuple[dict[str, Any], bytes]:
+        return self.ask(encode({"type": "ended", "call": call, "state": "COMPLETED", **header}, body), take=take)
 
 
 @dataclass
@@ -60,11 +61,11 @@ class Pool:
     id: int
     opened: list[httpx.Client]
 
-    def calls(self, *bodies: bytes, retries: int = 0, keys: list[str] | None = None) -> list[int]:
+    def calls(self, *bodies: bytes, retries: int = 0, keys: list[str] | None = None, **more: Any) -> list[int]:
         self.http.put(f"{V1}/pools/{self.id}/functions/{FUNCTION}", content=encode({}, b"function")).raise_for_status()
         keys = keys or [secrets.token_hex(8) for _ in bodies]
         content = b"".join(
-            encode({"key": key, "label": "f", "function": FUNCTION, "retries": retries}, body)
+            encode({"key": key, "label": "f", "function": FUNCTION, "retries": retries, **more}, body)
             for key, body in zip(keys, bodies, strict=True)
         )
         answer = self.http.post(f"{V1}/pools/{self.id}/calls", content=content)
@@ -142,6 +143,40 @@ def test_a_call_goes_to_a_worker_and_its_result_comes_back(pool: Pool) -> None:
     assert (header["stdout"], header["stderr"], header["inline"], body) == (4, 6, True, b"saidwarnedresult")
     assert pool.http.get(f"{V1}/calls/{call}/result").content == b"result"
     assert pool.ended(after=1) == []
+
+
+def test_who_begins_to_follow_hears_first_what_a_call_has_printed_and_shown(pool: Pool) -> None:
+    call, second = pool.calls(b"first", b"second")
+    (worker,) = pool.workers(1)
+    worker.ask()
+
+    def of(call: int, stream: str = "stdout", at: int = 0, data: bytes = b"said") -> bytes:
+        return encode({"type": "output", "call": call, "stream": stream, "offset": at}, data)
+
+    pieces = [("stdout", 0, b"before"), ("display", 0, b"{}"), ("stdout", 6, b"after")]
+    told = [of(call, *piece) for piece in pieces]
+    worker.http.post(f"{V1}/pools/{pool.id}/output", content=b"".join(told)).raise_for_status()
+
+    def hears(number: int, after: int = 0) -> list[tuple[Any, ...]]:
+        """The first frames of a stream, but for those that say that it is alive."""
+        found: list[tuple[Any, ...]] = []
+        decoder = Decoder()
+        with pool.http.stream("GET", f"{V1}/pools/{pool.id}/results", params={"after": after}, timeout=PATIENCE) as answer:
+            for data in answer.iter_bytes():
+                heads = [value for kind, value in decoder.feed(data) if kind == "frame" and value["type"] != "alive"]
+                found += [(one["type"], one["call"], one.get("stream"), one.get("offset")) for one in heads]
+                if len(found) >= number:
+                    return found
+        raise AssertionError(found)
+
+    outputs = [("output", call, stream, at) for stream, at, _ in pieces]
+    assert hears(4) == [("begun", call, None, None), *outputs]
+    worker.end(call, take=False)
+    assert hears(4) == [*outputs, ("ended", call, None, None)], "in their order, though it is over"
+    assert worker.ask()[0]["call"] == second
+    worker.http.post(f"{V1}/pools/{pool.id}/output", content=told[0]).raise_for_status()  # late: of a call that is over
+    worker.http.post(f"{V1}/pools/{pool.id}/output", content=of(second)).raise_for_status()
+    assert hears(2, after=1) == [("begun", second, None, None), ("output", second, "stdout", 0)]
 
 
 def test_a_worker_has_no_run_of_its_own(pool: Pool) -> None:
@@ -332,9 +367,14 @@ def test_a_pool_that_a_job_opened_ends_with_the_job(pool: Pool, rig: Rig) -> Non
         ({"key": "k", "label": 3, "function": FUNCTION, "retries": 0}, "label"),
         ({"key": "k", "label": "f", "function": FUNCTION, "retries": 101}, "retries is 101"),
         ({"key": "k", "label": "f", "function": "sha256:" + "2" * 64, "retries": 0}, "no function"),
+        ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "dependencies": [99]}, "no call 99"),
+        ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "dependencies": [True]}, "numbers of calls"),
+        ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "dependencies": 1}, "numbers of calls"),
+        ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "cache": "1"}, "a digest"),
     ],
 )
 def test_what_is_no_call_is_refused_and_says_why(pool: Pool, header: dict[str, Any], words: str) -> None:
+    pool.http.put(f"{V1}/pools/{pool.id}/functions/{FUNCTION}", content=encode({}, b"function")).raise_for_status()
     answer = pool.http.post(f"{V1}/pools/{pool.id}/calls", content=encode(header, b"x"))
     assert answer.status_code in (404, 422)
     assert words in answer.json()["detail"]
@@ -354,3 +394,69 @@ def test_a_pool_whose_workers_can_never_run_is_refused(rig: Rig, ada: httpx.Clie
     assert answer.status_code == 422
     assert "min_workers is 2" in answer.json()["detail"]
     assert ada.get(f"{V1}/pools").json()["pools"] == []
+
+
+def test_a_call_waits_for_those_that_it_needs(opens: Opens) -> None:
+    pool = opens(max_workers=2)
+    first, second = pool.calls(b"1", b"2")
+    (needs,) = pool.calls(b"3", dependencies=[first, second, first])
+    one, two = pool.workers(2)
+    one.ask(), two.ask()
+    assert pool.http.get(f"{V1}/calls/{needs}").json()["waits_for"] == [first, second]
+    assert one.end(first)[0]["type"] == "none"
+    assert pool.http.get(f"{V1}/calls/{needs}").json()["waits_for"] == [second]
+    assert two.end(second)[0]["call"] == needs
+    assert one.http.get(f"{V1}/calls/{first}/result").content == b"result"  # a worker may read what it needs
+
+
+def test_calls_of_others_cannot_be_needed(pool: Pool, rig: Rig, bob: httpx.Client) -> None:
+    (call,) = pool.calls(b"x")
+    answer = bob.post(f"{V1}/pools", json={"max_workers": 1, "task": {"snapshot": rig.upload("bob")}})
+    theirs = replace(pool, http=bob, id=answer.json()["id"])
+    theirs.http.put(f"{V1}/pools/{theirs.id}/functions/{FUNCTION}", content=encode({}, b"f")).raise_for_status()
+    header = {"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "dependencies": [call]}
+    refused = bob.post(f"{V1}/pools/{theirs.id}/calls", content=encode(header, b""))
+    assert refused.status_code == 404
+    assert f"no call {call}" in refused.json()["detail"]
+
+
+def test_results_are_shared_with_ones_own_equal_calls_and_with_nobody_elses(pool: Pool, rig: Rig, bob: httpx.Client) -> None:
+    cache = "sha256:" + "5" * 64
+    (call,) = pool.calls(b"x", cache=cache)
+    (worker,) = pool.workers(1)
+    worker.ask()
+    worker.end(call)
+    (again,) = pool.calls(b"x", cache=cache)
+    assert pool.state(again) == "COMPLETED"
+    assert [(header["cached"], body) for header, body in pool.ended()] == [(False, b"result"), (True, b"result")]
+    answer = bob.post(f"{V1}/pools", json={"max_workers": 1, "task": {"snapshot": rig.upload("bob")}})
+    theirs = replace(pool, http=bob, id=answer.json()["id"])
+    (other,) = theirs.calls(b"x", cache=cache)
+    assert theirs.state(other) == "PENDING"
+    assert bob.delete(f"{V1}/cached-results").json() == {"results": 0}
+    assert pool.http.delete(f"{V1}/cached-results").json() == {"results": 1}
+    (carried_out,) = pool.calls(b"x", cache=cache)
+    assert pool.state(carried_out) == "PENDING"
+
+
+def test_when_the_one_that_is_carried_out_is_cancelled_its_equal_begins(pool: Pool) -> None:
+    cache = "sha256:" + "6" * 64
+    first, second, third = (pool.calls(b"x", cache=cache)[0] for _ in range(3))
+    assert pool.http.get(f"{V1}/calls/{third}").json()["waits_for"] == [first]
+    pool.http.post(f"{V1}/calls/{first}/cancel").raise_for_status()
+    assert pool.http.get(f"{V1}/calls/{third}").json()["waits_for"] == [second]
+    (worker,) = pool.workers(1)
+    assert worker.ask()[0]["call"] == second
+    assert worker.end(second)[0]["type"] == "none"
+    assert pool.state(third) == "COMPLETED"
+
+
+def test_a_long_chain_fails_at_once(pool: Pool) -> None:
+    (first,) = pool.calls(b"x")
+    last = first
+    for _ in range(300):
+        (last,) = pool.calls(b"x", dependencies=[last])
+    pool.http.post(f"{V1}/calls/{first}/cancel").raise_for_status()
+    found = pool.http.get(f"{V1}/calls/{last}").json()
+    assert (found["state"], found["error"]) == ("FAILED", "dependency_failed")
+    assert f"call {first} (f), which was cancelled" in found["message"]

@@ -188,7 +188,7 @@ def test_outputs_go_by_a_rule_and_their_names_stay(tmp_path: Path) -> None:
         assert f"carrel rerun {job}" in gone.json()["remedy"]
         log = call(rig, "GET", f"/jobs/{job}/log", "ada")
         assert (log.status_code, "not kept any more" in log.text) == (404, True)
-        assert rig.lab.record(rig.caller("ada"), job)["attempts"][0]["outputs"][0]["digest"].startswith("sha256:")
+        assert rig.lab.produced.record(rig.caller("ada"), job)["attempts"][0]["outputs"][0]["digest"].startswith("sha256:")
 
 
 def test_a_content_that_two_jobs_stored_goes_with_the_last(strict: Rig) -> None:

@@ -136,6 +136,27 @@ def test_a_revoked_token_ends_its_streams_at_once(tmp_path: Path) -> None:
                 assert not [line for line in lines if line]  # and it ends
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("DELETE", "/tokens/{token}", None, 401),
+        ("POST", "/users/ada/revoke", {}, 401),
+        ("POST", "/users/ada/suspend", {"reason": "a test"}, 403),
+        ("DELETE", "/users/ada", None, 401),
+    ],
+)
+def test_who_was_known_a_moment_ago_is_looked_up_again_when_that_ends(
+    rig: Rig, ada: httpx.Client, root: httpx.Client, method: str, path: str, body: object, status: int
+) -> None:
+    made = make(ada, "read")
+    assert ada.get(f"{V1}/lab", headers=bearer(made["token"])).status_code == 200
+    caller = rig.lab.recognize(made["token"])  # it is known now, unless this took more than a second
+    assert caller is None or caller.user.subject == "ada"
+    answer = root.request(method, V1 + path.format(token=made["about"]["id"]), json=body)
+    assert answer.is_success, answer.text
+    assert ada.get(f"{V1}/lab", headers=bearer(made["token"])).status_code == status
+
+
 def test_a_token_signs_itself_out(ada: httpx.Client) -> None:
     token = make(ada, "tracking")["token"]
     assert ada.delete(f"{V1}/tokens/current", headers=bearer(token)).status_code == 204

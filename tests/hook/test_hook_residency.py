@@ -94,10 +94,10 @@ def test_notebooks_and_their_children_share_a_device(kernels: tuple[BrokerProces
 def test_only_kernels_that_borrow_gpus_load_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARREL_SESSION_RESIDENCY", "/lib/ours.so")
     monkeypatch.setenv("CARREL_SESSION_GPUS", "0")
-    assert "LD_PRELOAD" not in kernel_spec(Path("python"), "a")["env"]
+    assert "LD_PRELOAD" not in kernel_spec(["python"], "a")["env"]
     monkeypatch.setenv("CARREL_SESSION_GPUS", "1")
     monkeypatch.setenv("LD_PRELOAD", "/lib/theirs.so")
-    environment = kernel_spec(Path("python"), "a")["env"]
+    environment = kernel_spec(["python"], "a")["env"]
     assert (environment["LD_PRELOAD"], environment["CARREL_DEVICES"]) == ("/lib/ours.so:/lib/theirs.so", "lease")
     monkeypatch.setenv("CARREL_SESSION_RESERVED", "1")
-    assert "LD_PRELOAD" not in kernel_spec(Path("python"), "a")["env"]
+    assert "LD_PRELOAD" not in kernel_spec(["python"], "a")["env"]

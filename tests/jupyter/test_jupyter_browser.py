@@ -413,6 +413,8 @@ def test_what_was_saved_after_the_run_is_not_overwritten(seat: Seat, window: Win
     is_ready(page)
     run_first(page)
     expect(outputs(page)).to_have_text("made", timeout=PATIENCE)
+    # The output comes before the kernel says that it is done; what is saved in between has no count.
+    expect(page.locator(".jp-InputArea-prompt").first).to_have_text("[1]:", timeout=PATIENCE)
     page.get_by_role("button", name="Save and create checkpoint").click()  # keys go to whoever has the focus by then
     wait_until(lambda: '"execution_count": 1' in (seat.jupyter.files / name).read_text(), "the run to be saved")
     choose(page, "Edit", "Clear Outputs of All Cells")

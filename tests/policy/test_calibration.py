@@ -166,3 +166,19 @@ def test_only_waits_count_and_not_the_time_of_day(stories: list[tuple[float, flo
     assert early.coverage == late.coverage
     for seconds in (60.0, HOUR, 100 * HOUR):
         assert early.corrections.of(*[seconds] * 3) == pytest.approx(late.corrections.of(*[seconds] * 3))
+
+
+@FAST
+@given(STORIES)
+def test_what_was_written_down_teaches_the_same_again(stories: list[tuple[float, float, float, float]]) -> None:
+    first, again, kept = Calibration(), Calibration(), []
+    for number, (one, two, three, wait) in enumerate(stories):
+        low, middle, high = sorted((one, two, three))
+        first.told(hold(number, low, middle, high, first.corrections), 0.0)
+        kept.append(first.started(number, wait))
+    waits = first.told(hold(-1, 10.0, 20.0, 30.0, first.corrections), 0.0)
+    again.restore([*(one for one in kept if one is not None), *([waits] if waits else [])])
+    assert (again.coverage, again.corrections) == (first.coverage, first.corrections)
+    for one in (first, again):
+        one.started(-1, 1000.0)
+    assert (again.coverage, again.corrections) == (first.coverage, first.corrections)

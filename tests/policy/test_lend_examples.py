@@ -480,6 +480,19 @@ def test_a_job_that_has_not_begun_does_not_wait_for_a_cell_while_another_gpu_is_
     assert not answer(resident("c", "gpu1", size=2), rules=LendingRules(host_memory=GIB)).queue[0].stuck, "and here it cannot"
 
 
+def test_a_job_that_has_not_begun_does_not_wait_behind_cells_that_are_ahead_while_another_gpu_is_free() -> None:
+    """It is not the cell that computes that it waits for, but another that waits for that one, too."""
+
+    def answer(devices: int, *, elsewhere: bool = True) -> Lending:
+        asked = request("task", NOW - 1, devices=("gpu0",), exclusive=True, elsewhere=elsewhere)
+        tenants = [resident("a"), resident("b"), tenant("task")]
+        return decide(snapshot(devices, tenants, [request("a", NOW - 9), asked], [lease("b", "gpu0", since=NOW - 1)]))
+
+    assert [one.stuck for one in answer(2).queue] == [False, True]
+    assert [one.stuck for one in answer(2, elsewhere=False).queue] == [False, False]
+    assert [one.stuck for one in answer(1).queue] == [False, False], "no other is there"
+
+
 # --- tasks that give way to cells ---------------------------------------------------------------------------------------------
 
 SHARING = LendingRules(task_turn=10, task_share=0.5, pause_in_place=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from policy_labs import GIB, NOW, holding, lab, node, place, waiting
 
-from carrel.core.domain.placement import ArrayLimit, Placement, Snapshot, Wait
+from carrel.core.domain.placement import ArrayLimit, Holding, Placement, Snapshot, Wait
 from carrel.core.domain.qos import QoS
 
 
@@ -368,3 +368,45 @@ def test_who_is_promised_large_gpus_does_not_keep_the_small_ones() -> None:
     busy = [holding(9, "n1", "n1-2", left=600)]
     waits = [waiting(1, 2, ago=9, gpu_memory=40 * GIB), waiting(2, 2, ago=8), waiting(3, 1, ago=7)]
     assert starts(place(lab(nodes, waits, busy), NOW)) == {2: ("n1", "n1-0", "n1-1")}
+
+
+# ---- limits of accounts: who stands before whom -----------------------------------------------------------------------------
+
+ACCOUNT = {"batch": QoS(name="batch", max_gpus_per_user=2, max_gpus_per_account=3)}
+
+
+def of_physics(number: int, owner: str, *devices: str) -> Holding:
+    return replace(holding(number, "n1", *devices, owner=owner), account="physics")
+
+
+@pytest.mark.parametrize(
+    ("held", "started"),
+    [
+        ([of_physics(8, "ada", "n1-0"), of_physics(9, "cyd", "n1-1")], [2]),
+        ([of_physics(9, "cyd", "n1-0", "n1-1")], []),
+    ],
+    ids=["her own limit keeps her out", "her account's limit keeps her out"],
+)
+def test_small_jobs_of_an_account_wait_for_a_large_one_that_only_the_account_keeps_out(
+    held: list[Holding], started: list[int]
+) -> None:
+    waits = [waiting(1, 2, owner="ada", ago=9, account="physics"), waiting(2, 1, owner="bob", ago=8, account="physics")]
+    snapshot = lab([node("n1", *["h200"] * 8)], waits, held, qos=ACCOUNT)
+    assert [start.job_id for start in place(snapshot, NOW).starts] == started
+
+
+def test_a_job_that_asks_for_all_that_its_account_may_have_goes_before_smaller_ones() -> None:
+    qos = {"batch": QoS(name="batch", max_gpus_per_account=3)}
+    waits = [waiting(1, 3, owner="ada", ago=9, account="physics"), waiting(2, 1, owner="bob", ago=8, account="physics")]
+    snapshot = lab([node("n1", *["h200"] * 8)], waits, [of_physics(9, "cyd", "n1-0")], qos=qos)
+    assert place(snapshot, NOW).starts == ()
+    assert reason(snapshot, 2)[1].startswith(
+        'needs 1 GPU; account "physics" holds 1 of at most 3 GPUs in QoS "batch", and its job 1'
+    )
+
+
+def test_a_promise_is_made_to_a_job_that_needs_all_the_memory_of_a_node() -> None:
+    one = node("n1", memory=16 * GIB)
+    waits = [waiting(1, 0, ago=9, memory=16 * GIB), waiting(2, 0, ago=8, time=3600, memory=GIB), waiting(3, 0, ago=7, time=300)]
+    snapshot = lab([one], waits, [holding(9, "n1", left=600, memory=10 * GIB)])
+    assert [start.job_id for start in place(snapshot, NOW).starts] == [3], "job 2 would still be there when job 1 can start"

@@ -39,6 +39,22 @@ def victims(jobs: Sequence[Waiting], holds: Sequence[Holding], **more: object) -
 # ---- examples
 
 
+def test_a_parent_is_stopped_for_the_child_that_it_waits_for_and_for_no_other() -> None:
+    same = QoS(name="same")
+    parent = running(11, "n1", "n1-0", qos="same", suspendable=True)
+    other = running(12, "n1", "n1-1", "n1-2", "n1-3", qos="same", suspendable=True)
+    snapshot = lab([node("n1", *["h200"] * 4)], [waiting(1, 1, qos="same")], [parent, other], qos={"same": same})
+    child = snapshot.waiting[0]
+    assert preempt(snapshot, child, NOW) == ()
+    assert preempt(snapshot, child, NOW, parent=11) == (Preempt(job_id=11, mode=PreemptMode.SUSPEND, by=1, qos="same"),)
+    # What cannot be stopped is not requeued instead, and what would not be enough is left alone.
+    for change in ({"suspendable": False}, {"preemptible": False}, {"leaving": True}):
+        kept = lab([node("n1", *["h200"] * 4)], [child], [replace(parent, **change), other], qos={"same": same})  # type: ignore[arg-type]
+        assert preempt(kept, child, NOW, parent=11) == ()
+    large = replace(child, resources=replace(child.resources, gpus=2))
+    assert preempt(replace(snapshot, waiting=(large,)), large, NOW, parent=11) == ()
+
+
 def test_the_least_work_is_lost_and_nobody_gives_way_for_nothing() -> None:
     holds = [
         running(11, "n1", "n1-0", "n1-1", ran=1000),

@@ -44,7 +44,6 @@ def seat_at(chromium: Browser, site: LocalSite, *, verified: bool = True) -> Ite
     """A person's browser, at the lab's name, with an authenticator that knows its owner if `verified`."""
     context = chromium.new_context(viewport={"width": 1200, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(15_000)
     devices = context.new_cdp_session(page)
     devices.send("WebAuthn.enable")
     options = {

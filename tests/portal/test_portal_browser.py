@@ -35,7 +35,6 @@ class Seat:
 def seat(chromium: Browser) -> Iterator[Seat]:
     context = chromium.new_context(viewport={"width": 1200, "height": 900})
     seat = Seat(context.new_page())
-    seat.page.set_default_timeout(15_000)
     seat.page.on("console", lambda message: seat.complain(message.text) if message.type == "error" else None)
     seat.page.on("pageerror", lambda error: seat.complain(str(error)))
     yield seat
@@ -166,3 +165,37 @@ CONTRAST = """() => {
   }
   return faint;
 }"""
+
+
+def test_related_jobs_are_drawn_live_as_links_for_mouse_and_keyboard(site: Site, seat: Seat) -> None:
+    first = site.submit(name="prepare")
+    later = [site.submit(name=name, dependency=f"afterok:{first}") for name in ("left", "right")]
+    last = site.submit(name="report", dependency=f"afterok:{later[0]}:{later[1]}")
+    site.rig.engine.run(first)
+    site.rig.wait(first, JobState.RUNNING)
+    seat.page.goto(site.link("ada"))
+    seat.page.goto(f"{site.url}/jobs/{last}")
+    drawing = seat.page.get_by_role("group", name="Related jobs")
+    expect(drawing.get_by_role("link")).to_have_count(4)
+    expect(drawing.get_by_role("link", name=f"prepare: RUNNING, job {first}", exact=True)).to_be_visible()
+    expect(drawing.get_by_role("link", name=f"report: PENDING, job {last}, this one; after left, right")).to_be_visible()
+    seat.page.get_by_text("As a table").click()
+    site.rig.engine.end(first)  # no event of this page's own job tells of it
+    expect(drawing.get_by_role("link", name=f"prepare: COMPLETED, job {first}")).to_be_visible()
+    expect(seat.page.get_by_role("row").filter(has_text="prepare")).to_be_visible()  # the table stays open
+    drawing.get_by_role("link", name="prepare: COMPLETED").focus()
+    seat.page.keyboard.press("Enter")
+    expect(seat.page).to_have_url(f"{site.url}/jobs/{first}")
+    expect(seat.page.locator("svg.steps")).to_have_count(0)  # it needs none, and nothing has submitted it
+
+
+def test_a_drawing_wider_than_the_page_scrolls_by_itself(site: Site, seat: Seat) -> None:
+    job = site.submit(name="a<b>&")
+    for _ in range(5):
+        job = site.submit(name="a<b>&", dependency=f"afterok:{job}")
+    seat.page.set_viewport_size({"width": 390, "height": 800})
+    seat.page.goto(site.link("ada"))
+    seat.page.goto(f"{site.url}/jobs/{job}")
+    expect(seat.page.get_by_role("group", name="Related jobs").get_by_role("link")).to_have_count(6)
+    expect(seat.page.locator("svg.steps .name").first).to_have_text("a<b>&")
+    assert seat.page.evaluate("document.documentElement.scrollWidth") <= 390

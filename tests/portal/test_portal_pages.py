@@ -335,3 +335,28 @@ def test_the_front_page_tells_of_reservations(site: Site) -> None:
             page = " ".join(re.sub(r"<[^>]+>", "", http.get("/").text).split())
             assert f"course, the course: all machines {words}; began 1 min ago, for 2 h." in page
             assert "power, the power: all machines not for your jobs; begins in 2 h, for 2 h." in page
+
+
+def test_a_job_s_page_draws_what_the_job_has_submitted(site: Site) -> None:
+    parent = site.submit(name="main")
+    _, token = site.rig.engine.wait_started(parent)
+    with client(site.url, {"Authorization": f"Bearer {token}"}) as inside:
+
+        def step(name: str, inputs: str) -> int:
+            code = f"name: x\nentry_points: {{main: {{command: 'true'}}}}\ncarrel: {{inputs: {{{inputs}}}}}\n"
+            task = {"snapshot": site.rig.upload("ada", {"MLproject": code}), "name": name}
+            return int(inside.post("/api/v1/jobs", json=task).raise_for_status().json()["id"])
+
+        first = step("fetch", "")
+        second = step("train", f"data: 'job:{first}/outputs'")
+    site.submit(name="unrelated")
+    with site.browser("ada") as http:
+        for job in (parent, first, second):
+            page = http.get(f"/jobs/{job}").text
+            said = re.findall(r'aria-label="([^"]+?)(?:, this one)?(?:; ([^"]+))?"[^>]*class="step', page)
+            assert [(name.partition(":")[0], why) for name, why in said] == [
+                ("main", ""),
+                ("fetch", "submitted by main"),
+                ("train", "after fetch"),
+            ]
+            assert "unrelated" not in page

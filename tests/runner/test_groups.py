@@ -104,7 +104,7 @@ def test_one_process_that_fails_ends_the_others_and_is_named(lab):
     ended = lab.ended(launch)
     assert (ended.state, ended.reason.code, ended.exit_code) == (JobState.FAILED, "NonZeroExitCode", 7)
     assert f"Exit code 7. That was rank 1 on {socket.gethostname()}" in ended.reason.message
-    assert not list(Path(lab.home.attempt(launch).path).glob("tmp/*"))
+    wait_until(lambda: not list(Path(lab.home.attempt(launch).path).glob("tmp/*")))
 
 
 def test_the_first_that_fails_is_named_also_when_its_output_stays_open(lab):

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Impossible, Invalid
 from carrel.core.domain.job import JobState
+from carrel.lab.server import engine_factories
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
@@ -130,6 +132,25 @@ def test_a_job_waits_for_the_engines_own_reason_and_runs_also_after_a_restart_of
     running.stop()
 
 
+def test_the_engines_own_reasons_are_shown_with_what_they_mean(harbour: Harbour, lab: LabProcess) -> None:
+    with Client(home=harbour.home) as client:
+        job = client.submit_project(harbour.task("echo no"), partition="harbour").id
+        wait_until(lambda: client.job(job).reason == "HighWater", lambda: client.job(job))
+        assert client.job(job).meaning.startswith("Its quay waits for high water.")
+        assert "HighWater: Its quay waits for high water. It starts by itself then;" in harbour.carrel("show", str(job))
+        (harbour.quays / "quay1.closed").touch()
+        over = client.wait(job, timeout=PATIENCE)
+        assert (over.state, over.reason, over.message) == (JobState.FAILED, "QuayClosed", "quay1 is closed.")
+        told = [event.data.get("reason") for event in client.events(job) if event.type in ("progress", "state")]
+        assert [code for code in told if code in ("HighWater", "QuayClosed")] == ["HighWater", "QuayClosed"]
+    shown = harbour.carrel("show", str(job))
+    assert "QuayClosed: Its quay was closed before the water came. Submit it again for another quay." in shown
+    with httpx.Client(base_url=lab.url, timeout=PATIENCE, follow_redirects=True) as browser:
+        browser.post("/login", data={"token": lab.token}, headers={"Origin": lab.url}).raise_for_status()
+        page = browser.get(f"/jobs/{job}").text
+    assert 'title="Its quay was closed before the water came. Submit it again for another quay."' in page
+
+
 PROJECT = """
 name: harbour
 entry_points:
@@ -173,6 +194,15 @@ def test_the_engines_own_option_is_understood_wherever_a_task_says_something(har
     assert "--tide-quay" in harbour.carrel("run", "--help")
     properties = json.loads(harbour.carrel("schema", "MLproject"))["properties"]["carrel"]["properties"]
     assert properties["tide"]["properties"]["quay"]["maximum"] == 4
+
+
+def test_a_reason_of_the_labs_own_is_not_declared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        reasons = {"Resources": "Something else."}
+
+    monkeypatch.setattr(engine_factories, "factories", lambda: {"other": Other()})
+    with pytest.raises(Invalid, match='The engine "other" declares the reason "Resources", which means already: First in line'):
+        engine_factories.reasons.__wrapped__()
 
 
 def test_two_packages_of_one_name_are_refused(harbour: Harbour) -> None:

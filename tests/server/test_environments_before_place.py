@@ -83,7 +83,7 @@ def test_nobody_holds_a_gpu_while_an_environment_is_built(
     assert (job.state, log) == ("COMPLETED", "1.0\n")
     (attempt,) = client.record(waits.id)["attempts"]
     assert (attempt["environment_built"], "alpha==1.0" in attempt["environment_lock_text"]) == (False, True)
-    assert not (home / "spool" / str(waits.id) / "0").exists()
+    wait_until(lambda: not (home / "spool" / str(waits.id) / "0").exists())
 
 
 def test_an_environment_that_is_there_costs_nothing(client: Client, home: Path, index: PackageIndex, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from carrel import Client
 from carrel.testing.lab_process import start_lab
-from carrel.testing.waiting import PATIENCE
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
 
 #: One step for each attempt, and told to end when it has been made; done when there are three.
@@ -52,7 +52,7 @@ def test_it_goes_on_from_its_checkpoint_and_says_so(client: Client, tmp_path: Pa
     assert "told to end" in logs[0]
     told = [event.data["message"] for event in client.events(job.id) if event.data.get("reason") == "Requeued"]
     assert [text.split("; ")[-1] for text in told] == ["it may do so 4 more times.", "it may do so 3 more times."]
-    assert not list((tmp_path / "lab" / "spool").glob(f"{job.id}/checkpoint"))
+    wait_until(lambda: not list((tmp_path / "lab" / "spool").glob(f"{job.id}/checkpoint")))
 
 
 def test_it_ends_when_its_turns_are_used_up(client: Client, tmp_path: Path) -> None:

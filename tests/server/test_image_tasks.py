@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
+from carrel.testing.image_registry import Registry
 from carrel.testing.images import make_image, programs, write_archive, write_layer
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.namespaces import why_no_namespaces
@@ -94,51 +93,11 @@ def test_a_task_sees_its_image_and_its_own_files(lab: LabProcess, client: Client
     assert digest in json.dumps(client.record(again.id))
 
 
-class _Registry(BaseHTTPRequestHandler):
-    """The reading half of a registry (OCI distribution specification 1.0), in which one name has one tag."""
-
-    blobs: dict[str, bytes]
-    tags: dict[str, str]
-
-    def do_HEAD(self) -> None:
-        self.do_GET(body=False)
-
-    def do_GET(self, *, body: bool = True) -> None:
-        if self.path == "/v2/":
-            self._answer(200, b"{}", "application/json", body=body)
-            return
-        what, name = self.path.rsplit("/", 2)[1:]
-        data = self.blobs.get(self.tags.get(name, name))
-        if data is None:
-            self._answer(404, b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}', "application/json", body=body)
-            return
-        kind = json.loads(data)["mediaType"] if what == "manifests" else "application/octet-stream"
-        self._answer(200, data, kind, body=body)
-
-    def _answer(self, status: int, data: bytes, kind: str, *, body: bool) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def registry(layers: list[bytes]) -> Iterator[tuple[str, dict[str, str], dict[str, bytes]]]:
-    digest, blobs = make_image(layers, {"PATH": "/bin"})
-    tags = {"1": digest}
-    handler = type("Registry", (_Registry,), {"blobs": blobs, "tags": tags})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}/lab/train", tags, blobs
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Registry() as registry:
+        registry.publish("1", layers, {"PATH": "/bin"})
+        yield f"{registry.host}/lab/train", registry.tags, registry.blobs
 
 
 def test_an_image_of_a_registry_is_pinned_by_its_digest(
@@ -173,7 +132,6 @@ def test_an_image_of_a_registry_is_pinned_by_its_digest(
         ("docker_env: {image: 'x', volumes: ['/a:/b']}", "volumes of docker_env are not mounted"),
         ("docker_env: {image: 'x', environment: [HOME]}", "without its value"),
         ("docker_env: {image: 'x'}\ncarrel: {image: y}", "are both there"),
-        ("docker_env: {image: 'x'}\ncarrel: {launcher: torchrun}", "several processes"),
     ],
 )
 def test_what_is_no_image_is_refused_by_name(client: Client, tmp_path: Path, description: str, words: str) -> None:

@@ -119,7 +119,7 @@ def test_who_is_requeued_writes_a_checkpoint_and_goes_on_from_it(lab: Lab) -> No
     assert "saved 2" in lab.log(batch, attempt=1)
     told = [event.data["message"] for event in lab.client.events(batch) if event.type == "progress"]
     assert any(text.startswith('A job of QoS "desk" takes its place; it has 40 s to end') for text in told), told
-    assert not any((lab.home / "spool" / str(batch)).glob("checkpoint"))
+    wait_until(lambda: not any((lab.home / "spool" / str(batch)).glob("checkpoint")))
 
 
 def test_who_waits_reads_who_gives_way(lab: Lab) -> None:

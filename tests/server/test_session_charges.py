@@ -45,6 +45,14 @@ def printed(home: Path) -> float:
     return sum(float(row["hours"]) for row in share["standings"]) * 3600
 
 
+def lent(client: Client) -> dict[str, float]:
+    """GPU-seconds that each kind of jobs borrowed, as a report says; no job here holds any."""
+    report = client.report_use(by="kind")
+    assert report.total.held == 0
+    assert report.total.sessions > 0
+    return {row.name: row.lent for row in report.rows}
+
+
 def test_cells_are_charged_once_however_often_the_server_is_restarted(lab: list[LabProcess], tmp_path: Path) -> None:
     home = tmp_path / "lab"
     here, go = tmp_path / "here", tmp_path / "go"
@@ -62,6 +70,7 @@ def test_cells_are_charged_once_however_often_the_server_is_restarted(lab: list[
             (used,) = wait_until(lambda: [row.gpu_seconds for row in client.gpus().tenants if row.cells], "the lease's end")
             assert early <= used + 0.05
             wait_until(lambda: charged(home) == pytest.approx(used, abs=0.05), "the whole charge")
+            wait_until(lambda: lent(client) == pytest.approx({"session": used}, abs=0.05), "the report of it")
             kernel.close()
     assert printed(home) == pytest.approx(used, abs=0.05)
 

@@ -190,6 +190,6 @@ def test_what_cannot_be_kept_is_fetched_when_its_job_has_its_place(home: Path, s
             job, log = ended(client, client.submit_project(project(tmp_path / "a", f"{store.url}{long}"), resources=GPU).id)
         assert (job.state, log) == ("COMPLETED", long)
         assert store.asked[long] == 2
-        assert not list((home / "inputs").glob("*/arriving/*"))
+        wait_until(lambda: not list((home / "inputs").glob("*/arriving/*")))
     finally:
         lab.stop()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from anyio import CapacityLimiter
+from gateway_lab import client
 from hostile_provider import Hostile, a_hostile_provider, encode, of_json, other_keys, public, sign
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -55,6 +56,9 @@ def test_a_good_one_is_let_in(hostile: Hostile, site: OidcSite) -> None:
     with site.browser() as http:
         assert hostile.come_back(site, http).status_code == 200
         assert site.signed_in(http) == "ada"
+    with client(site.url, site.rig.headers("root")) as http:
+        links = {user["subject"]: user["linked_to"] for user in http.get("/api/v1/users").json()["users"]}
+    assert (links["ada"], links["root"]) == (f"{hostile.issuer} s1", "")
     ((_, form),) = [asked for asked in hostile.asked if asked[0] == "/token"]
     assert form["authorization"] == "Basic Y2FycmVsOnMlMkIrJTI1"  # RFC 6749, 2.3.1: encoded, then in base64
     assert (form["redirect_uri"], form["grant_type"]) == (site.back, "authorization_code")

@@ -24,6 +24,8 @@ JobID|User|Account|Submit|Start|End|TimelimitRaw|ReqTRES|AllocTRES|JobName
 2_7|bob|optics|2026-11-02T09:59:00|2026-11-02T10:00:00|2026-11-02T10:00:30|UNLIMITED|cpu=1,gres/gpu=1||a|b
 3|bob|optics|2026-11-02T10:00:00|2026-11-02T10:00:00|2026-11-02T10:00:30|10|cpu=1|cpu=1|no gpu
 4|bob|optics|2026-11-02T10:00:00|Unknown|Unknown|10|cpu=1,gres/gpu=1||pending
+5|bob|optics|2026-11-02T10:00:00|None|2026-11-02T10:01:00|10|cpu=1,gres/gpu=1||cancelled in line
+6|bob|optics|2026-11-02T10:00:00|2026-11-02T10:00:01|2026-11-02T10:00:01|10|cpu=1,gres/gpu=1||so, at once
 """
 
 
@@ -69,7 +71,7 @@ def test_slurms_accounting(tmp_path: Path) -> None:
         TraceJob(id=0, submitted=60.0, duration=3600.0, gpus=2, time=7200, user="ada", account="physics", name="train"),
     ]
     assert "Jobs without GPUs, left out: 1." in trace.notes
-    assert "Jobs that never started or have not ended, left out: 1." in trace.notes
+    assert "Jobs that never started or have not ended, left out: 3." in trace.notes
 
 
 def test_the_job_log_of_philly(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pwd
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -18,8 +19,12 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Denied, Impossible, Invalid, NotFound
+from carrel.testing.image_registry import Registry
+from carrel.testing.images import programs, write_layer
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.notebook_client import Kernel, SessionBrowser
+from carrel.testing.package_index import PackageIndex
 from carrel.testing.slurm_site import USERS, SlurmSite
 from carrel.testing.unix_users import common_ground, run_as
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -193,6 +198,74 @@ def test_two_users_have_nothing_of_each_others(lab: Lab, private_site: SlurmSite
         with lab.client(name) as client:
             (path,) = client.download_outputs(job, lab.root / name)
             assert Path(path).read_text() == f"{users[name]}\n"
+
+
+def test_a_task_of_a_user_submits_another_with_the_labs_client(lab: Lab) -> None:
+    theirs = subprocess.run(["/usr/bin/python3", "-V"], capture_output=True, text=True, check=True).stdout
+    if not theirs.startswith(f"Python {sys.version_info.major}.{sys.version_info.minor}."):
+        pytest.skip("the machine's Python has another version than the lab's, whose packages it cannot use")
+    program = """
+import os, carrel
+from carrel.wire.v1 import ResourceRequest
+os.chdir(os.environ["TMPDIR"])
+open("child.sh", "w").write("id -un")
+with carrel.Client() as lab:
+    child = lab.submit_project("child.sh", partition="cluster", resources=ResourceRequest(cpus=1, memory="64M"))
+    print(carrel.__file__, lab.wait(child.id).state, *lab.stream_log(child.id))
+"""
+    job = lab.submit("alice", f"/usr/bin/python3 - <<'END'\n{program}\nEND")
+    assert lab.ended("alice", job).state == "COMPLETED", lab.log("alice", job)  # type: ignore[attr-defined]
+    where, state, user = lab.log("alice", job).split()
+    assert (state, user) == ("COMPLETED", ALICE)
+    assert Path(where).is_relative_to(lab.root / "users" / ALICE)
+    assert owner_of_file(Path(where)) == ALICE
+
+
+def owner_of_file(path: Path) -> str:
+    return pwd.getpwuid(path.stat().st_uid).pw_name
+
+
+def test_inputs_are_fetched_as_their_owner_before_the_place(lab: Lab) -> None:
+    code = lab.root / "code"
+    code.mkdir()
+    with PackageIndex(lab.root / "web") as web, lab.client("alice") as client:
+        (code / "MLproject").write_text(
+            "name: t\nentry_points:\n  main:\n    command: cat data\n"
+            f"carrel:\n  inputs: {{data: '{web.publish('data', b'the data')}'}}\n"
+        )
+        job = client.submit_project(code, partition="cluster", resources=ResourceRequest(memory="64M"))
+        told = wait_until(
+            lambda: seen if "fetching" in (seen := client.job(job.id)).message or seen.ended else None, lambda: client.job(job.id)
+        )
+        assert (told.state, told.reason) == ("PENDING", "StageIn")
+        web.open.set()
+        ended = client.wait(job.id, timeout=PATIENCE)
+        assert (ended.state, ended.attempt, lab.log("alice", job.id)) == ("COMPLETED", 1, "the data"), ended.message
+        assert web.asked["data"] == 1
+    (kept,) = (lab.root / "users" / ALICE).glob("*/inputs")
+    assert {path.lstat().st_uid for path in [kept, *kept.rglob("*")]} == {pwd.getpwnam(ALICE).pw_uid}
+    fetch = f"*/spool/{job.id}/0"
+    wait_until(lambda: not list((lab.root / "users" / ALICE).glob(fetch)), "nothing of the fetch to stay but what it fetched")
+
+
+def test_an_image_is_fetched_and_run_as_its_owner(lab: Lab) -> None:
+    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
+    if missing or why_no_namespaces():
+        pytest.skip(f"{', '.join(missing)} not found" if missing else why_no_namespaces())
+    code = lab.root / "code"
+    code.mkdir()
+    with Registry() as registry, lab.client("alice") as client:
+        digest = registry.publish("1", [write_layer({**programs("sh", "cat"), "etc/motd": b"an image\n"})], {"PATH": "/bin"})
+        command = "cat /etc/motd; cat /proc/self/status > outputs/status"
+        (code / "MLproject").write_text(
+            f"name: t\ndocker_env: {{image: '{registry.host}/lab/train:1'}}\nentry_points:\n  main:\n    command: '{command}'\n"
+        )
+        job = client.submit_project(code, partition="cluster", resources=ResourceRequest(memory="64M"))
+        ended = client.wait(job.id, timeout=PATIENCE)
+        assert (ended.state, lab.log("alice", job.id)) == ("COMPLETED", "an image\n"), ended.message
+        assert digest in json.dumps(client.record(job.id))
+    (kept,) = (lab.root / "users" / ALICE).glob("*/environments/envs/*/root")
+    assert {path.lstat().st_uid for path in [kept, *kept.rglob("*")]} == {pwd.getpwnam(ALICE).pw_uid}
 
 
 def test_who_is_nobody_on_the_cluster_starts_nothing_there(lab: Lab) -> None:

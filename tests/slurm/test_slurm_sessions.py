@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from carrel import Client
+from carrel import Client, Executor
 from carrel.core.control.hub import REQUIRED
 from carrel.core.domain.errors import Impossible, Invalid
 from carrel.testing.lab_process import LabProcess, start_lab
@@ -237,6 +237,31 @@ def test_a_session_on_a_node_of_the_cluster_from_start_to_end(lab: Lab, site: Sl
     wait_until(lambda: not file.exists())
 
 
+def test_workers_of_pools_on_one_node_borrow_its_gpu_for_each_call(lab: Lab) -> None:
+    options: dict[str, Any] = {
+        "gpus": 1,
+        "memory": "256M",
+        "time": "1h",
+        "partition": "cluster",
+        "requirements": [],
+        "modules": [],
+    }
+    with Executor(client=lab.client, **options) as whole:
+        assert whole.borrows == 0, "no broker answers"
+    with lab.broker():
+        wait_until(lambda: any(node.current for node in lab.client.gpus().nodes), "the broker's first report")
+        with Executor(client=lab.client, **options) as one, Executor(client=lab.client, **options) as other:
+            assert (one.borrows, one.max_workers) == (1, 4)
+            found = [pool.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result(PATIENCE) for pool in (one, other, one, other)]
+            assert len(set(found)) == 1, "Slurm fills a GPU before it begins another"
+            assert found[0]
+            for pool in (one, other):
+                (worker,) = lab.client.pool(pool.pool_id).workers
+                assert "TresPerNode=gres:shard:1 " in lab.of_slurm(worker.job_id)
+                assert lab.client.job(worker.job_id).devices == []
+        wait_until(lab.charged, "the charge")
+
+
 def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
     with lab.broker() as broker:
         # Both on one GPU: a shard each, and Slurm fills a GPU before it begins another.
@@ -261,7 +286,7 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
         assert (node["current"], node["simulated"], len(node["devices"])) == (True, True, 4)
         assert {tenant["label"] for tenant in node["tenants"]} == {"0.ipynb", "1.ipynb"}
         assert [row["job"] for row in node["queue"]] == [sessions[1].job.id]
-        wait_until(lambda: lab.charged() > 0)
+        wait_until(lambda: lab.charged() > 0, lambda: (lab.client.share(), lab.client.gpus()))
         go.touch()
         seen = [one.result(first), two.result(second)]
         assert [cell.status for cell in seen] == ["ok", "ok"]
@@ -291,6 +316,7 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
         with lab.broker():
             wait_until(lambda: not state.look()["leases"])
             assert browsers[0].kernel(one.id).execute("# carrel: gpus=1\nprint('back')").text == "back\n"
+            wait_until(lambda: not state.look()["leases"])  # the last cell's, too, is counted when it is over
             used = sum(tenant["gpu_seconds"] for tenant in state.look()["tenants"])
             wait_until(lambda: lab.charged() == pytest.approx(used, abs=0.05))
         for browser in browsers:

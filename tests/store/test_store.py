@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.news import interpret
-from carrel.core.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, OutboxEntry, PreemptOrder, StartOrder
+from carrel.core.control.ports import AttemptChange, JobFilter, NewJob, OutboxEntry, PreemptOrder, StartOrder
 from carrel.core.control.token_port import NewToken
 from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import Conflict, StorageFull

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,51 @@ def test_files_that_no_call_names_go_when_they_are_old(store: Store, tmp_path: P
     )
     collector.collect([Kind.CALLS])
     assert [place.exists() for place in places] == [True, False, True]
+
+
+def test_what_a_waiting_call_needs_is_kept(store: Store) -> None:
+    table = store.calls
+    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    ((old, _),) = table.add_calls(pool.id, [new("a")], now=4.0)
+    ((waits, _),) = table.add_calls(pool.id, [replace(new("b"), dependencies=(old,))], now=4.0)
+    table.end({1: ending(old)}, now=5.0)
+    assert table.dependencies([old, waits]) == {waits: [old]}
+    assert table.states("ada", [old, waits]) == {old: CallState.COMPLETED, waits: CallState.PENDING}
+    assert table.states("bob", [old, waits]) == {}
+    assert table.old(50.0) == (0, [])
+    table.drop_old(50.0)
+    assert table.call(old) is not None
+    table.end({2: ending(waits)}, now=6.0)
+    table.drop_old(50.0)
+    assert (table.call(old), table.call(waits)) == (None, None)
+
+
+def test_kept_results_go_by_age_and_by_size_those_used_longest_ago_first(store: Store, tmp_path: Path) -> None:
+    table, places = store.calls, [tmp_path / str(number) for number in range(3)]
+    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    wanted = [replace(new(str(number)), cache=f"sha256:{number}") for number in range(3)]
+    numbers = [number for number, _ in table.add_calls(pool.id, wanted, now=4.0)]
+    for order, (number, place) in enumerate(zip(numbers, places, strict=True), start=1):
+        place.write_bytes(b"x" * 10)
+        table.end({order: ending(number)}, now=10.0 * order, keep={number: Body(size=10, path=str(place))})
+    assert set(places) <= table.files()
+    assert list(table.cached("bob", ["sha256:0"], now=35.0)) == []
+    assert table.cached("ada", ["sha256:0", "sha256:9"], now=35.0)["sha256:0"].call_id == numbers[0]
+    rules = [RetentionRules(cached=None, cached_size=25, unused=None), RetentionRules(cached=65, unused=None)]
+    collector = Collector(
+        Places(spool=tmp_path, snapshots=tmp_path, blobs=tmp_path, calls=tmp_path),
+        store.retention,
+        rules=lambda: rules[0],
+        clock=lambda: 100.0,
+        calls=table,
+    )
+    (found,) = collector.collect([Kind.CALLS], dry_run=True)
+    assert (found.trouble, found.count) == ("", 1)
+    assert [place.exists() for place in places] == [True, True, True]
+    collector.collect([Kind.CALLS])
+    assert [place.exists() for place in places] == [True, False, True]
+    rules.reverse()
+    collector.collect([Kind.CALLS])
+    assert [place.exists() for place in places] == [True, False, False]
+    assert table.forget_cached("ada", "g") == (0, [])
+    assert table.forget_cached("ada", "f") == (1, [Body(size=10, path=str(places[0]))])

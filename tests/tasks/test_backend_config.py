@@ -94,6 +94,9 @@ def resources(**said: Any) -> BackendConfig:
         ({"array": 3}, options(array="3")),
         ({"job-name": "higgs"}, options(name="higgs")),
         ({"detach": True, "PROJECT_ENV_MANAGER": "uv"}, BackendConfig(detach=True, env_manager="uv")),
+        ({"nested": True, "environment": {"A": 1}}, options(variables={"A": "1", "CARREL_MLFLOW_NESTED": "{}"})),
+        ({"nested": {"mem": "1G", "cache": True}}, options(variables={"CARREL_MLFLOW_NESTED": '{"cache": true, "mem": "1G"}'})),
+        ({"nested": False}, options()),
     ],
 )
 def test_understood(config: dict[str, Any], expected: BackendConfig) -> None:
@@ -144,6 +147,9 @@ def test_understood(config: dict[str, Any], expected: BackendConfig) -> None:
         ({"environment": {"CARREL_URL": "x"}}, "the lab's own", ""),
         ({"account": ""}, "account is empty", ""),
         ({"detach": "yes"}, "detach is 'yes'", ""),
+        ({"nested": "yes"}, "nested is 'yes'", '{"cache": true}'),
+        ({"nested": {"memory": "1G"}}, 'nested: Backend config: "memory" is not understood', "mem"),
+        ({"nested": {"nested": True}}, "nested is inside of nested", "their own runs"),
         ({"DOCKER_ARGS": {"gpus": "all"}}, "DOCKER_ARGS is set", ""),
         ({"build_image": True}, "build_image is set", ""),
         ({"STORAGE_DIR": "/tmp/x"}, "STORAGE_DIR is set", ""),

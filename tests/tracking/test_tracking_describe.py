@@ -13,11 +13,12 @@ import pytest
 from carrel.core.control.news import interpret
 from carrel.core.control.ports import OutboxEntry
 from carrel.core.domain.array import ArrayElement
+from carrel.core.domain.comparison import Agreement, Verification
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Ended, EnvironmentReady, Journaled, JournalRecord, Observation, Sampled, Started, Usage
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.task import GitState, TaskSpec, TrackingTarget
+from carrel.core.domain.task import GitState, ReplayOf, TaskSpec, TrackingTarget, VariantOf
 from carrel.core.domain.user import User
 from carrel.core.spool.layout import Spool
 from carrel.lab.tracking.describe import Describer
@@ -83,6 +84,11 @@ def test_a_submission_makes_a_run(describer: Describer) -> None:
     assert tags["carrel.url"] == "http://lab:1/jobs/7"
     assert "adopt" not in run
     assert of_kind(entries, "artifact")[0]["text"] == git.diff
+
+
+def test_the_run_of_a_replay_says_what_it_repeats(describer: Describer) -> None:
+    entries = describer.submission(JOB, replace(TASK, replay_of=ReplayOf(lab="2d23d8fa769d", job=12)), ANN)
+    assert of_kind(entries, "create_run")[0]["tags"]["carrel.replay_of"] == "2d23d8fa769d/12"
 
 
 def test_a_run_of_mlflow_run_is_taken_over_and_keeps_its_own_tags(describer: Describer) -> None:
@@ -227,3 +233,26 @@ def test_of_an_attempt_that_slurm_had_no_room_for_mlflow_hears_nothing(describer
     change = interpret(JOB, news, log_size=0, now=70.0)
     assert change.state is JobState.PENDING
     assert describer.change(JOB, TASK, change, news) == []
+
+
+def test_what_came_of_repeating_a_job_is_a_tag_of_its_run(describer: Describer) -> None:
+    said = Verification(
+        at=1.0,
+        by="ann",
+        repetitions=(8, 9),
+        agreement=Agreement.WITHIN_TOLERANCE,
+        outputs=1,
+        metrics=2,
+        tolerance=1e-6,
+        ignored=("*.log",),
+    )
+    (entry,) = describer.verified(JOB, TASK, said)
+    tag = {"carrel.verified": "equal within 1e-06 in 2 repetitions, *.log apart"}
+    assert (entry.kind, entry.payload) == ("update", {"owner": JOB.owner, "tags": tag})
+    parted = replace(said, agreement=Agreement.DIFFERENT, step=40, repetitions=(8,), ignored=())
+    assert parted.words == "different from step 40 on in 1 repetition"
+
+
+def test_a_variant_names_the_jobs_between_which_it_stands(describer: Describer) -> None:
+    made = describer.submission(JOB, replace(TASK, variant_of=VariantOf(first="12", second="13:1", changes=("x",))), ANN)
+    assert made[0].payload["tags"]["carrel.variant_of"] == "12, 13:1"

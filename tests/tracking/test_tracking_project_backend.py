@@ -348,6 +348,8 @@ def test_a_sign_in_whose_token_ends_meanwhile_is_enough(lab: RealLab, project: P
     assert process.stdout.readline() == "waits\n"
     with contextlib.closing(sqlite3.connect(lab.home / "lab.db", timeout=PATIENCE)) as database, database:
         database.execute("UPDATE access_tokens SET expires_at = 1")
+    old = {"Authorization": f"Bearer {tokens['access_token']}"}
+    wait_until(lambda: httpx.get(f"{lab.client.url}/api/v1/share", headers=old).status_code == 401, "the token to be over")
     gate.touch()
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err

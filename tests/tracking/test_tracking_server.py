@@ -204,7 +204,7 @@ def test_a_server_that_never_comes_up_is_said_to_have_failed(home: Path, program
         assert "exit code 3" in server.status.reason
         assert "mlflow.log" in server.status.reason
         # Nobody is kept waiting for it.
-        answer = httpx.get(f"{url}/version", headers={"Authorization": "Bearer alice-token"}, timeout=5)
+        answer = httpx.get(f"{url}/version", headers={"Authorization": "Bearer alice-token"}, timeout=30)
         assert answer.status_code == 503
         assert "exit code 3" in answer.json()["detail"]
     finally:

@@ -42,6 +42,15 @@ def task_exit_code(job: JobView) -> int:
     return job.exit_code or OTHER
 
 
+def wait_shown(client: Client, job_id: int, line: StatusLine) -> JobDetail:
+    """Wait for a job's end, and say on the line meanwhile what it waits for; return the job."""
+    for event in client.events(job_id):
+        if event.type in ("queue", "progress", "state") and not (event.type == "state" and event.data.get("state") in ENDED):
+            line.show(f"Job {job_id}: {words.event(event.type, event.data, words.now())}")
+    line.clear()
+    return client.wait(job_id)
+
+
 class Detached(Exception):
     """The user has gone; the job has not."""
 

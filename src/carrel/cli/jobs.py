@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -155,7 +155,7 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
             ("number", str(job.id) if job.array_job_id is not None else ""),
             ("array", _array(job, others)),
             ("state", f"{paint(job.state, STATE_STYLES.get(job.state, ''))}  {clean(why)}"),
-            ("reason", job.reason),
+            ("reason", clean(f"{job.reason}: {job.meaning}" if job.meaning else job.reason)),
             ("owner", f"{job.owner} (account {job.account})"),
             ("visible", f"to the members of account {job.account}" if job.visible == "account" else ""),
             ("qos", job.qos if job.preemptible else f"{job.qos}, never interrupted"),
@@ -181,6 +181,10 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
             ("code", job.snapshot[:19]),
             ("git", git),
             ("rerun of", str(job.rerun_of or "")),
+            ("verified", job.verified),
+            ("hint", job.hint),
+            ("replays", job.replay_of),
+            ("parent", f"job {job.parent}" if job.parent else ""),
             ("starts after", job.dependency),
             ("goes on", _requeues(job)),
             ("note", "\n".join(clean(note) for note in job.notes)),
@@ -201,6 +205,14 @@ def _devices(devices: Sequence[str], *, simulated: bool) -> str:
     return f", {kind}{'' if len(devices) == 1 else 's'} {', '.join(gpu(uuid) for uuid in devices)}"
 
 
+def _gpu_use(attempt: AttemptView) -> Iterator[str]:
+    """How busy each GPU was on average; how busy it is now, where it is too early for that."""
+    usage = attempt.usage
+    for name in usage.gpu_mean or usage.gpu_utilization:
+        percent = usage.gpu_mean.get(name, usage.gpu_utilization.get(name, 0.0))
+        yield f"{percent:.0f} %"
+
+
 def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
     from carrel.cli import words
     from carrel.cli.screen import STATE_STYLES, print_table
@@ -213,7 +225,7 @@ def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
             words.spent(attempt, now),
             format_duration(attempt.usage.cpu_seconds) if attempt.usage.cpu_seconds else "",
             format_size(attempt.usage.memory_peak) if attempt.usage.memory_peak else "",
-            " ".join(f"{100 * use:.0f} %" for use in attempt.usage.gpu_utilization.values()),
+            " ".join(_gpu_use(attempt)),
             {None: "", True: "built", False: "reused"}[attempt.environment_built],
             attempt.message,
         )

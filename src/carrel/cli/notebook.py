@@ -37,6 +37,10 @@ Reserve = Annotated[
     bool, typer.Option("--reserve", help="Hold the GPUs from start to end, also while no cell runs.", show_default=False)
 ]
 Environment = Annotated[str, typer.Option("--env", "-e", metavar="NAME", help="Environment of the kernel: `carrel env list`.")]
+Image = Annotated[
+    str | None,
+    typer.Option("--image", "--container", metavar="IMAGE", help="Image for kernels and terminals.", show_default=False),
+]
 Name = Annotated[str | None, typer.Option("--name", help="What to call it.", show_default=False)]
 Cpus = Annotated[int | None, typer.Option("--cpus", metavar="N", help="Processors it counts on.", show_default=False)]
 Memory = Annotated[str | None, typer.Option("--memory", metavar="SIZE", help='Memory, like "8G".', show_default=False)]
@@ -61,6 +65,7 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
         gpus: Gpus = None,
         reserve: Reserve = False,
         env: Environment = "default",
+        image: Image = None,
         name: Name = None,
         cpus: Cpus = None,
         memory: Memory = None,
@@ -84,6 +89,7 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
                 "name": name or (Path(directory).name if directory else None),
                 "directory": directory,
                 "environment": os.path.abspath(env) if os.sep in env and Path(env).is_dir() else env,  # noqa: PTH100
+                "image": image,
                 "gpus": gpus,
                 "reserve": reserve,
                 "qos": qos,
@@ -186,7 +192,8 @@ def _running(client: Client, request: SessionRequest) -> SessionView | None:
     for session in client.sessions():
         wanted = request.gpus is None or request.gpus == session.gpus
         here = request.directory is None or request.directory == session.directory
-        same = (session.kind, session.environment, session.reserve) == (request.kind, request.environment, request.reserve)
+        asked = (request.kind, request.image, request.environment, request.reserve)
+        same = (session.kind, session.image, session.environment, session.reserve) == asked
         mine = session.hub is None
         here = here and request.partition in (None, session.job.partition)
         if mine and wanted and here and same and session.job.state in ("PENDING", "CONFIGURING", "RUNNING"):
@@ -255,7 +262,7 @@ def _print_sessions(found: list[SessionView], *, owners: bool) -> None:
             session.job.owner if owners else "",
             session.job.state,
             _gpus(session),
-            session.environment,
+            session.image or session.environment,
             "" if session.idle_since is None else words.ago(session.idle_since, now).removesuffix(" ago"),
             session.directory if session.job.state == "RUNNING" else words.reason(session.job, now),
         )

@@ -72,13 +72,14 @@ def show(
             ("pool", f"{pool.id}: {pool.name}{', closed' if pool.closed_at else ''}"),
             ("workers", f"{_workers(pool)}; {pool.min_workers} are kept, others end after {pool.idle_time:g} s without a call"),
             ("calls", ", ".join(f"{pool.calls[state]} {state}" for state in _STATES if pool.calls.get(state)) or "none"),
+            *([("GPUs", f"each call borrows {pool.borrows}; a worker without a call holds none")] if pool.borrows else []),
             *([("trouble", pool.trouble)] if pool.trouble else []),
         ]
     )
     for worker in pool.workers:
-        print(f"  worker: job {worker.job_id} {worker.state}{f': {worker.message}' if worker.message else ''}")
+        print(f"  worker: job {worker.job_id} {worker.state}{_has(worker, pool)}")
     if calls:
-        rows = [(str(one.id), one.state, one.label, str(one.job_id or ""), one.message.partition("\n")[0]) for one in calls]
+        rows = [(str(one.id), one.state, one.label, str(one.job_id or ""), _about(one)) for one in calls]
         print_table(("CALL", "STATE", "FUNCTION", "JOB", ""), rows)
     return OK
 
@@ -103,6 +104,49 @@ def close(
     rest = f"; still to be carried out: {format_count(left, 'call')}" if left else ""
     print(f"Pool {number} is closed{rest}.")
     return OK
+
+
+@pool_command.command("forget")
+def forget(
+    function: Annotated[
+        str | None,
+        typer.Option("--function", "-f", metavar="NAME", help="Only of this function, as `carrel pool show` names it."),
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Forget the results that are kept for equal calls (`cache=True`), so that they are carried out again."""
+    from carrel.cli.screen import print_json
+    from carrel.core.domain.units import format_count
+
+    with open_client(home) as client:
+        number = client.forget_results(function)
+    if as_json:
+        print_json({"results": number})
+        return OK
+    print(f"{format_count(number, 'result')} forgotten.")
+    return OK
+
+
+def _about(call: v1.CallView) -> str:
+    if call.waits_for:
+        shown = ", ".join(str(one) for one in call.waits_for[:3])
+        more = f" and {len(call.waits_for) - 3} more" if len(call.waits_for) > 3 else ""
+        return f"waits for call{'s' if len(call.waits_for) > 1 else ''} {shown}{more}"
+    if call.cached_from is not None:
+        return f"result of call {call.cached_from}"
+    return call.message.partition("\n")[0]
+
+
+def _has(worker: v1.WorkerView, pool: v1.WorkerPoolView) -> str:
+    """Why a worker waits, and what it has of GPUs that are lent."""
+    from carrel.cli.words import gpu
+
+    if worker.message:
+        return f": {worker.message}"
+    if worker.borrowed:
+        return f", {', '.join(gpu(uuid) for uuid in worker.borrowed)}"
+    return ", no GPU" if pool.borrows and worker.state == "RUNNING" else ""
 
 
 def _workers(pool: v1.WorkerPoolView) -> str:

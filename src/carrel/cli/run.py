@@ -10,6 +10,7 @@ import typer
 
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.options import AsJson, Home, open_client, simulated_jobs
+from carrel.cli.pipelines import is_pipeline, run_pipeline
 from carrel.cli.task_options import takes_a_task
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ def run_command(
     *,
     task: Mapping[str, Any],
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the end; as `carrel submit`.")] = False,
+    from_step: Annotated[
+        str | None, typer.Option("--from", metavar="STEP", help="Of a project's steps, run this one and those after it again.")
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Take nothing from an earlier job.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -31,7 +36,10 @@ def run_command(
     Ctrl-C asks the lab to cancel the job; a second Ctrl-C leaves it. What is not said here comes from the task's own file.
     """
     with open_client(home) as client:
-        job, sent = _submit(client, task, as_json=as_json)
+        cache = False if no_cache else task.get("cache")
+        if from_step is not None or is_pipeline(task):
+            return run_pipeline(client, task, from_step=from_step, cache=cache, follow=not detach, as_json=as_json)
+        job, sent = _submit(client, {**task, "cache": cache}, as_json=as_json)
         if detach:
             return _say_submitted(client, job, sent, as_json=as_json)
         if job.array_job_id is not None:
@@ -50,6 +58,8 @@ def submit_command(*, task: Mapping[str, Any], home: Home = None, as_json: AsJso
     What is not said here comes from the task's own file, then from its class of service.
     """
     with open_client(home) as client:
+        if is_pipeline(task):
+            return run_pipeline(client, task, from_step=None, cache=task.get("cache"), follow=False, as_json=as_json)
         job, sent = _submit(client, task, as_json=as_json)
         return _say_submitted(client, job, sent, as_json=as_json)
 

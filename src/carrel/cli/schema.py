@@ -1,4 +1,4 @@
-"""`carrel schema`: what an editor needs to complete task files and carrel.toml, and to mark what is wrong in them."""
+"""`carrel schema`: what an editor needs to complete task files, carrel.toml and cost files, and to mark what is wrong in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from carrel.core.domain.errors import Invalid
 
 
 def schema_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="MLproject or carrel.toml.", show_default=False)],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="MLproject, carrel.toml or costs.toml.", show_default=False)],
     as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
 ) -> int:
     """Print the JSON schema of a file that people write.
@@ -29,6 +29,10 @@ def schema_command(
         from carrel.lab.server.schema import settings_schema
 
         print_json(settings_schema())
+    elif file == "costs.toml":
+        from carrel.core.worth.schema import costs_schema
+
+        print_json(costs_schema())
     else:
-        raise Invalid(f'There is no schema of "{file}".', remedy="Say MLproject or carrel.toml.")
+        raise Invalid(f'There is no schema of "{file}".', remedy="Say MLproject, carrel.toml or costs.toml.")
     return OK

@@ -55,16 +55,18 @@ def takes_a_task(command: Callable[..., int]) -> Callable[..., int]:
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
         if parameter.name != "task"
     ]
-    options = [_parameter(name, option) for name, option in _OPTIONS.items()]
-    options += [_parameter(f"{engine}_{name}", one) for engine, declared in _ENGINES.items() for name, one in declared.items()]
+    options = [option_parameter(name, option) for name, option in _OPTIONS.items()]
+    options += [
+        option_parameter(f"{engine}_{name}", one) for engine, declared in _ENGINES.items() for name, one in declared.items()
+    ]
     code = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in sources.values()]
 
     def with_a_task(**given: Any) -> int:
         task = _sources(**{name: given.pop(name) for name in sources})
-        task |= _said({name: given.pop(name) for name in _OPTIONS}, _OPTIONS)
+        task |= said_options({name: given.pop(name) for name in _OPTIONS}, _OPTIONS)
         resources = {name: task.pop(name) for name in _RESOURCES if name in task}
         engines = {
-            engine: _said({name: given.pop(f"{engine}_{name}") for name in declared}, declared)
+            engine: said_options({name: given.pop(f"{engine}_{name}") for name in declared}, declared)
             for engine, declared in _ENGINES.items()
         }
         slurm = _slurm(task.pop("slurm_options"), engines.pop(ENGINE, {}).get("modules", ()))
@@ -90,7 +92,7 @@ _ENGINES = {
 }
 
 
-def _parameter(name: str, option: Option) -> inspect.Parameter:
+def option_parameter(name: str, option: Option) -> inspect.Parameter:
     """Return the parameter that typer makes an option of."""
     kind = option.kind
     shown: dict[str, Any] = {"help": option.help, "metavar": option.metavar or kind.metavar or None}
@@ -108,7 +110,7 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _said(given: Mapping[str, Any], declared: Mapping[str, Option]) -> dict[str, Any]:
+def said_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> dict[str, Any]:
     """Return what the client takes of the options that were given."""
     found: dict[str, Any] = {}
     for name, value in given.items():

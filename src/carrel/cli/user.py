@@ -178,10 +178,10 @@ def list_users(home: Home = None, as_json: AsJson = False) -> int:
     if as_json:
         print_json({"users": [user.model_dump(mode="json") for user in users]})
     else:
-        print_table(
-            ("SUBJECT", "NAME", "ROLE", "ACCOUNT", "STATE"),
-            [(user.subject, user.name, user.role, user.account, user.state) for user in users],
-        )
+        rows = [(user.subject, user.name, user.role, user.account, user.state, user.linked_to) for user in users]
+        # A column that is empty for everybody says nothing.
+        width = None if any(user.linked_to for user in users) else -1
+        print_table(("SUBJECT", "NAME", "ROLE", "ACCOUNT", "STATE", "PROVIDER")[:width], [row[:width] for row in rows])
     return OK
 
 

@@ -112,8 +112,25 @@ def reason(job: v1.JobView, now: datetime) -> str:
     return "" if job.state == "COMPLETED" or job.reason == "Running" else job.message
 
 
-#: What a job does that stays in its state, by reason code; without one it is being prepared.
-_PROGRESS = {"Preempting": "giving way", "Resuming": "going on"}
+#: What a job does that stays in its state, by reason code. A code of an engine's own stands for itself.
+_PROGRESS = {
+    "": "preparing",
+    "Preparing": "preparing",
+    "BuildEnvironment": "preparing",
+    "StageIn": "preparing",
+    "Preempting": "giving way",
+    "Resuming": "going on",
+    "Running": "running",
+    "WaitsForJob": "waiting",
+}
+
+
+def short_digest(text: str) -> str:
+    """The first digits of the digest that a text begins with; any other text as it is."""
+    if not text.startswith("sha256:"):
+        return text
+    digest, space, rest = text.removeprefix("sha256:").partition(" ")
+    return f"{digest[:12]}{space}{rest}"
 
 
 def event(kind: str, data: Mapping[str, Any], now: datetime) -> str:
@@ -121,7 +138,8 @@ def event(kind: str, data: Mapping[str, Any], now: datetime) -> str:
     if kind == "queue":
         return "waiting: " + queue(data.get("position"), str(data.get("message", "")), data.get("estimated_start"), now)
     if kind == "progress":
-        return f"{_PROGRESS.get(str(data.get('reason')), 'preparing')}: {data.get('message', '')}"
+        code = str(data.get("reason") or "")
+        return f"{_PROGRESS.get(code, code)}: {data.get('message', '')}"
     words = {"PENDING": "waiting", "CONFIGURING": "preparing", "RUNNING": "running", "SUSPENDED": "suspended"}
     return f"{words.get(str(data.get('state')), data.get('state'))}: {data.get('message', '')}"
 

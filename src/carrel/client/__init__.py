@@ -13,7 +13,10 @@ __all__ = ["Client"]
 
 def __getattr__(name: str) -> Any:
     if name == "Client":
-        from carrel.client.client import Client
+        from carrel.wire.needs import importing
 
-        return Client
+        with importing("carrel.Client"):
+            from carrel.client.client import Client
+
+            return Client
     raise AttributeError(f"module 'carrel.client' has no attribute {name!r}")

@@ -9,29 +9,37 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
-from urllib.parse import quote
 
 from carrel.client.arrays import ArrayCalls
 from carrel.client.audit import AuditCalls
 from carrel.client.cells import CellCalls
+from carrel.client.crates import CrateCalls
 from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Backoff, Position
 from carrel.client.locate import locate
+from carrel.client.nodes import NodeCalls
 from carrel.client.outputs import OutputCalls
 from carrel.client.people import PeopleCalls
+from carrel.client.pipelines import PipelineCalls
 from carrel.client.pools import PoolCalls
+from carrel.client.records import RecordCalls
+from carrel.client.reports import ReportCalls
+from carrel.client.runs import RunCalls
 from carrel.client.secrets import SecretCalls
 from carrel.client.storage import StorageCalls
-from carrel.client.transport import LabUnreachable, Transport, plain, read_events
+from carrel.client.sweeps import SweepCalls
+from carrel.client.transport import LabUnreachable, Transport, read_events
 from carrel.core.domain.errors import NotFound, Unavailable
 from carrel.core.domain.serial import to_plain
 from carrel.wire import v1
 
 if TYPE_CHECKING:
     from carrel.client.travelling import Travelling
+    from carrel.core.crates.reading import Code as CrateCode
     from carrel.core.snapshots import Packed
     from carrel.core.submission import TaskArguments
 
@@ -41,7 +49,24 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, PeopleCalls, PoolCalls, SecretCalls, StorageCalls):
+class Client(
+    ArrayCalls,
+    AuditCalls,
+    CellCalls,
+    CrateCalls,
+    EnvironmentCalls,
+    NodeCalls,
+    OutputCalls,
+    PeopleCalls,
+    PipelineCalls,
+    PoolCalls,
+    RecordCalls,
+    ReportCalls,
+    RunCalls,
+    SecretCalls,
+    StorageCalls,
+    SweepCalls,
+):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on
@@ -121,27 +146,6 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
         """Machines and devices, and who holds what."""
         return self.machines().nodes
 
-    def drain(self, node: str, reason: str) -> bool:
-        """Start nothing new on a node; what runs there goes on. Returns whether it was otherwise before (administrators)."""
-        request = v1.DrainRequest.model_validate({"reason": reason})
-        return self._http.post(v1.DrainChange, f"/nodes/{quote(node, safe='')}/drain", request).changed
-
-    def undrain(self, node: str) -> bool:
-        """Let a node take jobs again; returns whether it was drained (administrators)."""
-        return self._http.post(v1.DrainChange, f"/nodes/{quote(node, safe='')}/undrain").changed
-
-    def reservations(self) -> list[v1.ReservationView]:
-        """Nodes that are kept for some people or for nobody, now and later."""
-        return self._http.get(v1.ReservationList, "/reservations").reservations
-
-    def reserve(self, name: str, request: v1.ReservationRequest) -> v1.ReservationChange:
-        """Keep nodes for some people, or for nobody, between two moments; one of that name is replaced (administrators)."""
-        return self._http.put(v1.ReservationChange, f"/reservations/{quote(name, safe='')}", request)
-
-    def release(self, name: str) -> None:
-        """End a reservation, or take back one that is to come (administrators)."""
-        self._http.call("DELETE", f"/reservations/{quote(name, safe='')}")
-
     # ---- sessions
 
     def start_session(self, request: v1.SessionRequest | None = None, *, key: str | None = None) -> v1.SessionView:
@@ -194,7 +198,9 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
         include: Sequence[str | Path] = (),
         packed: Callable[[Travelling], None] | None = None,
         key: str | None = None,
+        deliver: Callable[[v1.TaskRequest], v1.JobView] | None = None,
         secret_names: Sequence[str] = (),
+        step: v1.StepRequest | None = None,
         **options: Unpack[TaskArguments],
     ) -> v1.JobView:
         """Pack a directory, a bare script or a git address, and submit it. Only code that the lab lacks is sent.
@@ -205,7 +211,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
         `options` are those of `carrel.core.submission.TaskOptions`, as people write them (``time`` and what else a job has on a
         node is in `resources`). `engines` has, by the name of an engine, options that it alone understands. Of an array the
         first job is returned; the others are found with `array`.
-        `key` makes the submission idempotent beyond this call; within it, a lost connection never makes a second job.
+        `key` makes the submission idempotent, also beyond this call. `deliver` takes the request in the place of `submit`.
         """
         from carrel.client.code import code_of
         from carrel.client.travelling import Travelling
@@ -237,17 +243,19 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
                 **{name: value for name, value in options.items() if value is not None},
                 git=v1.GitRequest(**to_plain(git)) if git is not None else None,
                 tracking=tracking,
+                step=step,
             )
             key = key or secrets.token_urlsafe(18)
+            send = deliver or partial(self.submit, key=key)
             try:
-                return self.submit(request, key=key)
+                return send(request)
             except NotFound:
                 if not known:
                     raise
             # It was there before, and has been thrown away since.
             self._there.discard(digest)
             self._upload(travelling.packed)
-            return self.submit(request, key=key)
+            return send(request)
 
     def submit(self, request: v1.TaskRequest, *, key: str | None = None) -> v1.JobView:
         """Submit what is uploaded already."""
@@ -260,7 +268,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
 
         return self._upload(pack(directory))
 
-    def _upload(self, packed: Packed) -> str:
+    def _upload(self, packed: Packed | CrateCode) -> str:
         path = f"/snapshots/{packed.digest}"
         if packed.digest not in self._there:
             if self._again(lambda: self._http.call("HEAD", path)).status_code == 404:
@@ -268,7 +276,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
             self._there.add(packed.digest)
         return packed.digest
 
-    def _send(self, packed: Packed, path: str) -> None:
+    def _send(self, packed: Packed | CrateCode, path: str) -> None:
         with packed.open() as archive:
             self._http.call("PUT", path, content=iter(lambda: archive.read(1 << 20), b""))
 
@@ -297,11 +305,6 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
             before = page.next
             left = None if left is None else left - len(page.jobs)
 
-    def record(self, job_id: int) -> dict[str, Any]:
-        """Everything needed to explain the job and to repeat it."""
-        found: dict[str, Any] = plain(self._http.call("GET", f"/jobs/{job_id}/record"))
-        return found
-
     def log(self, job_id: int, *, attempt: int | None = None, offset: int = 0) -> Iterator[bytes]:
         """The log as it is now, byte for byte, from `offset` on; of the last attempt unless one is named."""
         while True:
@@ -319,11 +322,14 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
 
     # ---- following
 
-    def events(self, job_id: int | None = None, *, after: int = 0, timeout: float | None = None) -> Iterator[v1.EventView]:
+    def events(
+        self, job_id: int | None = None, *, after: int = 0, timeout: float | None = None, waits: bool = False
+    ) -> Iterator[v1.EventView]:
         """Events as they happen, of one job (ends with it) or of all of one's jobs (does not end by itself).
 
         Survives a restart of the lab: it connects again and goes on where it was; nothing comes twice. Ends without an error
         when `timeout` seconds are over. Raises `Unavailable` when the lab stays away for longer than the client's patience.
+        `waits`: a job that asks does nothing else meanwhile, and what it has may be given to the job, which it submitted.
         """
         path = "/events" if job_id is None else f"/jobs/{job_id}/events"
         until = math.inf if timeout is None else time.monotonic() + timeout
@@ -333,7 +339,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
             if left <= 0:
                 return
             try:
-                query = {"after": position.after}
+                query = {"after": position.after, **({"waits": True} if waits else {})}
                 with self._http.stream(path, headers=_STREAM, silence=min(left, 50.0), params=query) as response:
                     if response.status_code == 204:
                         return
@@ -351,26 +357,27 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
                 if time.monotonic() < until:
                     self._look_again(error, away, until)
 
-    def stream_log(self, job_id: int) -> Iterator[str]:
-        """The log as text, from its beginning to the job's end, while it is written."""
-        for event in self.events(job_id):
+    def stream_log(self, job_id: int, *, waits: bool = False) -> Iterator[str]:
+        """The log as text, from its beginning to the job's end, while it is written; `waits` as of `events`."""
+        for event in self.events(job_id, waits=waits):
             if event.type == "log" and event.data.get("text"):
                 yield event.data["text"]
 
     def wait(self, job_id: int, timeout: float | None = None) -> v1.JobDetail:
-        """Return when the job has ended. Raises `Unavailable` when that takes longer than `timeout` seconds."""
+        """Return when the job has ended. Raises `Unavailable` when that takes longer than `timeout` seconds.
+
+        Called in a job that submitted that one, it gives it its GPUs and its place, where that one has none, until it is over.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         job = self._again(lambda: self.job(job_id))
         while not job.ended:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 raise Unavailable(f"Job {job_id} is still {job.state}.", remedy="Wait longer, or look with `carrel show`.")
-            for _event in self.events(job_id, timeout=left):
+            for _event in self.events(job_id, timeout=left, waits=True):
                 pass
             job = self._again(lambda: self.job(job_id))
         return job
-
-    # ---- outputs
 
     def _again(self, call: Callable[[], T]) -> T:
         """Repeat a call that may be repeated while the lab does not answer."""

@@ -72,6 +72,14 @@ class OutputCalls:
             raise failures[0]
         return written
 
+    def download_output(self, job_id: int, output: v1.OutputView, target: str | Path) -> bool:
+        """Fetch one output to the file `target`, and check it by its digest; return False for a file that is there and equal."""
+        path = Path(target)
+        if _holds(path, output):
+            return False
+        self._fetch(job_id, output, path)
+        return True
+
     def _fetch(self, job_id: int, output: v1.OutputView, target: Path) -> None:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

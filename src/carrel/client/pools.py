@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from carrel.client.transport import Transport
+from carrel.client import body_files
+from carrel.client.transport import LabUnreachable, Transport
+from carrel.core.domain.errors import CarrelError, Conflict
 from carrel.wire import frames, v1
 
 _FRAMES = "application/vnd.carrel.frames"
 #: Bytes that are sent at once.
 _PIECE = 1 << 20
+#: Seconds in which files of the lab's are not tried again, after they could not be had.
+_AWAY = 30.0
 
 
 class PoolCalls:
     """The part of a `carrel.Client` that is about pools of workers."""
 
     _http: Transport
+    #: Since when files of the lab's are tried (again): they cannot be had on other machines.
+    _files_from = 0.0
 
     def open_pool(self, request: v1.WorkerPoolRequest) -> v1.WorkerPoolView:
         """Open a pool."""
@@ -57,22 +65,75 @@ class PoolCalls:
         """Keep a call from beginning."""
         return self._http.post(v1.CallView, f"/calls/{call_id}/cancel")
 
+    def interrupt_call(self, call_id: int) -> v1.CallView:
+        """Raise KeyboardInterrupt in a call that runs; keep one that waits from beginning."""
+        return self._http.post(v1.CallView, f"/calls/{call_id}/interrupt")
+
     def add_function(self, pool_id: int, digest: str, parts: Iterable[Any]) -> None:
         """Send a pickled function."""
         self._send_frames("PUT", f"/pools/{pool_id}/functions/{digest}", _frame({}, list(parts)))
 
     def submit_calls(self, pool_id: int, calls: Iterable[tuple[dict[str, Any], list[Any]]]) -> list[int]:
         """Submit calls: headers and parts of pickled arguments; return their numbers."""
-        parts = [part for header, body in calls for part in _frame(header, body)]
-        answer = self._send_frames("POST", f"/pools/{pool_id}/calls", parts)
+        calls, path = list(calls), f"/pools/{pool_id}/calls"
+        with contextlib.ExitStack() as files:
+            lying = [self._in_a_file(pool_id, header, body, files) for header, body in calls]
+            if any(one is not None for one in lying):
+                parts = [part for one, call in zip(lying, calls, strict=True) for part in one or _frame(*call)]
+                with contextlib.suppress(Conflict):  # a file is gone: the same calls again, as their keys say
+                    return v1.CallNumbers.model_validate_json(self._send_frames("POST", path, parts)).calls
+        answer = self._send_frames("POST", path, [part for call in calls for part in _frame(*call)])
         return v1.CallNumbers.model_validate_json(answer).calls
 
-    def call_result(self, call_id: int) -> bytearray:
-        """The pickled result of an ended call."""
-        found = bytearray()
-        with self._http.stream(f"/calls/{call_id}/result") as response:
-            for piece in response.iter_raw(_PIECE):
-                found += piece
+    def _in_a_file(self, pool_id: int, header: dict[str, Any], body: list[Any], files: contextlib.ExitStack) -> list[Any] | None:
+        """The frame of a call whose arguments were written to a file of the lab's, which is there until `files` is closed."""
+        size = sum(len(part) for part in body)
+        if size < body_files.LEAST or not self._tries_files():
+            return None
+        try:
+            offer = self._http.post(v1.BodyFile, f"/pools/{pool_id}/files", params={"size": size})
+            files.callback(body_files.write(offer.model_dump(), body).close)
+        except LabUnreachable:
+            raise
+        except (CarrelError, OSError):
+            self._not_here()
+            return None
+        return [frames.encode({**header, "file": offer.ticket})]
+
+    def _tries_files(self) -> bool:
+        return time.monotonic() >= self._files_from
+
+    def _not_here(self) -> None:
+        self._files_from = time.monotonic() + _AWAY
+
+    def forget_results(self, function: str | None = None) -> int:
+        """Keep none of one's results for equal calls, or none of the function of that name; how many there were."""
+        query = {} if function is None else {"function": function}
+        answer = self._http.call("DELETE", "/cached-results", params=query)
+        return v1.Forgotten.model_validate_json(answer.content).results
+
+    def call_result(self, call_id: int) -> body_files.Content:
+        """The pickled result of an ended call: a file of the lab's where this is its machine. Writing to it changes no file."""
+        if self._tries_files():
+            found = self._result(call_id, file=True)
+            if isinstance(found, bytearray):
+                return found
+            try:
+                return body_files.read(found.model_dump())
+            except OSError:
+                self._not_here()
+        content = self._result(call_id, file=False)
+        assert isinstance(content, bytearray)
+        return content
+
+    def _result(self, call_id: int, *, file: bool) -> bytearray | v1.BodyFile:
+        with self._http.stream(f"/calls/{call_id}/result", params={"file": "true"} if file else {}) as response:
+            if file and response.headers.get("Content-Type") == "application/json":
+                return v1.BodyFile.model_validate_json(response.read())
+            found, done = bytearray(int(response.headers.get("Content-Length", 0))), 0
+            for piece in response.iter_raw():
+                found[done : done + len(piece)] = piece
+                done += len(piece)
         return found
 
     def follow_pool(self, pool_id: int, after: int) -> Iterator[tuple[dict[str, Any], bytes]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable
 from functools import partial
 
 from carrel.core.domain.errors import CarrelError
@@ -19,14 +19,13 @@ from carrel.core.spool import take_claim
 from carrel.core.spool.disk import full_at, is_full
 from carrel.core.transport.reactor import Reactor
 from carrel.engines.attempts import ClaimState, Key, Watched, find_runner, write_launch
+from carrel.engines.delivery import Delivery, News, Receiver
 from carrel.engines.doorbells import Doorbells
 from carrel.engines.leftovers import kill_leftovers
 from carrel.engines.nursery import Answer, Nursery
 
 #: Seconds between two looks at everything.
 TICK = 5.0
-#: Seconds between two deliveries at the least: news that come meanwhile go together.
-_GATHER = 0.001
 #: Runners that are asked for before an attempt whose runners die unclaimed is given up.
 _TRIES = 3
 
@@ -36,21 +35,16 @@ _log = logging.getLogger(__name__)
 class Observer:
     """Watches attempts. The first group of methods may be called from any thread; the rest happens in its own."""
 
-    def __init__(
-        self, *, doorbells: Doorbells, nursery: Nursery, deliver: Callable[[Sequence[Observation]], None], monotonic: Clock
-    ) -> None:
+    def __init__(self, *, doorbells: Doorbells, nursery: Nursery, deliver: Receiver, monotonic: Clock) -> None:
         self._nursery = nursery
         self._doorbells = doorbells
-        self._deliver = deliver
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._watched: dict[Key, Watched] = {}
         self._by_directory: dict[str, Watched] = {}
-        #: Attempts that may have news: a delivery is due while there are some.
-        self._dirty: set[Key] = set()
-        self._deliver_at = 0.0
         self._closed = False
         self._reactor = Reactor(monotonic, on_error=_failed)
+        self._delivery = Delivery(self._reactor, news=self._news, receiver=deliver)
         self._reactor.watch(doorbells, self._on_rings)
         self._nursery_fd = -1
         self._thread = threading.Thread(target=self._reactor.run, name="carrel-engine", daemon=True)
@@ -122,7 +116,7 @@ class Observer:
             kill_leftovers(watched.directory)
         elif life is ClaimState.UNCLAIMED:
             self._ask(watched)
-        self._look({watched.key})
+        self._delivery.look({watched.key})
 
     def _drop(self, watched: Watched) -> None:
         watched.over = True
@@ -165,31 +159,19 @@ class Observer:
         self._reactor.later(TICK, self._tick)
         for watched in self.all():
             self.settle(watched)
-            self._look({watched.key})
+            self._delivery.look({watched.key})
 
-    def _look(self, keys: Set[Key]) -> None:
-        """Deliver what their journals and logs say, soon."""
-        if keys and not self._dirty:
-            self._reactor.later(self._deliver_at - self._monotonic(), self._tell)
-        self._dirty |= keys
+    def _news(self, key: Key) -> News | None:
+        """What its journal and log say."""
+        watched = self.find(key)
+        if watched is None or watched.over or (news := watched.news()) is None:
+            return None
+        return News(news, partial(self._delivered, watched, news))
 
-    def _tell(self) -> None:
-        keys, self._dirty = self._dirty, set()
-        pairs = [(watched, news) for key in keys if (watched := self.find(key)) and not watched.over and (news := watched.news())]
-        if not pairs:
-            return
-        self._deliver_at = self._monotonic() + _GATHER
-        try:
-            self._deliver([news for _, news in pairs])
-        except Exception:  # noqa: BLE001 - after any error of the receiver, its news must not be lost
-            _log.exception("news were not taken and are delivered again")
-            self._deliver_at = self._monotonic() + 1.0
-            self._look(keys)
-            return
-        for watched, news in pairs:
-            watched.delivered(news)
-            if watched.over:
-                self._release(watched)
+    def _delivered(self, watched: Watched, news: Observation) -> None:
+        watched.delivered(news)
+        if watched.over:
+            self._release(watched)
 
     def _release(self, watched: Watched) -> None:
         if watched.pidfd >= 0:
@@ -199,11 +181,11 @@ class Observer:
     # --- what wakes it ------------------------------------------------------------------------------------------------------
 
     def _on_rings(self) -> None:
-        self._look(self._doorbells.rings())
+        self._delivery.look(self._doorbells.rings())
 
     def _on_exit(self, watched: Watched) -> None:
         self._release(watched)
-        self._look({watched.key})
+        self._delivery.look({watched.key})
         if not watched.ended():
             self.settle(watched)
 
@@ -231,7 +213,7 @@ class Observer:
     def _on_answer(self, answer: Answer, watched: Watched | None) -> None:
         if watched is not None:
             watched.in_flight = False
-            self._look({watched.key})
+            self._delivery.look({watched.key})
         if answer.pidfd < 0:
             _log.warning("no runner for %s: %s", answer.directory, answer.error)
         elif watched is None or watched.over or watched.pidfd >= 0:

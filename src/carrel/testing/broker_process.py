@@ -121,6 +121,10 @@ class BrokerProcess:
         given = self.devices[:devices] if isinstance(devices, int) else devices
         return self._job(job, attempt, owner, JobKind.TASK, None, given, shares=shares)
 
+    def worker(self, job: int, *, owner: str = "alice", gpus: int = 1, shares: tuple[int, ...] = ()) -> FakeJob:
+        """A running worker of a pool that borrows `gpus` devices for a call; `shares` are what it has of Slurm."""
+        return self._job(job, 1, owner, JobKind.TASK, None, (), shares=shares, borrows=gpus)
+
     def end(self, job: FakeJob) -> None:
         """The job does not run any more: its claim is free, so its token opens nothing."""
         os.close(self._claims.pop(job.id))
@@ -136,6 +140,7 @@ class BrokerProcess:
         *,
         shares: tuple[int, ...] = (),
         memory: int = 2 * GIB,
+        borrows: int = 0,
     ) -> FakeJob:
         at = Spool(Path(self.config.spool)).attempt(job, attempt)
         at.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -148,7 +153,7 @@ class BrokerProcess:
             account="lab",
             qos="interactive",
             node=self.config.node,
-            task=TaskSpec(entry_point="main", command="true", snapshot="", session=session),
+            task=TaskSpec(entry_point="main", command="true", snapshot="", session=session, borrows=borrows),
             resources=Resources(gpus=len(devices), memory=memory),
             devices=devices,
             shares=shares,

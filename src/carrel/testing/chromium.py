@@ -41,6 +41,7 @@ def a_chromium() -> Iterator[Browser]:
     expect.set_options(timeout=_PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
+        browser.on("context", lambda context: context.set_default_timeout(_PATIENCE))
         try:
             yield browser
         finally:

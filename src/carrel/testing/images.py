@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,16 +22,45 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+def libraries(*paths: str) -> dict[str, Path]:
+    """Return what these programs and libraries load, by its place (ldd(1))."""
+    said = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=False).stdout
+    return {path.lstrip("/"): Path(path).resolve() for path in re.findall(r"(/\S+) \(0x", said)}
+
+
+#: What a kernel imports of an environment with ipykernel, and no more.
+KERNEL = (
+    "IPython", "asttokens", "comm", "dateutil", "decorator.py", "executing", "ipykernel", "ipykernel_launcher.py",
+    "ipython_pygments_lexers.py", "jupyter_client", "jupyter_core", "matplotlib_inline", "nest_asyncio.py", "nest_asyncio2.py",
+    "packaging", "pexpect", "platformdirs", "prompt_toolkit", "psutil", "ptyprocess", "pure_eval", "pygments", "pyzmq.libs",
+    "six.py", "stack_data", "tornado", "traitlets", "typing_extensions.py", "wcwidth", "zmq",
+)  # fmt: skip
+
+
+def python(*packages: str) -> dict[str, Path]:
+    """Return the Python that runs this, as `usr/bin/python3`, with these directories and files of its packages."""
+    library, site = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
+    inside = f"usr/lib/{library.name}"
+    program = os.path.realpath(sys.executable)
+    found = {"usr/bin/python3": Path(program)}
+    own = sorted({path.name for path in library.iterdir()} - {"test", "site-packages", "idlelib", "ensurepip", "turtledemo"})
+    for base, place, names in ((library, inside, own), (site, f"{inside}/site-packages", packages)):
+        for name in names:
+            for path in [base / name] if (base / name).is_file() else sorted((base / name).rglob("*")):
+                if path.is_file() and not {"__pycache__", "tests"} & set(path.parts):
+                    found[f"{place}/{path.relative_to(base)}"] = path
+    loaded = libraries(program, *(str(path) for path in found.values() if ".so" in path.suffixes))
+    # What packages bring along is beside them already.
+    return found | {place: path for place, path in loaded.items() if not path.is_relative_to(site)}
+
+
 def programs(*names: str) -> dict[str, Path]:
     """Return programs of this machine, by their place in an image, with the libraries that they load (ldd(1))."""
     found: dict[str, Path] = {}
     for name in names:
         program = shutil.which(name)
         assert program is not None, name
-        found[f"bin/{name}"] = Path(program).resolve()
-        said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-        for library in re.findall(r"(/\S+) \(0x", said):
-            found[library.lstrip("/")] = Path(library).resolve()
+        found |= {f"bin/{name}": Path(program).resolve(), **libraries(program)}
     return found
 
 

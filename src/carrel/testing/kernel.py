@@ -53,7 +53,7 @@ class TestKernel:
         variables: Mapping[str, str] | None = None,
         directory: Path | None = None,
     ) -> None:
-        spec = dict(kernel_spec(python, "test"))
+        spec = dict(kernel_spec([str(python)], "test"))
         argv = spec["argv"] if hooked else [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         # Sockets in the file system: no port is taken, and nothing of the kernel can be seen from outside.
         self._place = tempfile.TemporaryDirectory(prefix="ck-")

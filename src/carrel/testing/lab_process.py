@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -134,6 +134,18 @@ def _walls(home: Path) -> Mapping[str, str]:
 _kept = ExitStack()
 _homes: set[Path] = set()
 atexit.register(_kept.close)
+
+
+def logs_since(moment: float, lines: int = 60) -> dict[str, str]:
+    """The last lines of what labs of this process have written into their logs since `moment` (Unix seconds), by file."""
+    found = {}
+    for home in sorted(_homes):
+        for file in sorted((home / "logs").glob("*.log")):
+            with suppress(OSError):
+                if file.stat().st_mtime >= moment:
+                    text = file.read_text(errors="replace").splitlines(keepends=True)
+                    found[str(file)] = "".join(text[-lines:])
+    return found
 
 
 def _port(home: Path) -> int:

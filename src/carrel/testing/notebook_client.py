@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from pathlib import Path
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
 
 from carrel.testing.waiting import PATIENCE
 
@@ -94,8 +95,8 @@ class SessionBrowser:
         """Connect to a kernel that runs."""
         return Kernel(self, kernel_id)
 
-    def websocket(self, path: str) -> ClientConnection:
-        """A websocket on the session's origin."""
+    def websocket(self, path: str, *, cookie: str | None = None, subprotocols: Sequence[str] = ()) -> ClientConnection:
+        """A websocket on the session's origin; `cookie` instead of what this browser was given."""
         tls: dict[str, Any] = {} if self._trust is None else {"ssl": self._trust, "server_hostname": self._name}
         sock = socket.create_connection(self._place, timeout=self.patience)
         return connect(
@@ -103,8 +104,13 @@ class SessionBrowser:
             sock=sock,
             **tls,
             origin=self.origin,  # type: ignore[arg-type]
-            additional_headers={"Cookie": self.headers["Cookie"]},
+            additional_headers={"Cookie": self.headers["Cookie"] if cookie is None else cookie},
+            subprotocols=[Subprotocol(name) for name in subprotocols] or None,
             max_size=None,
+            # A test may look elsewhere for as long as a slow machine needs: what comes meanwhile waits here, and no connection is
+            # given up for it, as the browser's would not be.
+            max_queue=None,
+            ping_interval=None,
             open_timeout=self.patience,
         )
 

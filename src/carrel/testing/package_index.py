@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import threading
 import zipfile
 from collections import Counter
@@ -81,6 +82,14 @@ class PackageIndex:
         file = make_wheel(self._directory, name, version)
         self._metadata[f"{file.name}.metadata"] = _metadata(name, version, ()).encode()
 
+    def add_wheels(self, wheels: Path) -> None:
+        """Publish all wheels of a directory."""
+        for file in wheels.glob("*.whl"):
+            shutil.copy(file, self._directory)
+            with zipfile.ZipFile(file) as archive:
+                inside = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+                self._metadata[f"{file.name}.metadata"] = archive.read(inside)
+
     def publish(self, name: str, content: bytes) -> str:
         """Hand out any other file in the same way; return its address."""
         (self._directory / name).write_bytes(content)
@@ -89,7 +98,7 @@ class PackageIndex:
     def _find(self, path: str) -> bytes | None:
         place, _, name = path.strip("/").partition("/")
         if place == "simple":
-            links = [_link(file) for file in sorted(self._directory.glob(f"{name}-*.whl"))]
+            links = [_link(file) for file in sorted(self._directory.glob(f"{name.replace('-', '_')}-*.whl"))]
             return "\n".join(links).encode() if links else None
         if name in self._metadata:
             return self._metadata[name]

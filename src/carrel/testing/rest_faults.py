@@ -41,6 +41,7 @@ class RestFaults:
         self.answered: list[str] = []
         self._behind = str(behind)
         self._fault = ""
+        self._breaks = 0
         self._over = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -52,6 +53,10 @@ class RestFaults:
         if fault and fault not in FAULTS:
             raise ValueError(f"There is no fault {fault!r}; there are {', '.join(FAULTS)}.")
         self._fault = fault
+
+    def break_off(self, times: int = 1) -> None:
+        """The connections of the next questions end without an answer; submissions have faults of their own."""
+        self._breaks = times
 
     def submissions(self) -> int:
         """Return how many there were."""
@@ -86,8 +91,12 @@ class RestFaults:
             request = _message(line)
             first = request.split(b"\r\n", 1)[0].decode()
             self.requests.append(first)
-            fault = self._fault if "job/submit" in first else ""
+            submitted = "job/submit" in first
+            fault = self._fault if submitted else ""
             if fault == "cut":
+                return
+            if self._breaks and not submitted:
+                self._breaks -= 1
                 return
             answer = b"" if fault == "refused" else self._ask(request)
             self.answered += [first] if answer else []

@@ -226,6 +226,10 @@ class SlurmSite:
             process.kill()
             process.wait()
 
+    def running(self, daemon: str) -> bool:
+        """False when a daemon that was started has ended by itself."""
+        return self._daemons[daemon].poll() is None
+
     def pid(self, daemon: str) -> int:
         """Process id of a daemon, for SIGSTOP and SIGCONT."""
         return self._daemons[daemon].pid

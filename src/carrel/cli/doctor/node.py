@@ -146,13 +146,13 @@ def images() -> Check:
     """Whether tasks can run in images."""
     from carrel.node.containment.trial import try_walls
     from carrel.node.environments.errors import EnvironmentFailed
-    from carrel.node.environments.images import find_image_tools
+    from carrel.node.environments.image_tools import find_image_tool
 
     trial = try_walls()
     if trial.why_not:
         return Check("images", "ok", f"Tasks cannot run in images here: {trial.why_not}", trial.remedy)
     try:
-        tools = find_image_tools(os.environ)
+        tool = find_image_tool(os.environ)
     except EnvironmentFailed as error:
         return Check("images", "ok", error.message, error.remedy)
-    return Check("images", "ok", f"Tasks can run in images ({tools.skopeo}, {tools.umoci}).")
+    return Check("images", "ok", f"Tasks can run in images ({', '.join(tool.programs)}).")

@@ -22,8 +22,16 @@ _ENVIRONMENT = """\
 python: "{python}"
 dependencies:
 """
-#: Files that lie beside a worker's own, from where they are kept.
-_SHARED = {"frames.py": "carrel.wire", "pickling.py": "carrel.client.executor"}
+#: Files that lie beside a worker's own, and where they are kept below the package `carrel`.
+_SHARED = {
+    "frames.py": "wire",
+    "body_files.py": "client",
+    "pickling.py": "client/executor",
+    # A worker borrows GPUs as the kernels of sessions do.
+    "link.py": "notebooks/hook/front/carrel_kernel",
+    "residency.py": "notebooks/hook/front/carrel_kernel",
+    "state.py": "notebooks/hook/front/carrel_kernel",
+}
 
 
 def write_worker(
@@ -33,7 +41,7 @@ def write_worker(
     package = directory / "carrel_worker"
     package.mkdir()
     for name, where in _SHARED.items():
-        (package / name).write_text((resources.files(where) / name).read_text())
+        (package / name).write_text(resources.files("carrel").joinpath(where, name).read_text())
     for item in (resources.files("carrel.client.executor") / "payload" / "carrel_worker").iterdir():
         if item.name.endswith(".py"):
             (package / item.name).write_text(item.read_text())

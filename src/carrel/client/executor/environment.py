@@ -12,6 +12,7 @@ from types import ModuleType
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import format_size
+from carrel.wire.needs import MODULES, needs_beside
 
 #: What makes an environment, and is no part of what runs in it; and Carrel, which travels otherwise.
 _LEFT_OUT = frozenset({"pip", "setuptools", "wheel", "uv", "carrel", "carrel-residency"})
@@ -67,7 +68,9 @@ def own_modules(loaded: Iterable[ModuleType] | None = None) -> dict[str, Path]:
 
     Own are those that lie neither in the standard library nor among installed packages.
     """
-    places = [Path(place).resolve() for place in {*sysconfig.get_paths().values(), *_site_packages()}]
+    # Packages that came with a copy of Carrel are as little one's own as those that are installed.
+    beside = str(needs_beside(MODULES))
+    places = [Path(place).resolve() for place in {*sysconfig.get_paths().values(), *_site_packages(), beside}]
     found: dict[str, Path] = {}
     for module in list(sys.modules.values()) if loaded is None else loaded:
         name = getattr(module, "__name__", "").partition(".")[0]

@@ -16,6 +16,13 @@ class WorkersDoNotStart(BrokenProcessPool):
     """No worker came to where it takes calls; the message says why, and which job's log has more."""
 
 
+class DependencyFailed(Exception):
+    """A call whose result was an argument failed or was cancelled, so this one did not begin; the message names it.
+
+    The cause is what that call raised.
+    """
+
+
 class RemoteTraceback(Exception):
     """The cause of an exception that a call raised: where that was."""
 

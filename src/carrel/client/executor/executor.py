@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import contextlib
-import functools
 import hashlib
 import secrets
 import tempfile
@@ -16,7 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from carrel.client.executor import pickling
-from carrel.client.executor.environment import own_modules, read_requirements
+from carrel.client.executor.arguments import dump_arguments
+from carrel.client.executor.digest import digest as content_of
+from carrel.client.executor.digest import digest_of_files
+from carrel.client.executor.environment import own_modules, python_version, read_requirements
+from carrel.client.executor.function import Function, digest_of
 from carrel.client.executor.future import Future
 from carrel.client.executor.patience import again
 from carrel.client.executor.receiving import Receiver
@@ -48,6 +51,7 @@ class Executor(concurrent.futures.Executor):
         cpus: int | None = None,
         gpus: int | None = None,
         gpu_type: str | None = None,
+        reserve: bool = False,
         memory: str | None = None,
         time: str | None = None,
         requirements: str | Path | Sequence[str] | None = None,
@@ -58,18 +62,20 @@ class Executor(concurrent.futures.Executor):
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         echo: bool = False,
+        cache: bool = False,
         client: Client | None = None,
         **options: Any,
     ) -> None:
         """Open a pool of up to `max_workers` workers (default: 8) in the lab. No worker is started before the first call.
 
         `min_workers` are kept although nothing is to do; others end after `idle_time` seconds without a call. `cpus`, `gpus`,
-        `gpu_type`, `memory` ("8G") and `time` ("2h", how long a worker may live) are each worker's. `requirements`: packages,
+        `gpu_type`, `memory` ("8G") and `time` ("2h", how long a worker may live) are each worker's. GPUs are borrowed for each
+        call, where they are lent; with `reserve` a worker has its own from start to end. `requirements`: packages,
         as a file or a list, instead of those of this environment; `image`: a container image instead. `modules`: own modules
         that travel, instead of all that are imported. `retries`: how often a call begins again after its worker died.
         `initializer` is called with `initargs` in each worker before its first call. `echo`: what calls print appears here,
-        too. `options` are those of a task (`qos`, `partition`, `account`, `variables`, `secrets`, …). Raises the errors of
-        `carrel.core.domain.errors`.
+        too. `cache`: as if each call were submitted by `submit_cached`. `options` are those of a task (`qos`, `partition`,
+        `account`, `variables`, `secrets`, …). Raises the errors of `carrel.core.domain.errors`.
         """
         from carrel.client import Client
 
@@ -80,24 +86,34 @@ class Executor(concurrent.futures.Executor):
         self._client = client or Client()
         self._closes = client is None
         self._retries = retries
+        self._cache = cache
         self._max_workers = max_workers or max(8, min_workers)
         first = None if initializer is None else pickling.dump((initializer, initargs))
-        digest = None if first is None else _digest(first)
+        digest = None if first is None else digest_of(first)
+        variables = options.get("variables")
+        #: Of all that a worker is, for digests of calls.
+        self._code = hashlib.sha256()
+        snapshot = self._upload(requirements, image, modules, digest)
+        self._code.update(content_of([python_version(), image, variables, initializer, initargs]))
         resources = v1.ResourceRequest(cpus=cpus, gpus=gpus, gpu_type=gpu_type, memory=memory, time=time)
         request = v1.WorkerPoolRequest(
             name=name,
             min_workers=min_workers,
             max_workers=self._max_workers,
             idle_time=idle_time,
+            reserve=reserve,
             task=v1.TaskRequest(
-                snapshot=self._upload(requirements, image, modules, digest),
+                snapshot=snapshot,
                 name=name,
                 image=image,
                 resources=resources,
                 **options,
             ),
         )
-        self._pool = self._client.open_pool(request).id
+        pool = self._client.open_pool(request)
+        self._pool, self._borrows = pool.id, pool.borrows
+        # What it can have at once: with borrowed GPUs no more than can compute.
+        self._max_workers = pool.max_workers
         self._functions: set[str] = set()
         if first is not None and digest is not None:
             self._client.add_function(self._pool, digest, first)
@@ -114,6 +130,16 @@ class Executor(concurrent.futures.Executor):
         return self._max_workers
 
     @property
+    def borrows(self) -> int:
+        """GPUs that each call borrows; 0 where calls need none, or workers have their own."""
+        return self._borrows
+
+    @property
+    def client(self) -> Client:
+        """How it speaks with the lab."""
+        return self._client
+
+    @property
     def pool_id(self) -> int:
         """Number of the pool: `carrel pool show` has its workers and calls."""
         return self._pool
@@ -121,16 +147,49 @@ class Executor(concurrent.futures.Executor):
     # ---- calling
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call ``fn(*args, **kwargs)`` in a worker. What keeps them from being pickled is what the future raises."""
-        key, label = secrets.token_urlsafe(12), _label(fn)
-        future: Future[T] = Future(label, self._cancel, self._flush)
+        """Call ``fn(*args, **kwargs)`` in a worker. What keeps them from being pickled is what the future raises.
+
+        A future among the arguments, also within lists and the like, stands for its result: the call waits for it, without a
+        worker, and a call that gives no result fails this one with `DependencyFailed`.
+        """
+        return self._submit(Function(fn), args, kwargs, cache=self._cache)
+
+    def submit_cached(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As `submit`, but a call equal to one that has returned is not carried out: its future has that result, and is `cached`.
+
+        Equal are function, code (own modules, packages, Python) and arguments.
+        """
+        return self._submit(Function(fn), args, kwargs, cache=True)
+
+    def submit_heard(
+        self, heard: Callable[[str, int, bytes], None] | None, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """As `submit`; `heard` is told what the call prints and shows while it runs (`Future.heard`)."""
+        return self._submit(Function(fn), args, kwargs, cache=self._cache, heard=heard)
+
+    def _submit(
+        self, fn: Function, args: Any, kwargs: Any, *, cache: bool, heard: Callable[[str, int, bytes], None] | None = None
+    ) -> Future[Any]:
+        future: Future[Any] = Future(fn.label, self._cancel, self._flush)
+        future.client, future.heard = self._client, heard
         try:
-            function, body = pickling.dump(fn), pickling.dump((args, kwargs))
+            function = fn.pickled()
+            body, needed = dump_arguments((args, kwargs))
+            _check_lab(self._client, needed)
+            if cache:
+                name = content_of([fn.content(), content_of((args, kwargs), _name_of)])
+                future.digest = "sha256:" + hashlib.sha256(self._code.digest() + name).hexdigest()
         except Exception as error:  # noqa: BLE001 - whatever a value does when it is pickled is its future's
             future.set_exception(error)
             return future
-        digest = _digest(function)
-        header = {"key": key, "label": label, "function": digest, "retries": self._retries}
+        header = {"key": secrets.token_urlsafe(12), "label": fn.label, "function": fn.digest, "retries": self._retries}
+        header |= {"dependencies": [one.call_id for one in needed]} if needed else {}
+        header |= {"cache": future.digest} if cache else {}
+        self._put(future, header, body, function)
+        return future
+
+    def _put(self, future: Future[Any], header: dict[str, Any], body: list[Any], function: list[Any]) -> None:
+        digest = header["function"]
         with self._guard:
             if self._shut:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -139,7 +198,6 @@ class Executor(concurrent.futures.Executor):
                 self._functions.add(digest)
             self._receiver.expect(future)
             self._sender.put(Unsent(future=future, header=header, body=body))
-        return future
 
     def map(
         self,
@@ -162,7 +220,8 @@ class Executor(concurrent.futures.Executor):
 
     def submit_array(self, fn: Callable[[Any], T], arguments: Iterable[Any]) -> list[Future[T]]:
         """Call `fn` with each of `arguments`; the futures are in their order."""
-        return [self.submit(fn, argument) for argument in arguments]
+        function = Function(fn)  # pickled once for all
+        return [self._submit(function, (argument,), {}, cache=self._cache) for argument in arguments]
 
     def joblib(self) -> AbstractContextManager[object]:
         """A context in which `joblib.Parallel`, and so `n_jobs` of scikit-learn, runs here. Workers need joblib, too."""
@@ -203,6 +262,7 @@ class Executor(concurrent.futures.Executor):
         client = client or Client()
         call = client.call(call_id)
         future: Future[Any] = Future(call.label, lambda one: _cancel_call(client, one), lambda: None)
+        future.client, future.digest = client, call.cache
         receiver = Receiver(client, call.pool_id, echo=False, after=(call.number or 1) - 1)
         receiver.expect(future)
         receiver.number(future, call.id)
@@ -225,6 +285,8 @@ class Executor(concurrent.futures.Executor):
         lines = None if image is not None else read_requirements(requirements)
         with tempfile.TemporaryDirectory(prefix="carrel-worker-") as directory:
             write_worker(Path(directory), requirements=lines, modules=own_modules(modules), initializer=initializer)
+            # What carries calls out may change with Carrel's version; what they compute does not.
+            self._code.update(digest_of_files(Path(directory), {"carrel_worker", "MLproject"}).encode())
             return self._client.upload(Path(directory))
 
     def _send(self, calls: list[Unsent]) -> None:
@@ -247,23 +309,23 @@ class Executor(concurrent.futures.Executor):
 
 def _cancel_call(client: Client, future: Future[Any]) -> bool:
     # The answer to a call that was kept from beginning comes the same way as others' results.
-    if client.cancel_call(future.call_id).state != "CANCELLED":
+    if again(lambda: client.cancel_call(future.call_id)).state != "CANCELLED":
         return False
     return future.cancel_here() or future.cancelled()
 
 
-def _digest(parts: Sequence[Any]) -> str:
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part)
-    return "sha256:" + found.hexdigest()
+def _check_lab(client: Client, needed: Sequence[Future[Any]]) -> None:
+    for one in needed:
+        if one.client is not client and one.client.url != client.url:
+            raise Invalid(
+                f"An argument is the future of call {one.call_id} in another lab ({one.client.url}; this one is {client.url}).",
+                remedy="Pass its result: future.result().",
+            )
 
 
-def _label(fn: Callable[..., Any]) -> str:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", type(fn).__name__)
-    return name if module in (None, "__main__") else f"{module}.{name}"
+def _name_of(value: Any) -> str | None:
+    """A future stands for the result of its call, which is known by its digest, or else by its number."""
+    return (value.digest or f"call {value.call_id}") if isinstance(value, Future) else None
 
 
 def _chunks(elements: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:

@@ -53,6 +53,16 @@ class Printed:
             return self._data.decode("utf-8", "replace")
 
 
+class FutureInside(TypeError):
+    """A future is pickled that is no argument of a call: it has no value to be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A future travels as an argument of a call, where its result takes its place; it cannot be pickled otherwise. "
+            "Pass it to submit() instead of using it within the function."
+        )
+
+
 class Future(concurrent.futures.Future[T]):
     """A `concurrent.futures.Future` that knows the call behind it. It can be awaited.
 
@@ -64,9 +74,19 @@ class Future(concurrent.futures.Future[T]):
         self.label = label
         #: The job that carries it out, once it has begun.
         self.job_id: int | None = None
+        #: True when its result is that of an equal call, and nothing was carried out.
+        self.cached = False
+        #: Digest of function, code and arguments, of a call whose result is for equal calls.
+        self.digest: str | None = None
+        #: The client of the lab that has the call.
+        self.client: Any = None
+        #: Is told what the call prints and shows, in another thread: "stdout", "stderr" or "display"; of a display, its number.
+        self.heard: Callable[[str, int, bytes], None] | None = None
         self._cancel = cancel
         self._identify = identify
         self._number: int | None = None
+        #: A worker carries it out. `concurrent.futures` would never let it be cancelled again, and its worker may die.
+        self._begun = False
         self._ending = threading.Lock()
         self._printed = {"stdout": Printed(), "stderr": Printed()}
 
@@ -78,8 +98,12 @@ class Future(concurrent.futures.Future[T]):
             raise self.exception() or RuntimeError("The call was cancelled before the lab had it.")
         return self._number
 
+    def running(self) -> bool:
+        """True while the function runs; a call that waits, in line or for its GPU, does not."""
+        return self._begun and not self.done()
+
     def cancel(self) -> bool:
-        """Keep the call from beginning; False when it has begun or ended."""
+        """Keep the call from beginning; False when it has begun or ended. A call that waits for its GPU has not begun."""
         if self.done():
             return self.cancelled()
         return self._cancel(self)
@@ -101,6 +125,9 @@ class Future(concurrent.futures.Future[T]):
     def stderr(self) -> str:
         """The same of its standard error."""
         return self._printed["stderr"].text()
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise FutureInside
 
     def __await__(self) -> Generator[Any, None, T]:
         return asyncio.wrap_future(self).__await__()

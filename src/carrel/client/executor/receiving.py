@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from carrel.client.body_files import Content
 from carrel.client.executor import pickling
-from carrel.client.executor.errors import RemoteTraceback, WorkerDied, WorkersDoNotStart
+from carrel.client.executor.errors import DependencyFailed, RemoteTraceback, WorkerDied, WorkersDoNotStart
 from carrel.client.executor.patience import again
 from carrel.core.domain.errors import CarrelError, Unavailable
 
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
     from carrel.client import Client
     from carrel.client.executor.future import Future
 
-_FAILURES = {"worker_died": WorkerDied, "workers_do_not_start": WorkersDoNotStart}
+_FAILURES: dict[str, type[Exception]] = {
+    "worker_died": WorkerDied,
+    "workers_do_not_start": WorkersDoNotStart,
+    "dependency_failed": DependencyFailed,
+}
 
 
 class Receiver:
@@ -119,10 +124,11 @@ class Receiver:
         if future is None:
             return
         if kind == "begun":
-            future.job_id = header["job"]
-            _running(future)
+            future.job_id, future._begun = header["job"], not header.get("waits", False)
         elif kind == "output":
-            self._print(header["stream"], future._printed[header["stream"]].live(header["offset"], body))
+            stream = header["stream"]
+            data = body if stream == "display" else future._printed[stream].live(header["offset"], body)
+            self._tell(future, stream, header["offset"], data)
 
     def _end(self, header: dict[str, Any], body: bytes) -> None:
         with self._changed:
@@ -132,9 +138,9 @@ class Receiver:
                     self._early[header["call"]] = (header, body)
                 return
         split = header["stdout"], header["stdout"] + header["stderr"]
-        self._print("stdout", future._printed["stdout"].ended(body[: split[0]]))
-        self._print("stderr", future._printed["stderr"].ended(body[split[0] : split[1]]))
-        future.job_id = header["job"]
+        self._tell(future, "stdout", 0, future._printed["stdout"].ended(body[: split[0]]))
+        self._tell(future, "stderr", 0, future._printed["stderr"].ended(body[split[0] : split[1]]))
+        future.job_id, future.cached = header["job"], header.get("cached", False)
         try:
             data = bytearray(body[split[1] :]) if header["inline"] else self._fetch(header["call"])
             _fulfil(future, header, data)
@@ -145,11 +151,13 @@ class Receiver:
             self._futures.pop(header["call"], None)
             self._changed.notify_all()
 
-    def _fetch(self, call_id: int) -> bytearray:
+    def _fetch(self, call_id: int) -> Content:
         return again(lambda: self._client.call_result(call_id))
 
-    def _print(self, stream: str, data: bytes) -> None:
-        if self._echo and data:
+    def _tell(self, future: Future[Any], stream: str, number: int, data: bytes) -> None:
+        if future.heard is not None and data:
+            future.heard(stream, number, data)
+        elif self._echo and data and stream != "display":
             target = sys.stdout if stream == "stdout" else sys.stderr
             target.write(data.decode("utf-8", "replace"))
             target.flush()
@@ -165,22 +173,22 @@ class Receiver:
                 future.set_exception(error)
 
 
-def _running(future: Future[Any]) -> bool:
-    return future.running() or (not future.done() and future.set_running_or_notify_cancel())
-
-
-def _fulfil(future: Future[Any], header: dict[str, Any], data: bytearray) -> None:
+def _fulfil(future: Future[Any], header: dict[str, Any], data: Content) -> None:
     state, error = header["state"], header["error"]
     if state == "CANCELLED":
         future.cancel_here()
         return
-    if not _running(future):
+    if future.done():
         return
     if state == "COMPLETED":
         future.set_result(pickling.load(data))
     elif data:
         raised, trace = pickling.load(data)
         raised.__cause__ = RemoteTraceback(trace)
+        if error == "dependency_failed":
+            failed = DependencyFailed(header["message"])
+            failed.__cause__ = raised
+            raised = failed
         future.set_exception(raised)
     else:
         future.set_exception(_FAILURES.get(error, WorkerDied)(header["message"]))

@@ -11,7 +11,7 @@ from carrel.core.control.ports import AttemptChange, OutboxEntry, SchedulerStore
 from carrel.core.control.queue import Queue
 from carrel.core.control.usage import UsageBook
 from carrel.core.domain.errors import CarrelError, Unavailable
-from carrel.core.domain.job import Job, JobState
+from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Observation
 from carrel.core.domain.task import TaskSpec
 
@@ -89,3 +89,15 @@ class AttemptChanges:
             except CarrelError:
                 _log.exception("Job %d: a change was refused and is dropped: %r", change.job_id, change)
         return written
+
+
+def not_started(job: Job, state: JobState, reason: Reason, now: float) -> AttemptChange:
+    """The change when the engine has started nothing: the attempt is over, and the job is in `state`."""
+    return AttemptChange(
+        job_id=job.id,
+        attempt=job.attempt,
+        state=state,
+        attempt_state=JobState.NODE_FAIL if state is JobState.PENDING else state,
+        reason=reason,
+        ended_at=now,
+    )

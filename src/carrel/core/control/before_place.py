@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from carrel.core.control.event_ports import EventLog
 from carrel.core.control.news import log_event, progress_event
-from carrel.core.control.ports import EventLog, OutboxEntry, SchedulerStore
-from carrel.core.control.prerequisites import AT_ONCE, EACH, Prerequisite, PrerequisiteWork, failure, need_of, why
+from carrel.core.control.ports import OutboxEntry, SchedulerStore
+from carrel.core.control.prerequisites import AT_ONCE, EACH, Prepares, Prerequisite, PrerequisiteWork, failure, need_of, why
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Ended, EnvironmentReady, InputsReady, Launch, Observation, Preparing
@@ -31,6 +32,8 @@ _TOLD = 25
 _REMEMBERED, _FRESH = 1000, 600.0
 #: Seconds for which an environment that was there counts as there. One that is removed meanwhile is built by the attempt.
 _SEEN = 10.0
+#: The same for one on a cluster, where to look costs a job of the cluster's.
+_SEEN_THERE = 6 * 3600.0
 #: Bytes of inputs that are kept where a lab wants to keep none.
 _KEEPS_NONE = 1024
 #: What no attempt would do better.
@@ -46,18 +49,18 @@ class BeforePlace:
         jobs: SchedulerStore,
         events: EventLog,
         engine: Engine,
-        here: Callable[[Job], bool],
+        prepares: Callable[[Job], Prepares],
         launch: Callable[[Job, TaskSpec], Launch],
         built: Callable[[Launch], bool],
         token: Callable[[Job], str],
         withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]],
     ) -> None:
-        """`here` is false for jobs of a cluster's nodes; `launch` is that of a job without a place.
+        """`prepares` says what is seen to for a job; `launch` is that of a job without a place, on its way to where that is done.
 
         `built` says if its environment is there.
         """
         self._jobs, self._events, self._engine = jobs, events, engine
-        self._here, self._launch, self._built = here, launch, built
+        self._prepares, self._launch, self._built = prepares, launch, built
         self._token, self._withdrawal = token, withdrawal
         self._works: dict[Prerequisite, PrerequisiteWork] = {}
         self._by_job: dict[int, Prerequisite] = {}
@@ -65,7 +68,7 @@ class BeforePlace:
         #: Why nothing begins at the moment, or None.
         self._halt: Reason | None = None
         #: Jobs that need not wait any more, with what was found for them.
-        self._through: dict[int, InputsReady | None] = {}
+        self._through: dict[int, tuple[Prerequisite, InputsReady | None]] = {}
         self._fresh: OrderedDict[Prerequisite, tuple[float, InputsReady]] = OrderedDict()
         #: When environments were seen last.
         self._seen: OrderedDict[Prerequisite, float] = OrderedDict()
@@ -84,15 +87,17 @@ class BeforePlace:
         if (known := self._by_job.get(job.id)) is not None:
             self._works[known].waiting[job.id] = job
             return True
-        task = self._jobs.task(job.id) if self._here(job) else None
+        prepares = self._prepares(job)
+        task = self._jobs.task(job.id) if prepares is not Prepares.NOTHING else None
         if task is None:
             return False
         launch = self._launch(job, task)
-        need = need_of(job, task, keeps_inputs=bool(launch.paths.inputs) and launch.limits.input_cache > _KEEPS_NONE)
+        keeps = bool(launch.paths.inputs) and launch.limits.input_cache > _KEEPS_NONE
+        need = need_of(job, task, keeps_inputs=keeps, cluster=launch.node)
         if (work := self._works.get(need)) is None:
             build, fetch = self._missing(need, launch, now)
             if not (build or fetch):
-                self._through[job.id] = self._found(need, now)
+                self._through[job.id] = need, self._found(need, now)
                 if self._recovers and need.environment:  # an earlier server may have had it built
                     self._engine.forget(job.id, 0, over=False)
                 return False
@@ -103,7 +108,7 @@ class BeforePlace:
 
     def found(self, job_id: int) -> InputsReady | None:
         """What was fetched for the job, as far as that is known."""
-        return self._through.get(job_id)
+        return self._through[job_id][1] if job_id in self._through else None
 
     def reason(self, job_id: int) -> Reason | None:
         """Why the job is not in line, or None. Safe to ask from any thread."""
@@ -134,7 +139,10 @@ class BeforePlace:
     def hear(self, observations: Iterable[Observation], now: float) -> None:
         """Runners have news."""
         for observation in observations:
-            need = self._by_carrier.get(observation.job_id) if observation.attempt == 0 else None
+            if observation.attempt:
+                self._hear_attempt(observation, now)
+                continue
+            need = self._by_carrier.get(observation.job_id)
             if need is None:
                 continue
             work = self._works[need]
@@ -155,6 +163,12 @@ class BeforePlace:
                     self._end(need, work, entry.record)
             if observation.gone and work.carrier == observation.job_id:
                 self._end(need, work, None)
+
+    def _hear_attempt(self, observation: Observation, now: float) -> None:
+        """An attempt has found its environment there, or has built it in its place."""
+        passed = self._through.get(observation.job_id)
+        if passed is not None and any(isinstance(entry.record, EnvironmentReady) for entry in observation.entries):
+            self._see(passed[0], now)
 
     def turn(self, now: float, halt: Reason | None) -> Iterator[Job]:
         """Begin what may begin, unless there is a `halt`; yield those who come into the line, or have failed.
@@ -179,7 +193,8 @@ class BeforePlace:
 
     def _missing(self, need: Prerequisite, launch: Launch, now: float) -> tuple[bool, bool]:
         """Return whether its environment has to be built, and its inputs to be fetched."""
-        there = not need.environment or now < self._seen.get(need.environment_alone, -_SEEN) + _SEEN
+        seen = self._seen.get(need.environment_alone)
+        there = not need.environment or (seen is not None and now < seen + (_SEEN_THERE if need.cluster else _SEEN))
         if not there and (there := self._is_built(launch)):
             self._see(need, now)
         return not there, bool(need.inputs) and self._found(need, now) is None
@@ -216,7 +231,7 @@ class BeforePlace:
 
     def _carry(self, need: Prerequisite, work: PrerequisiteWork, now: float) -> None:
         job = next(iter(work.waiting.values()))
-        task = self._jobs.task(job.id) if self._here(job) else None
+        task = self._jobs.task(job.id) if self._prepares(job) is not Prepares.NOTHING else None
         if task is None:  # the rules have changed meanwhile
             self._let_go(need, work)
             return
@@ -259,7 +274,7 @@ class BeforePlace:
         del self._works[need]
         for job in work.waiting.values():
             del self._by_job[job.id]
-            self._through[job.id] = work.found
+            self._through[job.id] = need, work.found
             if failed is not None and not job.retries_left:
                 log_size = work.log_size if job.id == carrier else 0
                 self._failed[job.id] = (job, failure(failed, job.id, carrier), log_size)

@@ -1,4 +1,4 @@
-"""Charges sessions for the devices that their cells borrow: what the node's broker counts, to fair share and to the store."""
+"""Charges for the devices that cells and calls borrow: what the node's broker counts, to fair share and to the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from carrel.core.control.ports import JobStore
 from carrel.core.control.usage import SessionAttempt, UsageBook
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.ports import Clock
-from carrel.core.domain.qos import JobKind
 
 _log = logging.getLogger(__name__)
 
@@ -87,9 +86,9 @@ class Borrowing:
                 self._there[of] = known[of]
             else:
                 job = self._jobs.get(of[0])
-                self._there[of] = there = job is not None and job.kind is JobKind.SESSION and job.handed_over
+                self._there[of] = there = job is not None and job.handed_over
                 if not there:
-                    _log.warning("A broker of a cluster speaks of job %d, which is no session there.", of[0])
+                    _log.warning("A broker of a cluster speaks of job %d, which does not run there.", of[0])
         return {of: total for of, total in totals.items() if self._there[of]}
 
     def _charge(self, of: SessionAttempt, charge: SessionCharge, total: float) -> None:

@@ -6,95 +6,48 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from functools import partial
+from typing import BinaryIO
 
 from carrel.core.control.administration import Administration
 from carrel.core.control.cells import Cells
 from carrel.core.control.collecting import Collecting
+from carrel.core.control.event_ports import Event, EventStore
+from carrel.core.control.gpu_use import GpuUse
+from carrel.core.control.lab_files import LabFiles
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import read_job_token
 from carrel.core.control.loop import ControlLoop
-from carrel.core.control.ports import (
-    AttemptRow,
-    Collected,
-    Event,
-    EventStore,
-    JobFilter,
-    JobStore,
-    NewJob,
-    OutboxEntry,
-    Submitted,
-)
+from carrel.core.control.machines import Machines
+from carrel.core.control.pipelines import StepStatus, pipeline_of
+from carrel.core.control.ports import AttemptRow, JobFilter, JobStore, NewJob, OutboxEntry, Submitted
+from carrel.core.control.produced import Produced
+from carrel.core.control.repeating import Repeating
 from carrel.core.control.retention import Retention
 from carrel.core.control.secrets import NoSecrets, Secrets
+from carrel.core.control.session_limit import check_session_jobs
+from carrel.core.control.share_report import share_report
 from carrel.core.control.starting_after import settle_dependency
 from carrel.core.control.storage import AmpleStorage, Storage
 from carrel.core.control.tokens import Tokens, check_state
+from carrel.core.control.untracked import nothing_of_sweeps, nothing_refused, nothing_submitted, nothing_withdrawn
 from carrel.core.control.user_port import UserStore
 from carrel.core.control.users import Users
-from carrel.core.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
-from carrel.core.domain.account import Standing
+from carrel.core.control.verifications import Verifications
+from carrel.core.control.views import ShareReport
 from carrel.core.domain.array import read_array
-from carrel.core.domain.errors import Denied, Invalid, NotFound, Unauthenticated
+from carrel.core.domain.errors import Denied, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
-from carrel.core.domain.launch import StoredFile
-from carrel.core.domain.node import Node
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.ports import Clock, Engine
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.serial import to_plain
+from carrel.core.domain.sweep import Sweep
 from carrel.core.domain.task import TaskSpec
-from carrel.core.domain.units import format_size
 from carrel.core.domain.user import Caller, User
 from carrel.core.domain.visible import Visible
 from carrel.core.policy.access import Action, Resource, allowed, of_job
-from carrel.core.spool import Spool
-
-#: How far ahead the lab says what keeping and releasing would do to one's standing, in seconds.
-AN_HOUR = 3600.0
-
-
-class CodeStore(Protocol):
-    """Code snapshots by digest; `carrel.core.snapshots.SnapshotStore` is one."""
-
-    def has(self, digest: str) -> bool:
-        """True when the content is stored."""
-        ...
-
-    def add(self, digest: str, stream: BinaryIO) -> None:
-        """Check and store the content."""
-        ...
-
-    def size(self, digest: str) -> int:
-        """Its bytes on the disk; 0 when it is not stored."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabFiles:
-    """Where the lab keeps what is too large for the database."""
-
-    spool: Spool
-    blobs: Path
-    code: CodeStore
-
-
-def nothing_submitted(_job: Job, _task: TaskSpec, _user: User) -> Sequence[OutboxEntry]:
-    """A lab without tracking has nobody to tell."""
-    return ()
-
-
-def nothing_refused(_job_id: int) -> Sequence[str]:
-    """A lab without tracking is refused nothing."""
-    return ()
-
-
-def nothing_withdrawn(_job: Job, _task: TaskSpec) -> Sequence[OutboxEntry]:
-    """A lab without tracking has nobody to tell."""
-    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,18 +67,23 @@ class Lab:
     retention: Retention
     collecting: Collecting
     cells: Cells
+    gpu_use: GpuUse
     clock: Clock
     #: Key of the job tokens.
     secret: bytes
     lab_id: str
     #: Why nothing of a user's starts, by their subjects.
     held: Callable[[], Mapping[str, Reason]] = dict
+    #: Jobs that a session may have at once, of those that its token submits.
+    session_jobs: int = 32
     storage: Storage = field(default_factory=AmpleStorage)
     #: What users keep for their jobs.
     secrets: Secrets = field(default_factory=lambda: Secrets(store=NoSecrets(), clock=lambda: 0.0))
+    verifications: Verifications = field(default_factory=Verifications)
     #: What there is to tell the tracking server about a new job.
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
-    #: The same about a job that ended while it waited.
+    #: The same about the state of a sweep, by a job of it; and about a job that ended while it waited.
+    describe_sweep: Callable[[Job, TaskSpec, Sweep], Sequence[OutboxEntry]] = nothing_of_sweeps
     describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = nothing_withdrawn
     #: What the tracking server said of things about a job that it refused for good.
     refused_by_tracking: Callable[[int], Sequence[str]] = nothing_refused
@@ -141,9 +99,18 @@ class Lab:
             # Attempt 0 fetches the inputs of a job that waits.
             lives = job is not None and (job.state.holds_resources or (job.state is JobState.PENDING and named[1] == 0))
             if job is not None and user is not None and job.attempt == named[1] and lives:
-                return Caller(user=user, job_id=job.id, attempt=job.attempt, accounts=self.policy.accounts_of(user))
+                accounts = self.policy.accounts_of(user)
+                # What a job submits is charged as the job is.
+                return Caller(user=user, job_id=job.id, attempt=job.attempt, accounts=accounts, account=job.account)
             raise Unauthenticated("The job that this token belongs to is over.", remedy="Use a token of your own.")
-        caller = self.tokens.authenticate(token)
+        return self._member(self.tokens.authenticate(token))
+
+    def recognize(self, token: str) -> Caller | None:
+        """The same of a user's token where that takes no waiting, or None. Raises as `authenticate`."""
+        caller = self.tokens.recognize(token)
+        return None if caller is None else self._member(caller)
+
+    def _member(self, caller: Caller) -> Caller:
         return replace(caller, accounts=self.policy.accounts_of(caller.user))
 
     # ---- jobs
@@ -165,14 +132,19 @@ class Lab:
         dependency: str = "",
         array: str = "",
         only: int | None = None,
+        cache: bool = False,
         key: str | None = None,
+        parent: int | None = None,
     ) -> Submitted:
         """Write the job down and put it in line, after what it waits for; or all elements of an array, or `only` that one.
 
-        It can run here, its code is there, what it waits for can happen: otherwise it is refused now.
+        It can run here, its code is there, what it waits for can happen: otherwise it is refused now. `cache`: an earlier job of
+        the owner's with the same code, parameters, environment and inputs is returned instead, if all that it left is there.
+        `parent`: the job for which it is submitted, where the caller is not one.
         """
         chosen = self.check(caller, spec, resources=resources, qos=qos, kind=kind, partition=partition, account=account)
         indices = () if not array else read_array(array).indices if only is None else (only,)
+        parent = caller.job_id if parent is None else parent
         new = NewJob(
             partition=chosen,
             kind=kind,
@@ -190,17 +162,28 @@ class Lab:
             ),
             array=array,
             indices=indices,
+            parent=parent,
         )
+        if cache and new.cache_key and (earlier := self._same_as(new)) is not None:
+            return Submitted(job=earlier, created=False, cached=True)
         submitted = self.jobs_store.submit(
             new,
             now=self.clock(),
             key=key,
             request=_request_digest(new) if key is not None else "",
             outbox=lambda job: self.describe_submission(job, spec, caller.user) if spec.session is None else (),
+            admit=partial(check_session_jobs, more=max(1, len(indices)), most=self.session_jobs),
         )
         if submitted.created:
             self.loop.changed(*submitted.made)
         return submitted
+
+    def _same_as(self, new: NewJob) -> Job | None:
+        """The newest job that did the same and whose outputs are all there, or None."""
+        for job in self.jobs_store.same_as(new.owner, new.cache_key):
+            if all(file.removed_at is None for file in self.jobs_store.outputs(job.id, job.attempt)):
+                return job
+        return None
 
     def check(
         self,
@@ -223,8 +206,8 @@ class Lab:
             self.retention.check_room(caller)
         self.secrets.check(caller, spec, None if caller.job_id is None else self.task(caller, caller.job_id))
         chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, spec.asks, owner=caller.user.subject)
-        if spec.session is None:
-            self.policy.preparable(spec, self.policy.partitions.get(chosen))
+        if spec.session is None or spec.environment.wanted:
+            self.policy.preparable(spec, self.policy.partitions.get(chosen), resources.nodes)
         self._account(account, caller)
         return chosen
 
@@ -235,44 +218,6 @@ class Lab:
                 remedy="Leave --account out, or use a token without an account.",
             )
         return self.policy.account(caller.account or name, caller.user)
-
-    def rerun(self, caller: Caller, job_id: int) -> Job:
-        """The same task again: same code, same environment lock, same parameters; under the caller's name."""
-        job, task = self.job(caller, job_id, Action.REPEAT_JOB), self.task(caller, job_id)
-        if task.session is not None:
-            raise Invalid(f"Job {job_id} is a session.", remedy="Start another: `carrel notebook` finds the same files.")
-        qos = self.policy.choose(job.qos if job.qos in self.policy.qos else None, job.kind)
-        if not self.has_snapshot(caller, task.snapshot):  # an administrator repeats somebody else's job
-            self.people.add_snapshot(caller.user.subject, task.snapshot, now=self.clock())
-        environment = replace(task.environment, lock=self._lock_of(job) or task.environment.lock)
-        spec = replace(task, rerun_of=job.id, tracking=None, environment=environment)
-        return self.submit(
-            caller,
-            spec,
-            name=job.name,
-            resources=job.resources,
-            qos=qos,
-            partition=self._partition_again(job, qos),
-            account=job.account if self.policy.admits(job.account, caller.user) and caller.account is None else None,
-            retries=job.retries_left + max(0, job.attempt - 1),
-            preemptible=job.preemptible,
-            visible=job.visible if job.owner == caller.user.subject else Visible.OWNER,
-            array=job.element.array if job.element is not None else "",
-            only=job.element.index if job.element is not None else None,
-        ).job
-
-    def _partition_again(self, job: Job, qos: QoS) -> str | None:
-        """The job's partition, while it is there and takes such work."""
-        part = self.policy.partitions.get(job.partition)
-        return part.name if part is not None and part.takes(qos.name) else None
-
-    def _lock_of(self, job: Job) -> str | None:
-        """The lock that the job's last attempt ran with, or None when it never had an environment."""
-        row = self.jobs_store.attempt(job.id, job.attempt)
-        if row is None or not row.environment_lock:
-            return None
-        path = blob_file(self.files.blobs, row.environment_lock)
-        return path.read_text() if path.exists() else None
 
     def cancel(self, caller: Caller, job_id: int) -> Job:
         """Ask for the job's end. A waiting job ends at once, a running one when its processes are gone."""
@@ -339,113 +284,53 @@ class Lab:
             which = replace(which, accounts=frozenset(theirs))
         return self.jobs_store.list(which, before=before, limit=limit)
 
+    def steps(self, caller: Caller, job: Job) -> Sequence[StepStatus]:
+        """The steps of the job's pipeline, in the order in which they were submitted, as far as the caller may see them."""
+        found = pipeline_of(job, self.jobs_store)
+        return [one for one in found if allowed(caller, Action.SEE_JOB, of_job(one.job))]
+
     def waiting(self, job_id: int) -> Wait | None:
         """Where a waiting job stood when the last cycle looked, or None."""
         return self.loop.wait_of(job_id)
 
     def as_told(self, job: Job) -> Job:
-        """The job with its reason while its owner is suspended, or what it needs is not here."""
-        reason = None
-        if job.state is JobState.PENDING:
-            reason = self.held().get(job.owner) or self.loop.kept_back(job.id)
-        return job if reason is None else replace(job, reason=reason)
+        """The job with its reason while its owner is suspended, what it needs is not here, or it waits for its child."""
+        held = self.held().get(job.owner) or self.loop.kept_back(job.id) if job.state is JobState.PENDING else None
+        reason = self.loop.with_parent(job.id, held or job.reason)
+        return job if reason is job.reason else replace(job, reason=reason)
 
     def attempts(self, caller: Caller, job_id: int) -> Sequence[AttemptRow]:
         """All attempts, first to last."""
         self.job(caller, job_id)
         return self.jobs_store.attempts(job_id)
 
-    # ---- what a job produced
+    @property
+    def produced(self) -> Produced:
+        """What jobs produced."""
+        refused = self.refused_by_tracking
+        return Produced(
+            self.jobs_store, self.files, self.collecting, lab_id=self.lab_id, job=self.job, task=self.task, refused=refused,
+            verified=self.verifications.of,
+        )  # fmt: skip
 
-    def outputs(self, caller: Caller, job_id: int) -> Sequence[StoredFile]:
-        """Stored outputs of the last attempt."""
-        job = self.job(caller, job_id, Action.READ_JOB)
-        return self.jobs_store.outputs(job_id, job.attempt)
+    @property
+    def repeating(self) -> Repeating:
+        """Jobs of before, again."""
+        return Repeating(
+            jobs=self.jobs_store, people=self.people, policy=self.policy, files=self.files, clock=self.clock,
+            submit=self.submit, job=self.job, task=self.task, has_snapshot=self.has_snapshot,
+        )  # fmt: skip
 
-    def collect_outputs(self, caller: Caller, job_id: int) -> Collected:
-        """Store what the last attempt left in its working directory because it could not be stored at its end."""
-        return self.collecting.collect(self.job(caller, job_id, Action.CHANGE_JOB))
-
-    def blob_path(self, caller: Caller, job_id: int, path: str) -> Path:
-        """The file that holds the output `path` of the job."""
-        for file in self.outputs(caller, job_id):
-            if file.path == path:
-                if file.removed_at is not None:
-                    when = datetime.fromtimestamp(file.removed_at, UTC).date().isoformat()
-                    raise NotFound(
-                        f'The content of "{path}" was given up on {when}; its digest is {file.digest}.',
-                        remedy=f"`carrel rerun {job_id}` makes it again.",
-                    )
-                return blob_file(self.files.blobs, file.digest)
-        raise NotFound(f'Job {job_id} has no output "{path}".', remedy=f"`carrel outputs {job_id} --list` shows all.")
-
-    def log_range(
-        self, caller: Caller, job_id: int, *, attempt: int | None = None, offset: int = 0, limit: int = 1 << 20
-    ) -> LogChunk:
-        """Up to `limit` bytes of the log of an attempt (default: the last), from `offset`; a negative one counts from the end."""
-        job = self.job(caller, job_id, Action.READ_JOB)
-        number = job.attempt if attempt is None else attempt
-        if number < 0 or number > job.attempt:
-            raise NotFound(f"Job {job_id} has no attempt {number}.", remedy=f"It had {job.attempt}.")
-        try:
-            with self.files.spool.attempt(job_id, number).log.open("rb") as file:
-                size = file.seek(0, 2)
-                start = max(0, size + offset) if offset < 0 else min(offset, size)
-                file.seek(start)
-                return LogChunk(attempt=number, offset=start, data=file.read(limit), size=size)
-        except FileNotFoundError:
-            if job.state.ended and not self.files.spool.attempt(job_id, number).path.exists():
-                self._check_log_was_empty(job_id, number)
-            return LogChunk(attempt=number, offset=0, data=b"", size=0)
-
-    def _check_log_was_empty(self, job_id: int, number: int) -> None:
-        row = self.jobs_store.attempt(job_id, number)
-        if row is not None and row.log_size:
-            raise NotFound(
-                f"The log of job {job_id} ({format_size(row.log_size)}) is not kept any more.",
-                remedy="The lab removes logs some time after the end of their job (keep_logs).",
-            )
-
-    def record(self, caller: Caller, job_id: int) -> dict[str, Any]:
-        """Everything needed to explain the job and to repeat it."""
-        job, task = self.job(caller, job_id, Action.READ_JOB), self.task(caller, job_id)
-        attempts = []
-        for row in self.jobs_store.attempts(job_id):
-            plain = to_plain(row)
-            plain["outputs"] = [to_plain(file) for file in self.jobs_store.outputs(job_id, row.number)]
-            if row.environment_lock is not None:
-                lock = blob_file(self.files.blobs, row.environment_lock)
-                plain["environment_lock_text"] = lock.read_text() if lock.exists() else None
-            attempts.append(plain)
-        # What the tracking server would not take is said here: the lab's own record is complete in any case.
-        refused = list(self.refused_by_tracking(job_id))
-        return {
-            "lab": self.lab_id,
-            "job": to_plain(job),
-            "task": to_plain(task),
-            "attempts": attempts,
-            **({"refused_by_tracking": refused} if refused else {}),
-        }
+    @property
+    def machines(self) -> Machines:
+        """The lab's machines."""
+        return Machines(self.jobs_store, self.engine, self.loop, self.administration.drains, self.policy)
 
     # ---- fair share
 
     def shares(self, caller: Caller) -> ShareReport:
         """Where the caller stands on each of their accounts; administrators see everybody, managers those of their accounts."""
-        now, rules, use = self.clock(), self.policy.rules.current, self.loop.use
-        me = caller.user.subject
-        others = [(self.policy.account(None, caller.user), me)]
-        found = use.standings(now, others)
-        seen = [row for row in found if allowed(caller, Action.SEE_SHARES, Resource(owner=row.user, account=row.account))]
-        return ShareReport(
-            standings=seen,
-            places={(standing.account, standing.user): place for place, standing in enumerate(found, start=1)},
-            of=len(found),
-            half_life=rules.half_life,
-            weight=rules.share_weight,
-            held=use.held_by(me),
-            kept=_factors(use.standings(now, others, ahead=AN_HOUR), me),
-            released=_factors(use.standings(now, others, ahead=AN_HOUR, released=me), me),
-        )
+        return share_report(caller, self.policy, self.loop.use, self.clock())
 
     # ---- events
 
@@ -465,7 +350,7 @@ class Lab:
         """Call `callback` (from any thread) when there are new events, until the returned function is called."""
         return self.event_store.subscribe(callback)
 
-    # ---- code and machines
+    # ---- code
 
     def has_snapshot(self, caller: Caller, digest: str) -> bool:
         """True when the caller has uploaded this code and it is still there."""
@@ -480,56 +365,6 @@ class Lab:
         self.retention.check_room(caller)
         self.files.code.add(digest, stream)
         self.people.add_snapshot(caller.user.subject, digest, now=self.clock(), size=self.files.code.size(digest))
-
-    def devices(self, caller: Caller) -> Sequence[NodeStatus]:
-        """The machines, and who holds what on them; the jobs of others are shown without name and owner."""
-        holding = self.loop.holding()
-        withheld = self.engine.withheld()
-        holders = {uuid: held.id for held in holding for uuid in held.devices}
-        statuses = []
-        for node in self.administration.drains.apply(self.engine.nodes()):
-            here = [held for held in holding if held.node == node.name]
-            devices = tuple(
-                DeviceStatus(
-                    device=device,
-                    holder=self._holder(caller, holders.get(device.uuid)),
-                    withheld=device.uuid in withheld and device.uuid not in holders,
-                )
-                for device in node.devices
-            )
-            statuses.append(
-                NodeStatus(
-                    node=node,
-                    cpus_free=node.cpus - sum(held.resources.cpus for held in here),
-                    memory_free=node.memory - sum(held.resources.memory for held in here),
-                    devices=devices,
-                )
-            )
-        return statuses
-
-    def cluster_nodes(self) -> Sequence[tuple[Node, Sequence[str]]]:
-        """The machines of clusters as their engines know them, and the parts of the lab whose jobs may run there."""
-        found: dict[str, tuple[Node, list[str]]] = {}
-        for partition in self.policy.partitions.values():
-            for node in self.policy.cluster(partition) if partition.cluster else ():
-                found.setdefault(node.name, (node, []))[1].append(partition.name)
-        return list(found.values())
-
-    def _holder(self, caller: Caller, job_id: int | None) -> Job | None:
-        job = self.jobs_store.get(job_id) if job_id is not None else None
-        if job is None or job.state is JobState.PENDING:
-            return None
-        return job if allowed(caller, Action.SEE_JOB, of_job(job)) else replace(job, name="", owner="")
-
-
-def _factors(standings: Sequence[Standing], user: str) -> Mapping[str, float]:
-    return {standing.account: standing.factor for standing in standings if standing.user == user}
-
-
-def blob_file(root: Path, digest: str) -> Path:
-    """Where the content with this digest lies."""
-    name = digest.removeprefix("sha256:")
-    return root / name[:2] / name
 
 
 def _request_digest(new: NewJob) -> str:

@@ -40,7 +40,7 @@ def everything_understood(_partition: Partition, _asked: EngineRequest) -> None:
     """The engine is left to refuse what it does not understand."""
 
 
-def always_preparable(_task: TaskSpec, _partition: Partition | None) -> None:
+def always_preparable(_task: TaskSpec, _partition: Partition | None, _nodes: int = 1) -> None:
     """What a task lacks is found when it is prepared."""
 
 
@@ -58,7 +58,7 @@ class LabPolicy:
     #: Raises `Invalid` for what a task cannot ask of the engine of its partition.
     understood: Callable[[Partition, EngineRequest], None] = everything_understood
     #: Raises `Impossible` for a task whose inputs or environment can never be had in a partition (None: the lab is one).
-    preparable: Callable[[TaskSpec, Partition | None], None] = always_preparable
+    preparable: Callable[[TaskSpec, Partition | None, int], None] = always_preparable
 
     @property
     def qos(self) -> Mapping[str, QoS]:

@@ -13,11 +13,14 @@ from carrel.core.domain.network import least
 from carrel.core.domain.node import Device, Node
 from carrel.core.domain.partition import read_cluster
 from carrel.core.domain.qos import JobKind, Lends, QoS
+from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import directory_name
 
 _PREFIX = "carrel-job"
 _LONGEST = 128
+#: Bytes of memory for a runner that only fetches, and the most for one that builds.
+_FETCHING, _BUILDING = 512 * 1024**2, 4 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,16 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
     )
 
 
+def asking_little(launch: Launch) -> Launch:
+    """What builds and fetches where others compute: a processor and no GPU, for as long as the job itself may run.
+
+    Who compiles has as much memory as the job, within bounds: that is known to be there.
+    """
+    memory = max(_FETCHING, min(launch.resources.memory, _BUILDING)) if launch.task.environment.wanted else _FETCHING
+    wanted = Resources(cpus=1, memory=memory, time=launch.resources.time)
+    return replace(launch, resources=wanted, element=None, lends=False, shards=0)
+
+
 def _walls(walls: LaunchWalls | None, task: TaskSpec) -> LaunchWalls | None:
     return walls if walls is None else replace(walls, network=least(walls.network, task.network))
 
@@ -114,7 +127,7 @@ def why_it_keeps_gpus(job: Job, qos: QoS | None) -> str:
 def _limits(task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings, lent: int) -> LaunchLimits:
     """`lent`: GPUs that the task gives to cells for a while."""
     limits = replace(settings.limits, warning=_warning(task, settings))
-    moving = task.session.gpus if task.session is not None else lent
+    moving = task.session.gpus if task.session is not None else task.borrows or lent
     if not settings.suspends or not moving:
         return limits
     largest = max((device.memory for node in nodes for device in node.devices if not device.simulated), default=0)

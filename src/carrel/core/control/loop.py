@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from carrel.core.control.attempt_changes import Describe
+from carrel.core.control.event_ports import EventLog
 from carrel.core.control.history import learn
 from carrel.core.control.inbox import Inbox
-from carrel.core.control.ports import EventLog, SchedulerStore
-from carrel.core.control.scheduler import RETRY_SECONDS, LoopSettings, Scheduler
+from carrel.core.control.loop_settings import LoopSettings
+from carrel.core.control.ports import SchedulerStore
+from carrel.core.control.scheduler import RETRY_SECONDS, Scheduler
 from carrel.core.control.usage import UsageBook
 from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.domain.expectation import Coverage
@@ -54,6 +58,7 @@ class ControlLoop:
         self._engine = engine
         self._clock = clock
         self._scheduler = Scheduler(jobs=jobs, events=events, engine=engine, settings=settings, describe=describe)
+        self._events = events
         self._inbox = Inbox()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._adopted: Sequence[tuple[Attempt, Launch, str]] = ()
@@ -91,9 +96,21 @@ class ControlLoop:
         """Devices may have become free that nobody reports on."""
         self._inbox.put()
 
+    @contextmanager
+    def waits(self, parent: int, child: int) -> Iterator[None]:
+        """Within, the job `parent` waits for `child`, which it submitted, and gives it its place if that has none."""
+        with self._scheduler.parents.waits(parent, child, self._clock()):
+            self._inbox.put()
+            yield
+
     def wait_of(self, job_id: int) -> Wait | None:
         """Where a waiting job stood when the last cycle looked, or None."""
-        return self._scheduler.queue_report.wait_of(job_id)
+        wait = self._scheduler.queue_report.wait_of(job_id)
+        return wait if wait is None else replace(wait, reason=self.with_parent(job_id, wait.reason))
+
+    def with_parent(self, job_id: int, reason: Reason) -> Reason:
+        """Return the reason of a job, with what there is to say where it waits for its child, or its parent for it."""
+        return self._scheduler.parents.explain(job_id, reason, self._clock())
 
     def kept_back(self, job_id: int) -> Reason | None:
         """Why a job is not in line before its environment and inputs are here, and how far they are; or None."""
@@ -102,7 +119,7 @@ class ControlLoop:
     @property
     def coverage(self) -> Coverage:
         """How often the ranges of start times held that people saw."""
-        return self._scheduler.calibration.coverage
+        return self._scheduler.start_ranges.calibration.coverage
 
     def holding(self) -> tuple[Holding, ...]:
         """The jobs that hold resources now, for those who only look."""
@@ -116,6 +133,8 @@ class ControlLoop:
         while (news := self._inbox.take(self._seconds_to_next)) is not None:
             try:
                 self._scheduler.cycle(news, self._clock())
+                if told := self._scheduler.parents.news(now := self._clock()):
+                    self._events.append(told, now=now)
                 self._goes_on()
             except Unavailable as error:
                 self._stuck(error)
@@ -137,5 +156,6 @@ class ControlLoop:
             _log.info("The control loop goes on.")
 
     def _seconds_to_next(self) -> float | None:
-        moment = self._scheduler.next_at()
-        return None if moment is None else moment - self._clock()
+        now = self._clock()
+        moments = [moment for moment in (self._scheduler.next_at(), self._scheduler.parents.next_at(now)) if moment is not None]
+        return min(moments) - now if moments else None

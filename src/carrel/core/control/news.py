@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from carrel.core.control.ports import AttemptChange, NewEvent
+from carrel.core.control.event_ports import NewEvent
+from carrel.core.control.ports import AttemptChange
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import (
     Continued,
@@ -26,10 +27,13 @@ from carrel.core.domain.launch import (
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.submit_limits import SUBMIT_LIMITS
+from carrel.core.gpu_use import ENOUGH, low_use
 
 #: Attempts in a row that may come to an end that is not the job's fault without costing it a retry.
 OFTEN = 3
 _STATE_LOST = "GpuStateLost"
+#: Characters of a reason code that are kept: a journal on a cluster is in its owner's hands, and may say anything.
+_LONGEST_CODE = 64
 _RUNNING = Reason(code="Running", message="Its command is running.")
 _PAUSED = Reason(code="GpuLent", message="Cells of notebooks have its GPUs for a while; it goes on where it was.")
 #: Endings that another attempt may turn into a success; a walltime or a memory limit would only be met again.
@@ -109,9 +113,11 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
     record = entry.record
     match record:
         case Preparing():
-            job = replace(job, reason=Reason(code="Preparing", message=record.message))
+            own = (record.reason or "")[:_LONGEST_CODE]
+            job = replace(job, reason=Reason(code=own or "Preparing", message=record.message))
             draft.fields |= {"state": job.state, "reason": job.reason}
-            draft.events.append(_event(job, "progress", {"message": record.message}))
+            told = {"message": record.message} | ({"reason": own} if own else {})
+            draft.events.append(_event(job, "progress", told))
         case EnvironmentReady():
             draft.fields |= {
                 "environment": record.digest,
@@ -134,6 +140,9 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case Sampled():
             job = _as_running(draft, job, entry)
             draft.fields["usage"] = record.usage
+            hint = "" if record.usage.gpu_samples != ENOUGH else low_use(record.usage, job.resources, _computed(job, entry.at))
+            if hint:  # once: the number of samples grows with each
+                draft.events.append(_event(job, "progress", {"message": hint, "reason": "LowGpuUse"}))
         case Suspended():
             job = _as_running(draft, job, entry)
             message = _why_suspended(job)
@@ -152,6 +161,7 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
             job = replace(_as_running(draft, job, entry), reason=_RUNNING, suspended_at=None, suspended_seconds=seconds)
             job = _goes_on(draft, job, record.people or 0)
         case Ended():
+            record = replace(record, reason=replace(record.reason, code=record.reason.code[:_LONGEST_CODE]))
             draft.fields |= {"usage": record.usage, "outputs": record.outputs, "uncollected": record.uncollected}
             draft.end = (record, entry.at)
         case Damaged():
@@ -162,7 +172,14 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
     return job
 
 
+def _computed(job: Job, at: float) -> float:
+    """Seconds for which its command has run, and was not stopped."""
+    return 0.0 if job.started_at is None else at - job.started_at - job.suspended_seconds
+
+
 def _why_suspended(job: Job) -> str:
+    if job.preemption is not None and job.preemption.waits:
+        return f"Job {job.preemption.by}, which it submitted and waits for, has its place; it goes on when that is over."
     if job.preemption is not None and job.preemption.qos == job.qos:
         return f"Job {job.preemption.by} of its QoS has had less and has its place; it waits for its next turn."
     taker = f' of QoS "{job.preemption.qos}"' if job.preemption is not None else ""
@@ -292,8 +309,7 @@ def _after_preemption(job: Job, ended: Ended) -> dict[str, Any]:
     if job.cancelled_by is not None:
         reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by} while it gave way to another job.")
         return {"state": JobState.CANCELLED, "reason": reason}
-    code = ended.reason.code if ended.reason.code in ("GpuBlocked", _STATE_LOST) else "Preempted"
-    reason = Reason(code=code, message=f"{ended.reason.message} It is in line again.")
+    reason = Reason(code=ended.reason.code, message=f"{ended.reason.message} It is in line again.")
     return {"state": JobState.PENDING, "reason": reason}
 
 

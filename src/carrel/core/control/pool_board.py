@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from carrel.core.domain.call import Body, Ending, WorkerPool
@@ -11,6 +11,8 @@ from carrel.core.domain.call import Body, Ending, WorkerPool
 Bell = Callable[[], None]
 #: Endings, and bodies of calls that wait, that are remembered of each pool.
 RECENT, BODIES = 200, 1000
+#: Bytes of what a call prints and shows that are kept for who begins to follow it.
+_KEPT = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,27 @@ class Ended:
     ending: Ending
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A worker has taken a call, for those who follow."""
+
+    call_id: int
+    job_id: int
+    #: It may have to wait for a GPU; another one says that it has begun.
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a worker is answered: a call with its arguments, or that it is not needed any more."""
+
+    call_id: int | None = None
+    #: Digest.
+    function: str = ""
+    arguments: Body | None = None
+    retire: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """A job that carries out calls."""
@@ -31,8 +54,65 @@ class Worker:
     #: Of its last request; None before the first.
     attempt: int | None = None
     call: int | None = None
+    #: The call that has begun: with a GPU that it borrows, as far as the worker has said.
+    begun: int | None = None
+    #: The call that its owner wants to be interrupted.
+    interrupted: int | None = None
+    #: Of those who want its call back, if it has not begun. Rung when that is known.
+    askers: list[Bell] = field(default_factory=list)
+    #: Rung when there is something to know about its call.
+    watch: Bell | None = None
+    #: What its present call, or else its last one, has printed and shown by now, for who begins to follow it, and its bytes.
+    printed: list[Output] = field(default_factory=list)
+    kept: int = 0
     #: Since when it has nothing to do; None before its first request, and while it has a call.
     idle_since: float | None = None
+
+    def takes(self, call_id: int) -> None:
+        """It has a call now."""
+        self.call, self.idle_since, self.printed, self.kept = call_id, None, [], 0
+
+    def prints(self, pieces: Iterable[Output]) -> Sequence[Output]:
+        """Keep what its call prints, up to a limit; return those of the pieces that are that call's."""
+        found = [piece for piece in pieces if piece.call_id == self.call]
+        for piece in found:
+            if self.kept < _KEPT:
+                self.printed.append(piece)
+                self.kept += len(piece.data)
+        return found
+
+    def ring(self) -> None:
+        """Wake who watches its call."""
+        if self.watch is not None:
+            self.watch()
+
+    def wake(self) -> None:
+        """Wake all who wait for news of its call."""
+        self.ring()
+        for bell in self.askers:
+            bell()
+
+    def want_back(self, bell: Bell) -> None:
+        """Somebody wants its call back, if it has not begun; `bell` is rung when that is known."""
+        if bell not in self.askers:
+            self.askers.append(bell)
+            self.ring()
+
+    def begins(self, call_id: int) -> None:
+        """It is too late to want the call back."""
+        self.begun = call_id
+        self._answer()
+
+    def drop(self) -> None:
+        """It has no call any more."""
+        self.call = self.begun = self.interrupted = None
+        self.ring()
+        self._answer()
+
+    def _answer(self) -> None:
+        askers, self.askers = self.askers, []
+        for bell in askers:
+            bell()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,9 +120,9 @@ class Output:
     """A piece of what a call printed, as it was printed."""
 
     call_id: int
-    #: "stdout", "stderr".
+    #: "stdout", "stderr"; "display" for what it shows.
     stream: str
-    #: Bytes before it.
+    #: Bytes before it; displays before it.
     offset: int
     data: bytes
 
@@ -52,8 +132,8 @@ class Listener:
     """Somebody who follows the calls of a pool; `bell` may be rung in any thread."""
 
     bell: Bell
-    #: Calls that have begun, with their workers, and what was printed since it was looked last.
-    begun: list[tuple[int, int]] = field(default_factory=list)
+    #: Calls that have begun, and what was printed, since it was looked last.
+    begun: list[Begun] = field(default_factory=list)
     output: deque[Output] = field(default_factory=lambda: deque(maxlen=1000))
 
 
@@ -94,6 +174,30 @@ class Board:
         """Wake so many of the workers that wait."""
         for _ in range(min(number, len(self.bells))):
             self.bells.popleft()()
+
+    @property
+    def borrows(self) -> bool:
+        """True when a call waits for its GPU after a worker has taken it."""
+        return not self.pool.spec.reserve
+
+    def holder(self, call_id: int) -> Worker | None:
+        """The worker that has the call."""
+        return next((worker for worker in self.workers.values() if worker.call == call_id), None)
+
+    def follow(self, listener: Listener) -> None:
+        """Tell it from now on what is new, and first what is known of calls that run."""
+        for worker in self.workers.values():
+            if worker.call is not None:
+                waits = self.borrows and worker.begun != worker.call
+                listener.begun.append(Begun(call_id=worker.call, job_id=worker.job_id, waits=waits))
+            listener.output.extend(worker.printed)
+        self.listeners.add(listener)
+
+    def tell_begun(self, begun: Begun) -> None:
+        """Wake all who follow: a worker has taken a call."""
+        for listener in self.listeners:
+            listener.begun.append(begun)
+        self.tell()
 
     def tell(self) -> None:
         """Wake all who follow."""

@@ -1,25 +1,48 @@
-"""The thread that looks after pools: it hears of their workers' ends and starts those that are missing."""
+"""The thread that looks after pools, or after sweeps: it hears of their jobs' ends and starts the jobs that are missing."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from carrel.core.control.pools import Pools
-from carrel.core.control.ports import EventStore
+from carrel.core.control.event_ports import EventStore
 from carrel.core.domain.errors import CarrelError
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
-#: Seconds until a worker that could not be started is tried again.
+#: Seconds until a job that could not be started is tried again.
 _AGAIN = 2.0
 
 
-class PoolLoop:
-    """Runs until it is closed; woken by events of jobs and by what happens in pools."""
+class LookedAfter(Protocol):
+    """What starts jobs of its own; `carrel.core.control.pools.Pools` is one."""
 
-    def __init__(self, pools: Pools, events: EventStore) -> None:
+    #: Called when there may be something to do.
+    changed: Callable[[], None]
+
+    def load(self) -> None:
+        """Take up what an earlier server left."""
+        ...
+
+    def jobs(self) -> Sequence[int]:
+        """Jobs whose ends matter."""
+        ...
+
+    def job_changed(self, job_id: int) -> None:
+        """Something happened to a job."""
+        ...
+
+    def start_missing(self) -> bool:
+        """Start the jobs that are missing. Returns False when one could not be started now, and should be tried again."""
+        ...
+
+
+class PoolLoop:
+    """Runs until it is closed; woken by events of jobs and by what happens in pools (or in sweeps, which are like them)."""
+
+    def __init__(self, pools: LookedAfter, events: EventStore, *, name: str = "pools") -> None:
         self._pools = pools
         self._events = events
         self._bell = threading.Event()
@@ -27,7 +50,7 @@ class PoolLoop:
         #: Event up to which was heard; None while no job matters.
         self._seen: int | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._run, name="pools", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Take up what an earlier server left, and begin."""
@@ -56,7 +79,7 @@ class PoolLoop:
                 self._hear()
                 well = self._pools.start_missing()
             except CarrelError as error:
-                _log.warning("Pools cannot be looked after now: %s", error)
+                _log.warning("The %s cannot be looked after now: %s", self._thread.name, error)
                 well = False
 
     def _hear(self) -> None:

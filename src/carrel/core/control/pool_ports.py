@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from carrel.core.domain.call import Body, Call, Ending, NewCall, WorkerPool, WorkerPoolSpec
+from carrel.core.domain.call import Body, CachedResult, Call, CallState, Ending, NewCall, WorkerPool, WorkerPoolSpec
 from carrel.core.domain.user import Caller
 
 
@@ -24,7 +24,11 @@ class CallStore(Protocol):
     def add_calls(self, pool_id: int, new: Sequence[NewCall], *, now: float) -> Sequence[tuple[int, bool]]: ...  # noqa: D102
     def begin(self, call_id: int, *, job_id: int, attempt: int, now: float) -> bool: ...  # noqa: D102
     def again(self, call_ids: Mapping[int, int]) -> None: ...  # noqa: D102
-    def end(self, endings: Mapping[int, Ending], *, now: float) -> None: ...  # noqa: D102
+    def end(self, endings: Mapping[int, Ending], *, now: float, keep: Mapping[int, Body] = ...) -> None: ...  # noqa: D102
+    def dependencies(self, call_ids: Collection[int]) -> Mapping[int, Sequence[int]]: ...  # noqa: D102
+    def states(self, owner: str, call_ids: Collection[int]) -> Mapping[int, CallState]: ...  # noqa: D102
+    def cached(self, owner: str, digests: Collection[str], *, now: float) -> Mapping[str, CachedResult]: ...  # noqa: D102
+    def forget_cached(self, owner: str, function: str | None) -> tuple[int, Sequence[Body]]: ...  # noqa: D102
     def open_calls(self, pool_id: int) -> Sequence[Call]: ...  # noqa: D102
     def last_ended(self, pool_id: int) -> int: ...  # noqa: D102
     def ended(self, pool_id: int, *, after: int, limit: int) -> Sequence[Call]: ...  # noqa: D102
@@ -39,8 +43,11 @@ class CallStore(Protocol):
 class Workers(Protocol):
     """Starts and ends the jobs that are workers."""
 
-    def check(self, caller: Caller, pool: WorkerPoolSpec) -> None:
-        """Raise what keeps such a worker from being submitted by the caller."""
+    def settle(self, caller: Caller, pool: WorkerPoolSpec) -> WorkerPoolSpec:
+        """The pool as it can be here: with GPUs that are reserved where none are lent, and no more workers than can compute.
+
+        Raises what keeps such a worker from being submitted by the caller.
+        """
         ...
 
     def start(self, pool: WorkerPool, key: str) -> int:

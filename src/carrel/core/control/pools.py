@@ -7,46 +7,35 @@ know of has not begun, and waits again.
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from carrel.core.control.pool_board import BODIES, Bell, Board, Ended, Listener, Output, Worker
+from carrel.core.control.pool_board import BODIES, Begun, Bell, Board, Ended, Given, Listener, Output, Worker
+from carrel.core.control.pool_calls import PoolCalls, cancelled, waiting
 from carrel.core.control.pool_ports import CallStore, Workers
+from carrel.core.control.pool_stops import PoolStops
+from carrel.core.control.pool_waits import Share, Waiting
+from carrel.core.control.pool_worker_jobs import PoolWorkerJobs
 from carrel.core.control.ports import JobStore
-from carrel.core.domain.call import Body, Call, CallState, Ending, NewCall, WorkerPool, WorkerPoolSpec
-from carrel.core.domain.errors import CarrelError, Conflict, NotFound, Unavailable
-from carrel.core.domain.job import Job, JobState
+from carrel.core.domain.call import Body, Call, Ending, NewCall, WorkerPool, WorkerPoolSpec
+from carrel.core.domain.errors import Conflict, NotFound
+from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
-from carrel.core.policy.pool_size import may_leave, workers_missing
-
-_log = logging.getLogger(__name__)
-#: So many workers in a row may end before they ask for a call; then calls are not kept waiting for the next.
-_STILLBORN = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What a worker is answered: a call with its arguments, or that it is not needed any more."""
-
-    call_id: int | None = None
-    #: Digest.
-    function: str = ""
-    arguments: Body | None = None
-    retire: bool = False
+from carrel.core.policy.pool_size import may_leave
 
 
 class Pools:
     """All pools of a lab. Thread-safe; raises the errors of `carrel.core.domain.errors`."""
 
     def __init__(
-        self, *, store: CallStore, jobs: JobStore, workers: Workers, clock: Clock, discard: Callable[[Body], None]
+        self, *, store: CallStore, jobs: JobStore, workers: Workers, clock: Clock, discard: Callable[[Body], None], share: Share
     ) -> None:
-        """`discard` removes the file of a body that nobody needs."""
+        """`discard` removes the file of a body that nobody needs; `share` gives it a second owner."""
         self._store = store
         self._jobs = jobs
         self._workers = workers
@@ -54,38 +43,47 @@ class Pools:
         self._discard = discard
         self._guard = threading.RLock()
         self._boards: dict[int, Board] = {}
-        self._of_job: dict[int, int] = {}
+        self._calls = PoolCalls(self._boards, store=store, share=share, clock=clock, changed=lambda: self.changed())
+        self._worker_jobs = PoolWorkerJobs(
+            self._boards,
+            self._guard,
+            self._calls,
+            store=store,
+            jobs=jobs,
+            workers=workers,
+            clock=clock,
+            close=lambda board: self._close(board, cancel=True),
+            changed=lambda: self.changed(),
+        )
+        #: Cancels and interrupts calls.
+        self.stops = PoolStops(self._boards, self._guard, self._calls, call=self.call, worker=self._worker)
         #: Wakes `carrel.core.control.pool_loop`, which looks after the number of workers.
         self.changed: Bell = lambda: None
 
     def load(self) -> None:
         """Take up what an earlier server left."""
         with self._guard:
-            for pool in self._store.unfinished_pools():
-                board = self._boards[pool.id] = Board(pool=pool, ended=self._store.last_ended(pool.id))
-                for job_id in self._store.workers(pool.id):
-                    job = self._jobs.get(job_id)
-                    if job is not None and not job.state.ended:
-                        self._add_worker(board, job_id)
-                lost = []
-                for call in self._store.open_calls(pool.id):
-                    board.retries[call.id], board.functions[call.id] = call.retries_left, call.function
-                    holder = board.workers.get(call.job_id or 0)
-                    if call.state is CallState.PENDING:
-                        board.waiting.append(call.id)
-                    elif holder is not None:
-                        holder.call, holder.attempt = call.id, call.attempt
-                    else:
-                        lost.append(call)
-                for call in lost:
-                    self._lost(board, call.id, self._jobs.get(call.job_id or 0))
+            self._worker_jobs.load()
+            self._calls.load(self._jobs.get)
+
+    def jobs(self) -> Sequence[int]:
+        """Jobs whose ends matter: workers, and those that opened a pool."""
+        return self._worker_jobs.jobs()
+
+    def job_changed(self, job_id: int) -> None:
+        """Something happened to a job: if it is a worker and runs no more, its call is lost; so are pools that it opened."""
+        self._worker_jobs.job_changed(job_id)
+
+    def start_missing(self) -> bool:
+        """Start the workers that pools lack. Returns False when one could not be started now, and should be tried again."""
+        return self._worker_jobs.start_missing()
 
     # ---- pools
 
     def open(self, caller: Caller, spec: WorkerPoolSpec) -> WorkerPool:
         """Make a pool. A worker of it could be submitted: otherwise that is said now."""
         allowed(caller, Action.SUBMIT).check()
-        self._workers.check(caller, spec)
+        spec = self._workers.settle(caller, spec)
         with self._guard:
             pool = self._store.add_pool(caller.user.subject, spec, parent=caller.job_id, now=self._clock())
             self._boards[pool.id] = Board(pool=pool)
@@ -139,10 +137,13 @@ class Pools:
         self._store.close_pool(board.pool.id, now=now)
         board.pool = replace(board.pool, closed_at=board.pool.closed_at or now)
         if cancel:
-            self._end(board, [_cancelled(call_id) for call_id in board.waiting])
-            board.waiting.clear()
+            gone, board.waiting = [*board.waiting, *self._calls.waits.of_pool(board.pool.id)], deque()
+            self._calls.end(board, [cancelled(call_id) for call_id in gone])
+            for worker in board.workers.values():
+                if worker.call is not None and worker.begun != worker.call:
+                    worker.want_back(_nobody)
         board.ring_workers(len(board.bells))
-        self._forget_if_over(board)
+        self._calls.forget_if_over(board)
 
     # ---- calls
 
@@ -162,15 +163,16 @@ class Pools:
 
     def submit(self, caller: Caller, pool_id: int, new: Sequence[NewCall]) -> Sequence[int]:
         """Put calls in line; the numbers are in the order of `new`. A key that is known is the call that has it."""
-        self.pool(caller, pool_id)
+        owner = self.pool(caller, pool_id).owner
         for digest in {call.function for call in new}:
             if self._store.function(pool_id, digest) is None:
                 raise NotFound(f"Pool {pool_id} has no function {digest[:80]}.", remedy="Send it before calls of it.")
         with self._guard:
             board = self._open_board(pool_id)
+            self._check_dependencies(owner, new)
             numbers = self._store.add_calls(pool_id, new, now=self._clock())
-            fresh = [number for number, is_new in numbers if is_new]
             known = {number for number, is_new in numbers if not is_new}
+            placed: list[Waiting] = []
             for call, (number, _) in zip(new, numbers, strict=True):
                 if number in known:
                     self._discard(call.body)
@@ -178,20 +180,29 @@ class Pools:
                     board.retries[number], board.functions[number] = call.retries, call.function
                     if call.body.data is not None and len(board.bodies) < BODIES:
                         board.bodies[number] = call.body
-            board.waiting.extend(fresh)
-            board.ring_workers(len(fresh))
+                    placed.append(waiting(board, number, call.dependencies, call.cache))
+            self._calls.waits.place(placed)
         self.changed()
         return [number for number, _ in numbers]
 
-    def cancel(self, caller: Caller, call_id: int) -> Call:
-        """Keep a call that waits from beginning. One that has begun goes on, one that has ended stays."""
-        call = self.call(caller, call_id)
+    def _check_dependencies(self, owner: str, new: Sequence[NewCall]) -> None:
+        needed = {one for call in new for one in call.dependencies}
+        unknown = needed.difference(self._store.states(owner, needed)) if needed else set()
+        if unknown:
+            raise NotFound(f"There is no call {min(unknown)}.", remedy="A call can need the results of your own calls.")
+
+    def waits_for(self, call_id: int) -> Sequence[int]:
+        """The calls that a call waits for: whose results it needs, or which is equal to it."""
         with self._guard:
-            board = self._boards.get(call.pool_id)
-            if board is not None and call_id in board.retries and call_id in board.waiting:
-                board.waiting.remove(call_id)
-                self._end(board, [_cancelled(call_id)])
-        return self.call(caller, call_id)
+            return self._calls.waits.waits_for(call_id)
+
+    def forget_cached(self, caller: Caller, function: str | None) -> int:
+        """Keep none of the results for the caller's equal calls, or none of that function; returns how many there were."""
+        allowed(caller, Action.SUBMIT).check()
+        count, bodies = self._store.forget_cached(caller.user.subject, function)
+        for body in bodies:
+            self._discard(body)
+        return count
 
     def call(self, caller: Caller, call_id: int) -> Call:
         """One call. Raises `NotFound`."""
@@ -231,6 +242,7 @@ class Pools:
             body=body,
             stdout=stdout,
             stderr=stderr,
+            cached_from=call.cached_from,
         )
         return Ended(number=call.ended_number or 0, job_id=call.job_id, ending=ending)
 
@@ -240,12 +252,15 @@ class Pools:
 
     @contextmanager
     def follow(self, pool_id: int, bell: Bell) -> Iterator[Listener]:
-        """Ring `bell` (any thread) when a call of the pool begins, prints or ends, during the block."""
+        """Ring `bell` (any thread) when a call of the pool begins, prints or ends, during the block.
+
+        What calls that run have printed before is there, too, as far as it is kept.
+        """
         listener = Listener(bell=bell)
         board = self._boards.get(pool_id)
         if board is not None:
             with self._guard:
-                board.listeners.add(listener)
+                board.follow(listener)
         try:
             yield listener
         finally:
@@ -264,11 +279,14 @@ class Pools:
                 if ending.call_id != worker.call:  # told twice, or by an attempt that is over
                     self._discard(ending.body)
             if mine:
-                self._end(board, mine)
-                worker.call = None
+                self._calls.end(board, mine)
+                worker.drop()
             elif worker.call is not None and worker.call not in holding:
-                self._again(board, worker.call, board.retries[worker.call])
-                worker.call = None
+                if worker.askers:
+                    self._calls.end(board, [cancelled(worker.call)])
+                else:
+                    self._calls.again(board, worker.call, board.retries[worker.call])
+                worker.drop()
 
     def take(self, caller: Caller, pool_id: int, bell: Bell | None) -> Given | None:
         """The next call for a worker that has none; None, and `bell` will be rung, when there is none now."""
@@ -279,18 +297,17 @@ class Pools:
                 call_id = board.waiting.popleft()
                 if not self._store.begin(call_id, job_id=worker.job_id, attempt=worker.attempt or 0, now=self._clock()):
                     continue
-                worker.call, worker.idle_since = call_id, None
+                worker.takes(call_id)
+                worker.begun = None if board.borrows else call_id
                 body = board.bodies.pop(call_id, None) or self._store.arguments(call_id)
-                for listener in board.listeners:
-                    listener.begun.append((call_id, worker.job_id))
-                board.tell()
+                board.tell_begun(Begun(call_id=call_id, job_id=worker.job_id, waits=board.borrows))
                 return Given(call_id=call_id, function=board.functions[call_id], arguments=body)
-            closed = board.pool.closed_at is not None
+            closed = board.pool.closed_at is not None and not self._calls.waits.any_of(pool_id)
             idle = self._clock() - worker.idle_since
             spec = board.pool.spec
             if may_leave(idle=idle, idle_time=spec.idle_time, workers=len(board.workers), least=spec.min_workers, closed=closed):
-                self._remove_worker(board, worker.job_id)
-                self._forget_if_over(board)
+                self._worker_jobs.remove(board, worker.job_id)
+                self._calls.forget_if_over(board)
                 return Given(retire=True)
             if bell is not None:
                 board.bells.append(bell)
@@ -315,11 +332,12 @@ class Pools:
             return max(0.0, since + board.pool.spec.idle_time - self._clock())
 
     def printed(self, caller: Caller, pool_id: int, pieces: Sequence[Output]) -> None:
-        """A worker passes on what its call prints, for those who follow it now."""
+        """A worker passes on what its call prints, for those who follow it."""
         with self._guard:
             board, worker = self._worker(caller, pool_id)
+            new = worker.prints(pieces)
             for listener in board.listeners:
-                listener.output.extend(piece for piece in pieces if piece.call_id == worker.call)
+                listener.output.extend(new)
             board.tell()
 
     def _worker(self, caller: Caller, pool_id: int) -> tuple[Board, Worker]:
@@ -331,8 +349,9 @@ class Pools:
             raise missing
         if worker.attempt != caller.attempt:
             if worker.call is not None:
-                self._lost(board, worker.call, self._jobs.get(worker.job_id))
-            worker.attempt, worker.call, worker.idle_since = caller.attempt, None, None
+                self._calls.lost(board, worker.call, self._jobs.get(worker.job_id))
+                worker.drop()
+            worker.attempt, worker.idle_since = caller.attempt, None
         board.stillborn = 0
         return board, worker
 
@@ -341,109 +360,9 @@ class Pools:
         with self._guard:
             for board in self._boards.values():
                 board.ring_workers(len(board.bells))
+                for worker in board.workers.values():
+                    worker.wake()
                 board.tell()
-
-    # ---- the number of workers
-
-    def jobs(self) -> Sequence[int]:
-        """Jobs whose ends matter: workers, and those that opened a pool."""
-        with self._guard:
-            opened = [board.pool.parent for board in self._boards.values() if board.pool.parent is not None]
-            return [*self._of_job, *opened]
-
-    def job_changed(self, job_id: int) -> None:
-        """Something happened to a job: if it is a worker and runs no more, its call is lost; so are pools that it opened."""
-        with self._guard:
-            self._close_pools_of(job_id)
-            pool_id = self._of_job.get(job_id)
-            board = self._boards.get(pool_id or 0)
-            worker = None if board is None else board.workers.get(job_id)
-            if board is None or worker is None:
-                return
-            job = self._jobs.get(job_id)
-            if job is None or job.state.ended:
-                self._remove_worker(board, job_id)
-                if worker.attempt is None:
-                    board.stillborn += 1
-                    if board.stillborn >= _STILLBORN:
-                        self._give_up(board, _why_it_ended(job_id, job))
-            elif worker.attempt is None or not (job.state is JobState.PENDING or job.attempt > worker.attempt):
-                return
-            if worker.call is not None:
-                self._lost(board, worker.call, job)
-                worker.call = None
-            self._forget_if_over(board)
-        self.changed()
-
-    def _close_pools_of(self, job_id: int) -> None:
-        """Nobody waits any more for the calls of a job that has ended: those that wait do not begin."""
-        opened = [board for board in self._boards.values() if board.pool.parent == job_id and board.pool.closed_at is None]
-        if opened and ((job := self._jobs.get(job_id)) is None or job.state.ended):
-            for board in opened:
-                self._close(board, cancel=True)
-
-    def start_missing(self) -> bool:
-        """Start the workers that pools lack. Returns False when one could not be started now, and should be tried again."""
-        with self._guard:
-            boards = list(self._boards.values())
-        well = [self._start_for(board) for board in boards]
-        return all(well)
-
-    def _start_for(self, board: Board) -> bool:
-        spec = board.pool.spec
-        while True:
-            with self._guard:
-                least = spec.min_workers if board.pool.closed_at is None else 0
-                missing = workers_missing(
-                    waiting=len(board.waiting),
-                    running=board.running,
-                    workers=len(board.workers),
-                    least=least,
-                    most=spec.max_workers,
-                )
-                if not missing or board.pool.id not in self._boards:
-                    return True
-                board.started += 1
-                key = f"pool-{board.pool.id}-{board.started}-{self._clock()}"
-            try:
-                job_id = self._workers.start(board.pool, key)
-            except Unavailable as error:
-                board.trouble = str(error)
-                return False
-            except CarrelError as error:
-                with self._guard:
-                    self._give_up(board, str(error))
-                return True
-            with self._guard:
-                board.trouble = ""
-                self._store.add_worker(board.pool.id, job_id)
-                self._add_worker(board, job_id)
-            self.job_changed(job_id)  # it may have ended in this moment
-
-    def _give_up(self, board: Board, why: str) -> None:
-        """Nobody will carry out what waits."""
-        message = f"No worker of pool {board.pool.id} can be started: {why}"
-        _log.warning("%s", message)
-        self._end(
-            board,
-            [Ending(call_id=one, state=CallState.FAILED, error="workers_do_not_start", message=message) for one in board.waiting],
-        )
-        board.waiting.clear()
-        board.stillborn = 0
-
-    def _add_worker(self, board: Board, job_id: int) -> None:
-        board.workers[job_id] = Worker(job_id=job_id)
-        self._of_job[job_id] = board.pool.id
-
-    def _remove_worker(self, board: Board, job_id: int) -> None:
-        board.workers.pop(job_id, None)
-        self._of_job.pop(job_id, None)
-
-    def _forget_if_over(self, board: Board) -> None:
-        if board.pool.closed_at is not None and not board.retries and not board.workers and not board.listeners:
-            self._boards.pop(board.pool.id, None)
-
-    # ---- what becomes of calls
 
     def _open_board(self, pool_id: int) -> Board:
         board = self._boards.get(pool_id)
@@ -451,43 +370,6 @@ class Pools:
             raise Conflict(f"Pool {pool_id} is closed, and takes no more calls.", remedy="Open another: carrel.Executor().")
         return board
 
-    def _lost(self, board: Board, call_id: int, job: Job | None) -> None:
-        left = board.retries.get(call_id)
-        if left is None:
-            return
-        if left > 0:
-            self._again(board, call_id, left - 1)
-            return
-        why = _why_it_ended(job.id if job is not None else 0, job)
-        ending = Ending(call_id=call_id, state=CallState.FAILED, error="worker_died", message=f"Its worker died: {why}")
-        self._end(board, [ending])
 
-    def _again(self, board: Board, call_id: int, retries: int) -> None:
-        self._store.again({call_id: retries})
-        board.retries[call_id] = retries
-        board.waiting.appendleft(call_id)
-        board.ring_workers(1)
-
-    def _end(self, board: Board, endings: Sequence[Ending]) -> None:
-        fresh = [one for one in endings if one.call_id in board.retries]
-        numbered = {board.ended + place: one for place, one in enumerate(fresh, start=1)}
-        self._store.end(numbered, now=self._clock())
-        board.ended += len(fresh)
-        holders = {worker.call: worker.job_id for worker in board.workers.values()}
-        for number, one in numbered.items():
-            del board.retries[one.call_id]
-            board.functions.pop(one.call_id, None)
-            board.bodies.pop(one.call_id, None)
-            board.recent.append(Ended(number=number, job_id=holders.get(one.call_id), ending=one))
-        board.tell()
-
-
-def _cancelled(call_id: int) -> Ending:
-    return Ending(call_id=call_id, state=CallState.CANCELLED, error="cancelled", message="It was cancelled before it began.")
-
-
-def _why_it_ended(job_id: int, job: Job | None) -> str:
-    if job is None:
-        return f"job {job_id} is not known any more."
-    words = job.reason.message if job.reason is not None else ""
-    return f"job {job.id} is {job.state.value}. {words}".strip() + f" `carrel logs {job.id}` has its log."
+def _nobody() -> None:
+    """The bell of a pool that is closed: nobody waits for the answer."""

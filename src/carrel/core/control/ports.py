@@ -1,4 +1,4 @@
-"""What control needs remembered, as protocols; `carrel.lab.store` implements them."""
+"""What control needs remembered of jobs, as protocols; `carrel.lab.store` implements them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from carrel.core.control.event_ports import NewEvent
+from carrel.core.domain.cache_key import cache_key
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import StoredFile, Usage
 from carrel.core.domain.node import NodePart
@@ -36,13 +38,23 @@ class NewJob:
     #: It becomes an array: what was asked for, as `carrel.core.domain.array` reads it, and the indices of the jobs to make.
     array: str = ""
     indices: tuple[int, ...] = ()
+    #: The job that submits it.
+    parent: int | None = None
+
+    @property
+    def cache_key(self) -> str:
+        """What makes it the same as another job; "" where its result is never taken again."""
+        return "" if self.array else cache_key(self.task)
+
+    @property
+    def pipeline(self) -> str:
+        """As in `Job`."""
+        return self.task.step.pipeline if self.task.step is not None else ""
 
     @property
     def stage_in(self) -> bool:
         """True when inputs of it lie elsewhere, or it has an environment to build."""
-        return any(item.lies_elsewhere for item in self.task.all_inputs) or (
-            self.task.session is None and self.task.environment.wanted
-        )
+        return self.task.environment.wanted or any(item.lies_elsewhere for item in self.task.all_inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,28 +84,6 @@ class PreemptOrder:
     attempt: int
     preemption: Preemption
     reason: Reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEvent:
-    """An event before it has an id."""
-
-    job_id: int
-    owner: str
-    type: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One entry of the event stream."""
-
-    id: int
-    at: float
-    job_id: int
-    owner: str
-    type: str
-    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +179,10 @@ class JobFilter:
     array_id: int | None = None
     #: Only those that are charged to these accounts.
     accounts: frozenset[str] | None = None
+    #: Only those that this job submitted.
+    parent: int | None = None
+    #: Only the steps of this pipeline.
+    pipeline: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +193,8 @@ class Submitted:
     created: bool
     #: All jobs that were made: one, or the elements of an array.
     made: tuple[Job, ...] = ()
+    #: True when it is another, earlier job, whose result is taken again.
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +240,10 @@ class SchedulerStore(Protocol):
 
     def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
         """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
+        ...
+
+    def same_as(self, owner: str, key: str) -> Sequence[Job]:
+        """The owner's jobs with this `cache_key` that have ended well, newest first."""
         ...
 
     def namesake(self, job: Job) -> Job | None:
@@ -320,11 +320,17 @@ class JobStore(SchedulerStore, Protocol):
         key: str | None,
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
+        admit: Callable[[int, int], None] | None = None,
     ) -> Submitted:
         """Write the job down as PENDING, or all elements of an array. The same `key` of the same owner gives the same job again.
 
-        Raises `Conflict` when the key was used for another request (`request` is a digest of it).
+        Raises `Conflict` when the key was used for another request (`request` is a digest). `admit` may refuse a job that comes
+        from a session: it gets the session's number, and how many of the jobs that come from it have not ended.
         """
+        ...
+
+    def submitted_as(self, owner: str, key: str) -> Job | None:
+        """The job that the owner has submitted with this idempotency key, or None."""
         ...
 
     def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
@@ -352,28 +358,4 @@ class JobStore(SchedulerStore, Protocol):
 
     def holders(self) -> Mapping[str, int]:
         """Which job holds which device now."""
-        ...
-
-
-class EventLog(Protocol):
-    """Takes events."""
-
-    def append(self, events: Sequence[NewEvent], *, now: float) -> None:
-        """Add events that belong to no other change."""
-        ...
-
-
-class EventStore(EventLog, Protocol):
-    """The append-only event table."""
-
-    def after(self, event_id: int, *, job_id: int | None, owner: str | None, limit: int) -> Sequence[Event]:
-        """Events with larger ids, oldest first."""
-        ...
-
-    def last_id(self) -> int:
-        """Id of the newest event, or 0."""
-        ...
-
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` (from any thread) after events were committed; the result ends it."""
         ...

@@ -8,20 +8,23 @@ it is out, so nothing is ever given twice; placement counts on the place from th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.news import progress_event
-from carrel.core.control.ports import NewEvent, PreemptOrder, SchedulerStore, StartOrder
+from carrel.core.control.parents import WaitingParents
+from carrel.core.control.ports import PreemptOrder, SchedulerStore, StartOrder
 from carrel.core.control.queue import Queue, ran_for
 from carrel.core.control.rotating import Rotating
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import Job, Preemption, Reason
 from carrel.core.domain.placement import Holding, Preempt, Snapshot, Start, Waiting
 from carrel.core.domain.ports import Engine
-from carrel.core.domain.qos import PreemptMode
+from carrel.core.domain.qos import PreemptMode, QoS
 from carrel.core.domain.units import format_duration
 from carrel.core.policy.preempt import next_exemption, preempt, resumable
+from carrel.core.policy.rotation import Turn
 
 _log = logging.getLogger(__name__)
 
@@ -29,10 +32,11 @@ _log = logging.getLogger(__name__)
 class Preempting:
     """Makes room for those who may take from others. Used by the loop's thread."""
 
-    def __init__(self, jobs: SchedulerStore, engine: Engine, queue: Queue) -> None:
+    def __init__(self, jobs: SchedulerStore, engine: Engine, queue: Queue, parents: WaitingParents) -> None:
         self._jobs = jobs
         self._engine = engine
         self._queue = queue
+        self._parents = parents
         self._rotating = Rotating(queue, lambda: engine.gpu_state().tasks)
         #: What was said of jobs that keep their place although their turn is over.
         self._said: dict[int, str] = {}
@@ -40,12 +44,12 @@ class Preempting:
         self.again_at: float | None = None
 
     def make_room(self, takers: Sequence[Waiting], picture: Callable[[], Snapshot], now: float) -> Sequence[Job]:
-        """Preempt jobs for `takers`, who were promised a place and whose classes preempt others; return those that are
-        preempted."""
+        """Preempt jobs for `takers`, who were promised a place and whose classes preempt others, or whose parents wait for
+        them; return those that are preempted."""
         self.again_at = None
         for waiting in takers:
             seen = picture()
-            decided = preempt(seen, waiting, now)
+            decided = preempt(seen, waiting, now, parent=self._parents.of(waiting.id))
             if not decided:
                 moment = next_exemption(seen, waiting, now)
                 if moment is not None and (self.again_at is None or moment < self.again_at):
@@ -66,6 +70,10 @@ class Preempting:
         if moment is not None:
             self.again_at = moment if self.again_at is None else min(moment, self.again_at)
         return self._give_way(decided, seen, now) if decided else ()
+
+    def turns(self, qos: Mapping[str, QoS], now: float) -> Sequence[Turn]:
+        """The jobs that run in classes that rotate, as they are now."""
+        return self._rotating.turns(qos, now)
 
     def keeps(self) -> Sequence[NewEvent]:
         """What is new of jobs whose turn is over and whose GPU state cannot be moved: for their owners."""
@@ -89,6 +97,7 @@ class Preempting:
     def go_on(self, picture: Snapshot, now: float) -> Sequence[Job]:
         """Let jobs go on that were stopped, where that is possible now; return them as they are now."""
         stopped = [job for job_id in sorted(self._queue.holding) if (job := self._queue.job(job_id)) is not None and job.stopped]
+        stopped = [job for job in stopped if not self._waits(job)]
         # Those that were submitted first; the id settles ties.
         stopped.sort(key=lambda job: (job.submitted_at, job.id))
         going = resumable(picture, [self._whole(job, now) for job in stopped], now)
@@ -96,6 +105,10 @@ class Preempting:
         for job in changed:
             self.tell(job)
         return changed
+
+    def _waits(self, job: Job) -> bool:
+        """True of a parent whose child is not over: it would wait as well if it went on."""
+        return job.preemption is not None and job.preemption.waits and self._queue.job(job.preemption.by) is not None
 
     def go_on_at(self, start: Start, now: float) -> Job | None:
         """Let a job go on that waited in line for its next turn, where placement says; None: it does not wait any more."""
@@ -118,7 +131,8 @@ class Preempting:
         job = self._queue.job(one.job_id)
         assert job is not None  # the picture is made from the queue
         service = picture.qos[job.qos]
-        preemption = Preemption(mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace)
+        waits = self._parents.of(one.by) == job.id
+        preemption = Preemption(mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace, waits=waits)
         return PreemptOrder(
             job_id=job.id,
             attempt=job.attempt,
@@ -139,6 +153,8 @@ def _keeps(why: str) -> Reason:
 
 
 def _message(job: Job, preemption: Preemption, wanted: PreemptMode) -> str:
+    if preemption.waits:
+        return f"It waits for job {preemption.by}, which it submitted, and gives its place to it until that is over."
     if preemption.qos == job.qos:
         ran = format_duration(ran_for(job, preemption.at))
         return (

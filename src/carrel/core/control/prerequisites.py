@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 from carrel.core.domain.job import Job, Reason
 from carrel.core.domain.launch import InputsReady
+from carrel.core.domain.partition import Partition
 from carrel.core.domain.task import EnvironmentRecipe, InputSpec, TaskSpec
 
 #: Runners that build an environment at once, of everybody and of one owner; as many fetch inputs beside them.
@@ -13,11 +15,23 @@ AT_ONCE, EACH = 8, 2
 _BUILDS, _FETCHES = "BuildEnvironment", "StageIn"
 
 
+class Prepares(Enum):
+    """What is seen to before a job of a partition has its place."""
+
+    NOTHING = auto()
+    #: Its environment and its inputs, by the engine: on a cluster's node.
+    THERE = auto()
+    #: The same, on the lab's own machine.
+    HERE = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerequisite:
     """What is brought once, however many jobs want it."""
 
     owner: str
+    #: Which cluster's nodes it is for; "": the lab's own machine.
+    cluster: str = ""
     #: What decides what the environment is; () for a job without one.
     environment: tuple[object, ...] = ()
     #: Inputs that lie elsewhere, and the secrets that may be needed to fetch them.
@@ -58,24 +72,33 @@ class PrerequisiteWork:
     lost: bool = False
 
 
-def need_of(job: Job, task: TaskSpec, *, keeps_inputs: bool) -> Prerequisite:
-    """Return what the job needs; with `keeps_inputs` false, inputs are no part of that."""
+def need_of(job: Job, task: TaskSpec, *, keeps_inputs: bool, cluster: str = "") -> Prerequisite:
+    """Return what the job needs: its environment, and its inputs if somebody `keeps_inputs`."""
     recipe = task.environment
-    wanted = recipe.wanted and task.session is None
+    wanted = recipe.wanted
+    kind_of_node = task.slurm.constraint if cluster and task.slurm is not None else ""
     inputs = tuple(item for item in task.all_inputs if item.lies_elsewhere) if keeps_inputs else ()
     return Prerequisite(
         owner=job.owner,
-        environment=_identity(recipe, task.snapshot) if wanted else (),
+        cluster=cluster if wanted or inputs else "",
+        environment=_identity(recipe, task.snapshot, kind_of_node) if wanted else (),
         inputs=inputs,
         secrets=task.secrets if inputs else (),
     )
 
 
-def _identity(recipe: EnvironmentRecipe, snapshot: str) -> tuple[object, ...]:
+def _identity(recipe: EnvironmentRecipe, snapshot: str, kind_of_node: str) -> tuple[object, ...]:
     """Everything of a recipe but which file said so."""
     files = tuple(sorted(recipe.files.items()))
     code = snapshot if recipe.needs_code else ""
-    return (recipe.kind, recipe.python, recipe.requirements, files, recipe.lock, recipe.as_of, recipe.local, code)
+    return (recipe.kind, recipe.python, recipe.requirements, files, recipe.lock, recipe.as_of, recipe.local, code, kind_of_node)
+
+
+def prepared_by(partition: Partition | None) -> Prepares:
+    """Return what is seen to for jobs of the partition; None stands for the lab's own machine."""
+    if partition is None or partition.capabilities.stage_in:
+        return Prepares.HERE
+    return Prepares.THERE if partition.capabilities.fetches else Prepares.NOTHING
 
 
 def why(need: Prerequisite, work: PrerequisiteWork, job_id: int) -> Reason:

@@ -12,7 +12,7 @@ from carrel.core.domain.node import SIMULATED
 from carrel.core.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
-from carrel.core.policy.rotation import late_by, level
+from carrel.core.policy.rotation import NEXT_TO_NONE, kept_id, late_by, level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,6 @@ class JournalPosition:
 
 
 _NOTHING = JournalPosition()
-#: Bytes of memory that placement looks for where a job has kept its own.
-_NEXT_TO_NONE = 1024**2
 
 
 @dataclass(slots=True)
@@ -87,6 +85,7 @@ class Queue:
             submitted_at=job.submitted_at,
             not_before=not_before,
             grace=self.grace,
+            preemptible=job.preemptible and job.kind is JobKind.TASK,
         )
         if late := self.late_by(waiting):
             waiting = replace(waiting, late_by=late)
@@ -99,7 +98,7 @@ class Queue:
     def _for_next_turn(self, job: Job, waiting: Waiting, now: float) -> Waiting:
         """What has run already it need not run again, its memory it has kept, and who has had less goes before it."""
         ran, gpus, each = ran_for(job, now), job.resources.total_gpus, self.rotate(job.qos)
-        left = replace(waiting.resources, time=max(1, ceil(waiting.resources.time - ran)), memory=_NEXT_TO_NONE)
+        left = replace(waiting.resources, time=max(1, ceil(waiting.resources.time - ran)), memory=NEXT_TO_NONE)
         late, had = waiting.late_by + late_by(ran, gpus, each), level(ran, gpus, each)
         stopped_at = now if job.suspended_at is None else job.suspended_at
         # What has no state on a GPU goes on on any.
@@ -125,6 +124,7 @@ class Queue:
             partition=job.partition,
             array=_array_limit(job),
             started_at=job.started_at,
+            paused=paused,
             resources=job.resources.kept_while_suspended if job.stopped else _counted(job),
             node=job.node or "",
             devices=() if job.stopped else job.devices,
@@ -196,11 +196,6 @@ class Queue:
     def all_held(self) -> tuple[Holding, ...]:
         """Everything that is held, by whomever; may be asked by other threads."""
         return (*self._holding.values(), *self._kept.values())
-
-
-def kept_id(job_id: int) -> int:
-    """Return the number, of no job, under which placement knows what a job keeps while it waits for its next turn."""
-    return -1 - job_id
 
 
 def ran_for(job: Job, now: float) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from carrel.core.control.event_ports import EventLog
 from carrel.core.control.news import queue_event
-from carrel.core.control.ports import EventLog
 from carrel.core.control.queue import Queue
 from carrel.core.control.queue_report import QueueReport
-from carrel.core.policy.calibration import Calibration
+from carrel.core.control.start_ranges import StartRanges
 
 #: Seconds between two messages about a position in the queue.
 _TELL_SECONDS = 1.0
@@ -19,10 +19,10 @@ _TOLD = 25
 class QueuePositions:
     """Tells owners where their jobs stand, and remembers what they were told."""
 
-    def __init__(self, events: EventLog, queue: Queue, calibration: Calibration) -> None:
+    def __init__(self, events: EventLog, queue: Queue, start_ranges: StartRanges) -> None:
         self._events = events
         self._queue = queue
-        self._calibration = calibration
+        self._start_ranges = start_ranges
         self._told_at = 0.0
         #: When to tell those whose position has changed but who had an event a moment ago.
         self.again_at: float | None = None
@@ -42,7 +42,7 @@ class QueuePositions:
         quick = report.quick
         pending = [hold for job_id in newcomers[:_TOLD] if (hold := quick.wait_of(job_id)) is not None]
         for hold in pending:
-            self._calibration.told(hold, now)
+            self._start_ranges.told(hold, now)
         if not soon:
             pending += quick.pending[:_TOLD]
             self._told_at = now

@@ -36,7 +36,7 @@ class Rotating:
         """Return who is stopped now for those who stand first in line, and when time alone is a reason to look again."""
         if not any(rotates(picture.qos, one.qos) for one in promised):
             return (), None
-        turns = self._turns(picture, now)
+        turns = self.turns(picture.qos, now)
         wanted = {one.qos for one in promised}
         over = whose_turn_is_over(picture.qos, [turn for turn in turns if turn.held.qos in wanted], now)
         # What is not known yet is mostly known a moment later.
@@ -44,10 +44,13 @@ class Rotating:
         chosen, moment = take_turns(picture, promised, turns, now), next_turn(picture.qos, turns, now)
         return chosen, moment if isfinite(moment) and not chosen else None
 
-    def _turns(self, picture: Snapshot, now: float) -> Sequence[Turn]:
-        held = [one for one in self._queue.holding.values() if rotates(picture.qos, one.qos)]
+    def turns(self, qos: Mapping[str, QoS], now: float) -> Sequence[Turn]:
+        """Return the jobs that run in classes that rotate, as they are now."""
+        if not any(service.rotate for service in qos.values()):
+            return ()
+        held = [one for one in self._queue.holding.values() if rotates(qos, one.qos)]
         states = self._states()
-        found = [turn for one in held if (turn := self._turn(one, picture.qos[one.qos], states, now)) is not None]
+        found = [turn for one in held if (turn := self._turn(one, qos[one.qos], states, now)) is not None]
         known = {one.id for one in held}
         self._since = {job_id: since for job_id, since in self._since.items() if job_id in known}
         self._since |= {turn.held.id: turn.since for turn in found}
@@ -55,7 +58,7 @@ class Rotating:
 
     def _turn(self, held: Holding, qos: QoS, states: Mapping[int, TaskState], now: float) -> Turn | None:
         job = self._queue.job(held.id)
-        if job is None or job.state is not JobState.RUNNING or job.started_at is None:
+        if job is None or job.state is not JobState.RUNNING or job.started_at is None or job.cancelled_by is not None:
             return None
         since = self._since.get(job.id, now if job.pauses else job.started_at)
         again = self._queue.in_line(job, now)

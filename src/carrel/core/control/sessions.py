@@ -19,11 +19,12 @@ from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.session import SessionKind, SessionSpec
-from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.task import EnvironmentRecipe, TaskSpec
 from carrel.core.domain.user import Caller, directory_name
 from carrel.core.policy.access import Action, Resource, allowed, of_job
 from carrel.core.policy.partitions import choose_partitions
 from carrel.core.policy.session_gpus import SessionGpus, check_gpus, gpus_of_engine, gpus_on_own_nodes
+from carrel.core.submission.image import read_session_image
 
 #: Bytes of host memory of a session that asks for none in particular.
 DEFAULT_MEMORY = 4 * 1024**3
@@ -31,8 +32,7 @@ DEFAULT_MEMORY = 4 * 1024**3
 DEFAULT_ENVIRONMENT = "default"
 #: Jobs whose owner is remembered.
 _OWNERS = 10_000
-#: Parts of a broker's status whose rows are somebody's.
-_WHOSE = ("tenants", "leases", "queue", "moves", "hour")
+_WHOSE = ("tenants", "leases", "queue", "moves", "hour")  #: Parts of a broker's status whose rows are somebody's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,10 @@ class SessionAccess(Protocol):
         """A link that lets one browser in, once; `base` is the address under which its owner reaches the lab."""
         ...
 
+    def address(self, job: Job, *, base: str) -> str:
+        """The session's own origin, which lets nobody in by itself."""
+        ...
+
     def status(self, job: Job) -> SessionStatus:
         """How the session is."""
         ...
@@ -74,6 +78,9 @@ class SessionAccess(Protocol):
 
 class Lender(Protocol):
     """What the brokers say about who has which device now."""
+
+    #: Where the broker of the lab's own machine is found; "": none lends there.
+    socket: str
 
     def status(self) -> Mapping[str, Any]:
         """The `status` message of the node's broker (`carrel.node.leases.protocol`), or {} while there is none."""
@@ -107,6 +114,7 @@ class SessionOptions:
     name: str | None = None
     directory: str | None = None
     environment: str = DEFAULT_ENVIRONMENT
+    image: str = ""  #: Kernels and terminals run in it, in the place of an environment; "": none.
     gpus: int | None = None
     reserve: bool = False
     qos: str | None = None
@@ -152,8 +160,10 @@ class Sessions:
         allowed(caller, Action.START_SESSION).check()
         qos = self._lab.policy.choose(asked.qos, JobKind.SESSION, asked.partition)
         check_gpus(asked.gpus, reserve=asked.reserve)
+        image = read_session_image(asked.image, beside="" if asked.environment == DEFAULT_ENVIRONMENT else asked.environment)
         spec = SessionSpec(
             kind=asked.kind,
+            image=asked.image,
             directory=str(self._files / directory_name(caller.user.subject)),
             environment=self._environment(caller, asked.environment),
             reserve=asked.reserve,
@@ -167,7 +177,7 @@ class Sessions:
                     spec = replace(spec, directory=self._directory(caller, asked.directory, partition))
                 self._check_reach(caller, asked, partition)
                 gpus = self._gpus(asked, partition)
-                return self._submit(caller, asked, spec, qos, gpus, partition, key)
+                return self._submit(caller, asked, spec, image, qos, gpus, partition, key)
             except (Impossible, Denied) as error:  # perhaps in another one
                 refused = refused or error
         raise refused or Impossible(f'No partition takes sessions with QoS "{qos.name}".', remedy="Ask an administrator.")
@@ -177,6 +187,7 @@ class Sessions:
         caller: Caller,
         asked: SessionOptions,
         spec: SessionSpec,
+        image: EnvironmentRecipe,
         qos: QoS,
         gpus: SessionGpus,
         partition: Partition | None,
@@ -194,6 +205,7 @@ class Sessions:
             command=f"exec {_quoted(sys.executable)} -m carrel.notebooks.jupyter",
             snapshot="",
             outputs=(),
+            environment=image,
             secrets=tuple(dict.fromkeys(asked.secrets)),
             session=replace(spec, gpus=gpus.gpus, shards=gpus.shards),
         )
@@ -230,6 +242,12 @@ class Sessions:
         """How the session is."""
         return self._door.status(job) if job.state is JobState.RUNNING else SessionStatus()
 
+    def address(self, caller: Caller, job: Job, spec: SessionSpec, *, base: str) -> str:
+        """The session's own origin while it runs, for who may read it; "" for others. It lets nobody in by itself."""
+        if job.state is not JobState.RUNNING or spec.hub or not allowed(caller, Action.READ_JOB, of_job(job)):
+            return ""
+        return self._door.address(job, base=base)
+
     def open(self, caller: Caller, job_id: int, *, base: str, path: str = "") -> str:
         """A link that lets one browser in, once. Only for its owner: inside, one acts as them."""
         job, session = self.get(caller, job_id)
@@ -252,6 +270,11 @@ class Sessions:
         if job.state is not JobState.RUNNING:
             raise Conflict(f"Session {job_id} is {job.state}: {job.reason.message}", remedy="Ask when it is ready.")
         return self._door.join_hub(job, variables)
+
+    @property
+    def lends(self) -> bool:
+        """True where the GPUs of the lab's own machine are lent."""
+        return bool(self._lender.socket)
 
     def gpus(self, caller: Caller) -> Mapping[str, Any]:
         """Who has which device now, who waits, whose state is where; what is not the caller's to see is blank."""

@@ -34,6 +34,10 @@ class TokenStore(Protocol):
         """The token with this digest and whose it is, valid or not; or None."""
         ...
 
+    def known(self, digest: str) -> tuple[Token, User] | None:
+        """What `find` would say now, where that is known without waiting for anything; else None."""
+        ...
+
     def get(self, token_id: int) -> Token | None:
         """The token with this number, or None."""
         ...

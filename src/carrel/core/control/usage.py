@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.core.control.ports import Used
 from carrel.core.control.rules import RuleBook
@@ -104,6 +104,17 @@ class UsageBook:
                 charge += _spread(item.lease_seconds, item.since, item.until, half_life)
                 total.seconds += faded(charge, total.at - item.until, half_life)
 
+    def take_up(self, job: Job, *, leased_at: float, borrowed: float, now: float) -> None:
+        """An earlier server left the job, whose attempt has had its place since `leased_at`; `borrowed` as for `put`."""
+        since = (job.started_at or now if job.handed_over else leased_at) + job.suspended_seconds
+        if job.stopped or job.suspended_at is not None:
+            # Charged for as long as it ran, and not since then.
+            since += now - (job.suspended_at or now)
+            self.put(replace(job, preemption=None, suspended_at=None), now=now, since=since, borrowed=borrowed)
+            self.put(job, now=now)
+        else:
+            self.put(job, now=now, since=since, borrowed=borrowed)
+
     def put(self, job: Job, *, now: float, since: float | None = None, borrowed: float = 0.0) -> None:
         """The job is now as given: it holds resources (from `since` on, by default from `now`), or holds none any more. One
         that is stopped, or whose devices cells have, holds nothing that is charged.
@@ -127,7 +138,7 @@ class UsageBook:
                 total.rate += held.rate
                 total.jobs += 1
                 # A broker may have spoken of it first, and was believed.
-                if job.kind is JobKind.SESSION and (job.id, job.attempt) not in self._borrowed:
+                if (job.id, job.attempt) not in self._borrowed:
                     total.seconds += _spread(borrowed, since, now, half_life)
                     self._borrowed[job.id, job.attempt] = Borrowed(held.who, borrowed)
             elif not holds and held is not None:

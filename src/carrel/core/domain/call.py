@@ -41,6 +41,8 @@ class WorkerPoolSpec:
     idle_time: float
     #: The task that a worker is: a request to submit, as plain values.
     task: Mapping[str, Any]
+    #: A worker's GPUs are its own from start to end; else it borrows them for each call.
+    reserve: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,10 @@ class NewCall:
     function: str
     #: Times that it may begin again after its worker died.
     retries: int = 0
+    #: Calls whose results it needs: it waits until they have ended.
+    dependencies: tuple[int, ...] = ()
+    #: Digest of function, code and arguments: its result may be that of an equal call. None: it is carried out in any case.
+    cache: str | None = None
     body: Body
 
 
@@ -87,13 +93,15 @@ class Ending:
 
     call_id: int
     state: CallState
-    #: "exception", "worker_died", "not_picklable", "cancelled", "workers_do_not_start"; "" for a result.
+    #: "exception", "worker_died", "not_picklable", "cancelled", "workers_do_not_start", "dependency_failed"; "" for a result.
     error: str = ""
     message: str = ""
     body: Body = field(default_factory=lambda: Body(size=0, data=b""))
     #: Ends of what it printed.
     stdout: bytes = b""
     stderr: bytes = b""
+    #: The equal call whose result this is.
+    cached_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,3 +127,16 @@ class Call:
     message: str = ""
     arguments_size: int = 0
     result_size: int = 0
+    #: Digest of function, code and arguments, if its result may be used for equal calls.
+    cache: str | None = None
+    #: The equal call whose result it has.
+    cached_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedResult:
+    """What a call returned, kept for equal calls of the same user."""
+
+    #: The call that was carried out.
+    call_id: int
+    body: Body

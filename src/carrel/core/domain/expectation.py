@@ -62,6 +62,20 @@ def wait_length(seconds: float) -> int:
     return int(log(max(seconds, SHORTEST_WAIT) / SHORTEST_WAIT, 4))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRange:
+    """The first range that the owner of a waiting job saw, and when the job started. Unix seconds."""
+
+    job_id: int
+    shown_at: float
+    #: Before the correction: lower end, middle, upper end.
+    foreseen: tuple[float, float, float]
+    low: float
+    high: float
+    #: None: it waits.
+    started_at: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How often the ranges of start times held that people saw."""

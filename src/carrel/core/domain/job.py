@@ -103,6 +103,7 @@ REASONS: dict[str, str] = {
     "BuildEnvironment": "Its environment is being built; it is placed when that is there.",
     "StageIn": "Inputs that lie elsewhere are being fetched; it is placed when they are here.",
     "Dependency": "It starts after other jobs, and what it waits for has not happened yet.",
+    "WaitsForJob": "It waits for a job that it submitted and that has no place yet, and keeps its own.",
     "DependencyNeverSatisfied": "What it waited for can never happen any more.",
     "JobHeldAdmin": "An administrator has suspended its owner, and it is not placed.",
     "PartitionDown": "Its partition does not exist in this lab any more.",
@@ -133,6 +134,7 @@ REASONS: dict[str, str] = {
     "Deadline": "It reached the deadline that was set for it.",
     "GpuBlocked": "Its GPU could not be cleared of GPU state or cells; it is in line again, and loses no retry by it.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
+    "LowGpuUse": "Its GPUs were hardly busy in its first ten minutes; only events say so.",
     "JournalDamaged": "The disk has lost or changed a part of the job's journal; only events say so.",
     "Requeued": "An attempt ended and another one follows: retries are left, or it goes on from its checkpoint.",
 }
@@ -160,6 +162,8 @@ class Preemption:
     at: float
     #: Seconds that it has between SIGTERM and SIGKILL when it is requeued.
     grace: int
+    #: True when it waits for that job, which it submitted.
+    waits: bool = False
 
     @property
     def ends_by(self) -> float:
@@ -212,6 +216,10 @@ class Job:
     visible: Visible = Visible.OWNER
     #: True when there is something to see to before it is placed: inputs that lie elsewhere, an environment.
     stage_in: bool = False
+    #: The job that submitted it; None: a person did.
+    parent: int | None = None
+    #: What it has in common with the other steps of its pipeline; "": it is no step.
+    pipeline: str = ""
     #: Set while it is preempted by another job, and until it has its devices again.
     preemption: Preemption | None = None
     #: Seconds for which the present or last attempt was suspended before, and since when it is, or None.

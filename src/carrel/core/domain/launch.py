@@ -49,6 +49,12 @@ class LaunchPaths:
     files: str = ""
     #: Where inputs of the owner's are kept that were fetched before; "": nowhere.
     inputs: str = ""
+    #: Directories of the machine that are seen in images, too, as the owner may use them.
+    shown: tuple[str, ...] = ()
+    #: The client for tasks (`carrel.engines.task_client`); "": there is none.
+    client: str = ""
+    #: Directory with the socket at which programs get files of large arguments and results of calls; "": there is none.
+    bodies: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,8 @@ class LaunchLimits:
     input_files: int = 0
     #: Bytes of inputs that are kept for the owner's next jobs; 0: none.
     input_cache: int = 0
+    #: Bytes of unpacked images that are kept for the next jobs; 0: all of them.
+    image_cache: int = 0
     #: Seconds between samples of CPU, memory and GPU use.
     sample: float = 5.0
     #: Bytes beyond the job's memory that it may take: GPU state that was moved to host memory counts as its own.
@@ -188,6 +196,9 @@ class Usage:
     #: is absent.
     gpu_utilization: Mapping[str, float] = field(default_factory=dict)
     gpu_memory: Mapping[str, int] = field(default_factory=dict)
+    #: Means of `gpu_utilization` over so many samples, those in which the command was not stopped; by the same names.
+    gpu_mean: Mapping[str, float] = field(default_factory=dict)
+    gpu_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +226,8 @@ class Preparing:
     """A step before the command starts; `message` is for the owner."""
 
     message: str
+    #: An engine's own reason code, while the job waits for what this engine knows of; None: `Preparing`.
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,9 @@ class Capabilities:
     images: bool = True
     #: True when the lab's own machine builds environments and fetches inputs before a job has its place.
     stage_in: bool = True
+    #: True when the engine itself does that, where the lab's machine does not. It is given a launch for that
+    #: (`carrel.core.domain.launch.Launch.before_place`), which asks for little.
+    fetches: bool = False
 
 
 class EnginePartition(Protocol):

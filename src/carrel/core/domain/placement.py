@@ -57,6 +57,8 @@ class Waiting:
     stopped_at: float | None = None
     #: UUIDs of the only devices to which its GPU state can come back; () where it has none.
     devices: tuple[str, ...] = ()
+    #: False: it keeps its place once it has begun.
+    preemptible: bool = True
 
     @property
     def seconds(self) -> int:
@@ -91,6 +93,8 @@ class Holding:
     name: str = ""
     #: When its command was started, Unix seconds; None while it is being prepared.
     started_at: float | None = None
+    #: Seconds since then for which it was stopped.
+    paused: float = 0.0
     #: False: it cannot be interrupted.
     preemptible: bool = True
     #: True while it can be stopped and go on later.

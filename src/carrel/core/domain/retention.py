@@ -12,7 +12,7 @@ class Kind(StrEnum):
 
     #: Working directories that lost attempts left; those whose outputs wait to be collected stay.
     WORK = "work"
-    #: Logs, journals and launch files of jobs that are over.
+    #: Logs, journals and launch files of jobs that are over; sweeps of which that holds for all jobs.
     LOGS = "logs"
     #: Code snapshots.
     CODE = "code"
@@ -47,6 +47,9 @@ class RetentionRules:
     cells: int | None = 365 * 86400
     #: Calls of functions, after their end.
     calls: int | None = 30 * 86400
+    #: Results for equal calls, after their last use; and most bytes of them for each user.
+    cached: int | None = 30 * 86400
+    cached_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

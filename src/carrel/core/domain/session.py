@@ -22,6 +22,8 @@ class SessionSpec:
     directory: str
     #: Name of an environment of the owner's (or shared with them), or an absolute path of a virtual environment or conda prefix.
     environment: str = "default"
+    #: The image in which its kernels and terminals run, as it was asked for; "": they run in `environment`.
+    image: str = ""
     #: GPUs that a cell gets when it uses CUDA; 0: none. With `reserve` they are the job's own from start to end.
     gpus: int = 1
     reserve: bool = False

@@ -16,6 +16,8 @@ from carrel.core.domain.slurm import ENGINE, SlurmRequest
 #: Schemes of what the lab keeps itself.
 LAB_SCHEMES = ("job", "runs", "models", "mlflow-artifacts")
 _HERE = frozenset({"", "file", "git+file", *LAB_SCHEMES})
+#: Below the directory of outputs: the order in which samples were shown, a file for each rank.
+ORDER = "order"
 #: An option that names a place for packages inside the code.
 _LOCAL_OPTION = re.compile(r"^\s*(?:-f|--find-links)[\s=]+(?!\S*://)(?!/)", re.MULTILINE)
 
@@ -50,6 +52,8 @@ class EnvironmentRecipe:
     lock: str | None = None
     #: Requirements are resolved as if nothing newer had been published: "2023-12-01T00:00:00Z". None: as of now.
     as_of: str | None = None
+    #: For what it is resolved anew although the lab keeps what the same recipe came to before; None: that is taken.
+    anew: str | None = None
     #: True when a requirement points into the code directory (``-e .``, ``./pkg``): the code is then part of the key.
     local: bool = False
 
@@ -109,6 +113,36 @@ class TrackingTarget:
     uri: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOf:
+    """Which step of which pipeline a job is."""
+
+    name: str
+    #: What the steps that were submitted together have in common.
+    pipeline: str
+    #: The jobs of the steps before it, by their names: those that it waits for, and those whose result was taken again.
+    jobs: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantOf:
+    """Of which job a job is a variant: that one with some facts of another, to see which of them make results differ."""
+
+    first: str
+    second: str
+    #: What is as in the second, in words; nothing: it is the first again, or the second.
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOf:
+    """The job of this lab or another one that a job repeats, as its submitter says."""
+
+    #: Id of the lab.
+    lab: str
+    job: int
+
+
 #: What is asked of one engine: of Slurm its own value, of others what their options say, by name.
 EngineRequest = SlurmRequest | Mapping[str, Any]
 
@@ -145,10 +179,19 @@ class TaskSpec:
     git: GitState | None = None
     #: The job that this one repeats, if any.
     rerun_of: int | None = None
+    #: The jobs between which it stands (`carrel why`); None: it was not made of two.
+    variant_of: VariantOf | None = None
+    #: The job, of another lab perhaps, whose record it was made of, if any.
+    replay_of: ReplayOf | None = None
     #: What makes it interactive; None for a task.
     session: SessionSpec | None = None
     #: The pool for which it carries out calls; None: it is work of its own, with a run of its own.
     pool: int | None = None
+    #: GPUs that it borrows for each call, as a session does for each cell; 0: it has those of its job, if any.
+    borrows: int = 0
+    #: The sweep of which it is a trial, and its number there; None: it is none.
+    sweep: int | None = None
+    trial: int | None = None
     #: What is asked of Slurm beyond resources; None when nothing is.
     slurm: SlurmRequest | None = None
     #: What is asked of other engines, by their names; None when nothing is.
@@ -159,6 +202,13 @@ class TaskSpec:
     warning: int | None = None
     #: What it wants of the network, where it is less than the lab gives; None: what the lab gives.
     network: Network | None = None
+    #: `carrel run --deterministic`: the seed of what is random, and libraries use what is the same each time. None: not so.
+    deterministic_seed: int | None = None
+    #: "record": the order in which loaders show samples is an output (`ORDER`). The number of a job: they have that job's, and it
+    #: is recorded again. None: neither.
+    order: str | None = None
+    #: Which step of which pipeline it is; None: of none.
+    step: StepOf | None = None
     #: Notes for the submitter about what was asked for; also the first lines of the log.
     notes: tuple[str, ...] = ()
 
@@ -168,6 +218,17 @@ class TaskSpec:
         return {**({} if self.slurm is None else {ENGINE: self.slurm}), **(self.engines or {})}
 
     @property
+    def order_of(self) -> str | None:
+        """The job whose order of samples is repeated, or None."""
+        return None if self.order in (None, "record") else self.order
+
+    @property
+    def order_place(self) -> str:
+        """Where that order is staged, relative to the working directory."""
+        return f"inputs/{ORDER}-of-{self.order_of}"
+
+    @property
     def all_inputs(self) -> tuple[InputSpec, ...]:
-        """What is staged: its inputs, then its path parameters by their places."""
-        return self.inputs + tuple(InputSpec(path=path, uri=uri) for path, uri in sorted(self.path_parameters.items()))
+        """What is staged: its inputs, then its path parameters by their places, then the order of samples that it repeats."""
+        order = () if self.order_of is None else (InputSpec(path=self.order_place, uri=f"job:{self.order_of}/outputs/{ORDER}"),)
+        return self.inputs + tuple(InputSpec(path=path, uri=uri) for path, uri in sorted(self.path_parameters.items())) + order

@@ -43,6 +43,8 @@ class User:
     state_reason: str = ""
     state_by: str = ""
     state_since: float | None = None
+    #: Who they are at a sign-in provider (its address and its name for them, with a space between); in lists of users only.
+    linked_to: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

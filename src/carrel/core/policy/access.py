@@ -41,6 +41,7 @@ class Action(StrEnum):
     #: A directory for a session, or an environment, by its path on the lab's machine.
     NAME_PATH = "name directories and environments of the lab's machine by their path"
     SEE_SHARES = "see the standing of others"
+    SEE_USE = "see what others used"
     READ_CELLS = "read the recorded cells of others"
     SEE_STORAGE = "see how much others store"
     COLLECT = "remove what the lab keeps"
@@ -56,6 +57,13 @@ class Action(StrEnum):
     USE_POOL = "use pools of others"
     #: Take its calls and tell how they ended.
     WORK = "work for this pool"
+    SEE_SWEEP = "see sweeps of others"
+    CHANGE_SWEEP = "stop and resume this sweep"
+    SEE_BASELINE = "see baselines of others"
+    CHANGE_BASELINE = "set or remove this baseline"
+    CALIBRATE = "calibrate this baseline"
+    #: Tell what its metric is, and hear whether it goes on.
+    REPORT = "report for this trial"
     #: One's own, or as an administrator those of others.
     MANAGE_TOKENS = "make, list and revoke tokens"
     LIST_TOKENS = "list the tokens of others"
@@ -166,6 +174,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.CHANGE_ENVIRONMENT_OF_SITE: (ADMINISTRATOR,),
     Action.NAME_PATH: (ADMINISTRATOR,),
     Action.SEE_SHARES: (OWNER, MANAGER, ADMINISTRATOR),
+    Action.SEE_USE: (OWNER, MANAGER, ADMINISTRATOR),
     Action.READ_CELLS: (OWNER, OPERATOR, ADMINISTRATOR),
     Action.SEE_STORAGE: (OWNER, MANAGER, ADMINISTRATOR),
     Action.COLLECT: (ADMINISTRATOR,),
@@ -179,6 +188,12 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.READ_SECRETS: (ITSELF,),
     Action.USE_POOL: (OWNER,),
     Action.WORK: (ITSELF,),
+    Action.SEE_SWEEP: (OWNER, ADMINISTRATOR),
+    Action.CHANGE_SWEEP: (OWNER, ADMINISTRATOR),
+    Action.SEE_BASELINE: (OWNER, ADMINISTRATOR),
+    Action.CHANGE_BASELINE: (OWNER,),
+    Action.CALIBRATE: (OWNER, ADMINISTRATOR),
+    Action.REPORT: (ITSELF,),
     Action.MANAGE_TOKENS: (OWNER, ADMINISTRATOR),
     Action.LIST_TOKENS: (ADMINISTRATOR,),
     Action.SIGN_OUT: (EVERYBODY,),
@@ -189,7 +204,9 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.BROWSE: (EVERYBODY,),
 }
 
-_READ = frozenset({Action.LOOK, Action.SEE_JOB, Action.READ_JOB, Action.USE_ENVIRONMENT, Action.SIGN_OUT})
+_READ = frozenset(
+    {Action.LOOK, Action.SEE_JOB, Action.READ_JOB, Action.USE_ENVIRONMENT, Action.SEE_SWEEP, Action.SIGN_OUT, Action.SEE_BASELINE}
+)
 _SUBMIT = _READ | {Action.SUBMIT, Action.UPLOAD_CODE, Action.USE_CODE, Action.USE_POOL}
 #: What a token is good for that is less than its person. A person's own token has the scope `ALL`.
 ALL = "all"
@@ -199,13 +216,18 @@ SCOPES: Mapping[str, frozenset[Action]] = {
     ALL: frozenset(Action),
     #: Looking: one's own jobs, logs, outputs, environments, and the lab.
     "read": _READ
-    | {Action.LIST_JOBS, Action.READ_ALL, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_STORAGE, Action.SEE_RESERVATION},
+    | {Action.LIST_JOBS, Action.READ_ALL, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_USE, Action.SEE_STORAGE}
+    | {Action.SEE_RESERVATION},
     #: And submitting, repeating and cancelling tasks.
-    "submit": _SUBMIT | {Action.CANCEL_JOB, Action.REPEAT_JOB, Action.CHANGE_JOB},
+    "submit": _SUBMIT
+    | {Action.CANCEL_JOB, Action.REPEAT_JOB, Action.CHANGE_JOB, Action.CHANGE_SWEEP}
+    | {Action.CHANGE_BASELINE, Action.CALIBRATE},
     "sessions": _READ | {Action.START_SESSION, Action.ENTER_SESSION, Action.CANCEL_JOB},
     "tracking": frozenset({Action.TRACK, Action.SIGN_OUT}),
     #: The token of a job: look, submit further steps with their code, track.
-    JOB: _SUBMIT | {Action.WORK, Action.TRACK, Action.READ_SECRETS, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_STORAGE},
+    JOB: _SUBMIT
+    | {Action.WORK, Action.REPORT, Action.TRACK, Action.READ_SECRETS, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_STORAGE}
+    | {Action.SEE_USE},
     #: An invitation is a token that is good for nothing but its own exchange.
     INVITATION: frozenset({Action.ENTER}),
 }
@@ -219,6 +241,9 @@ _SHOWS: Mapping[Action, Action] = {
     Action.USE_CODE: Action.USE_CODE,
     Action.USE_POOL: Action.USE_POOL,
     Action.WORK: Action.WORK,
+    **dict.fromkeys((Action.SEE_SWEEP, Action.CHANGE_SWEEP), Action.SEE_SWEEP),
+    **dict.fromkeys((Action.SEE_BASELINE, Action.CHANGE_BASELINE, Action.CALIBRATE), Action.SEE_BASELINE),
+    Action.REPORT: Action.REPORT,
     Action.USE_ENVIRONMENT: Action.USE_ENVIRONMENT,
     Action.CHANGE_ENVIRONMENT: Action.CHANGE_ENVIRONMENT,
     Action.MANAGE_TOKENS: Action.MANAGE_TOKENS,

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 from math import exp, log
 
-from carrel.core.domain.expectation import SHORTEST_WAIT, Correction, Corrections, Coverage, wait_length
+from carrel.core.domain.expectation import SHORTEST_WAIT, Correction, Corrections, Coverage, ShownRange, wait_length
 from carrel.core.domain.placement import Wait
 
 #: Starts that count, of waits of each length.
@@ -31,16 +32,6 @@ PACE, LEAST, MOST = 0.02, 0.01, 0.3
 CLOSE = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What one owner saw. Unix seconds; `foreseen` is before the correction: lower end, middle, upper end."""
-
-    at: float
-    foreseen: tuple[float, float, float]
-    low: float
-    high: float
-
-
 class Calibration:
     """Compares starts with what owners saw before, and says by what to correct it. Used by one thread; its results by any."""
 
@@ -48,31 +39,47 @@ class Calibration:
         #: What the next ranges are to be corrected by, and how often those of the newest starts held.
         self.corrections = Corrections()
         self.coverage = Coverage()
-        self._answers: dict[int, _Answer] = {}
+        self._shown: dict[int, ShownRange] = {}
         self._sides: deque[int] = deque(maxlen=NEWEST)
         self._lengths: dict[int, _Length] = {}
 
-    def told(self, wait: Wait, now: float) -> None:
-        """The owner of a job that waits saw this at `now` (Unix seconds). What they see first counts."""
-        if wait.foreseen is not None and wait.estimated_range is not None:
-            self._answers.setdefault(wait.job_id, _Answer(now, wait.foreseen, *wait.estimated_range))
+    def restore(self, shown: Iterable[ShownRange]) -> None:
+        """Take up what an earlier server kept: the starts in their order, and those who wait."""
+        for one in shown:
+            if one.started_at is None:
+                self._shown[one.job_id] = one
+            else:
+                self._learn(one, one.started_at)
 
-    def started(self, job_id: int, now: float) -> None:
-        """A job has started. One whose owner saw nothing teaches nothing."""
-        answer = self._answers.pop(job_id, None)
-        if answer is None:
-            return
-        side = (now > answer.high + CLOSE) - (now < answer.low - CLOSE)
+    def told(self, wait: Wait, now: float) -> ShownRange | None:
+        """The owner of a job that waits saw this at `now` (Unix seconds). What they see first counts: it is returned."""
+        if wait.foreseen is None or wait.estimated_range is None or wait.job_id in self._shown:
+            return None
+        low, high = wait.estimated_range
+        shown = ShownRange(job_id=wait.job_id, shown_at=now, foreseen=wait.foreseen, low=low, high=high)
+        self._shown[wait.job_id] = shown
+        return shown
+
+    def started(self, job_id: int, now: float) -> ShownRange | None:
+        """A job has started; return what its owner saw. One whose owner saw nothing teaches nothing."""
+        shown = self._shown.pop(job_id, None)
+        if shown is None:
+            return None
+        self._learn(shown, now)
+        return replace(shown, started_at=now)
+
+    def forget(self, job_id: int) -> bool:
+        """A job is over that may never have started; return whether its owner saw something."""
+        return self._shown.pop(job_id, None) is not None
+
+    def _learn(self, shown: ShownRange, start: float) -> None:
+        side = (start > shown.high + CLOSE) - (start < shown.low - CLOSE)
         self._sides.append(side)
         self.coverage = Coverage(of=len(self._sides), early=self._sides.count(-1), late=self._sides.count(1))
-        number = wait_length(answer.foreseen[1] - answer.at)
+        number = wait_length(shown.foreseen[1] - shown.shown_at)
         length = self._lengths.setdefault(number, _Length())
-        length.learn(answer, now, side)
+        length.learn(shown, start, side)
         self.corrections = Corrections({**self.corrections.by_length, number: length.correction()})
-
-    def forget(self, job_id: int) -> None:
-        """A job is over that may never have started."""
-        self._answers.pop(job_id, None)
 
 
 class _Length:
@@ -83,12 +90,12 @@ class _Length:
         #: Shares that are aimed at, before a range and after it.
         self._before = self._after = OUTSIDE
 
-    def learn(self, answer: _Answer, start: float, side: int) -> None:
+    def learn(self, shown: ShownRange, start: float, side: int) -> None:
         """A job started then, before (-1), within (0) or after (1) the range that its owner saw."""
         self._before = _steered(self._before, missed=side < 0)
         self._after = _steered(self._after, missed=side > 0)
-        for errors, moment in zip(self._errors, answer.foreseen, strict=True):
-            errors.add(_log_wait(start - answer.at) - _log_wait(moment - answer.at))
+        for errors, moment in zip(self._errors, shown.foreseen, strict=True):
+            errors.add(_log_wait(start - shown.shown_at) - _log_wait(moment - shown.shown_at))
 
     def correction(self) -> Correction:
         low, middle, high = self._errors

@@ -22,6 +22,7 @@ from carrel.core.policy.limits import CODES
 from carrel.core.policy.line import Kind, kind_of
 from carrel.core.policy.node_capacity import NodeCapacity, idle_room, suits
 from carrel.core.policy.outcome import Outcome
+from carrel.core.policy.rotation import Turn
 from carrel.core.policy.situation import (
     BEGIN_TIME,
     INVALID_QOS,
@@ -39,13 +40,18 @@ NAMED = 3
 NO_CORRECTIONS = Corrections()
 
 
-def explain(outcome: Outcome, expect: Expect | None = None, corrections: Corrections = NO_CORRECTIONS) -> Placement:
+def explain(
+    outcome: Outcome,
+    expect: Expect | None = None,
+    corrections: Corrections = NO_CORRECTIONS,
+    turns: Sequence[Turn] = (),
+) -> Placement:
     """Return what starts and why each of the others waits. Every job that was in line is in exactly one of the two.
 
     Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job. `expect` makes estimates better, and gives
-    them a range; both are corrected by `corrections`.
+    them a range; both are corrected by `corrections`. `turns` are the jobs that run in classes that rotate.
     """
-    return Placement(tuple(outcome.starts), WaitsInOrder(Situation.of(outcome), expect, corrections))
+    return Placement(tuple(outcome.starts), WaitsInOrder(Situation.of(outcome), expect, corrections, turns))
 
 
 class WaitsInOrder(Sequence[Wait]):
@@ -54,13 +60,19 @@ class WaitsInOrder(Sequence[Wait]):
     Making one estimates its start and those of all ahead of it, once. Safe to read from several threads.
     """
 
-    def __init__(self, situation: Situation, expect: Expect | None = None, corrections: Corrections = NO_CORRECTIONS) -> None:
+    def __init__(
+        self,
+        situation: Situation,
+        expect: Expect | None = None,
+        corrections: Corrections = NO_CORRECTIONS,
+        turns: Sequence[Turn] = (),
+    ) -> None:
         self._corrections = corrections
         self._situation = situation
         self._places: dict[int, int] | None = None
         self._estimates: list[float | None] = []
         self._schedule: Iterator[float | None] | None = None
-        self._forecast = None if expect is None else Forecast(situation.outcome, expect)
+        self._forecast = None if expect is None else Forecast(situation.outcome, expect, turns)
         self._lock = Lock()
         self._shortages: dict[tuple[Kind, int], str] = {}
         #: How many jobs of its partition are ahead of each, where there are partitions.
@@ -107,6 +119,8 @@ class WaitsInOrder(Sequence[Wait]):
         if foreseen is not None:
             low, start, high = self._corrected(foreseen)
             between = (low, high)
+        elif start is not None:
+            start = self._by_turns(held.job.id, start)
         message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
         if held.job.stopped_at is not None:
             code, message = SUSPENDED, f"{_stopped(held.job, held.job.stopped_at, self._situation.outcome.now)}; {message}"
@@ -132,6 +146,14 @@ class WaitsInOrder(Sequence[Wait]):
             return None
         with self._lock:
             return self._forecast.between(job_id)
+
+    def _by_turns(self, job_id: int, start: float) -> float:
+        """Return the estimate where nothing is known of run times: `start`, or what turns make of it."""
+        if self._forecast is None:
+            return start
+        with self._lock:
+            found = self._forecast.by_walltimes(job_id)
+        return start if found is None else found
 
     def _corrected(self, foreseen: tuple[float, float, float]) -> tuple[float, float, float]:
         now = self._situation.outcome.now

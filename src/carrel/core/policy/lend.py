@@ -136,7 +136,9 @@ class _Walk:
             why = rooms[away[0]].withheld if away[0] in rooms else "it is not there any more"
             self._wait(place, devices, reasons.WITHHELD, f"its GPU is not lent out now: {why}", stuck=True)
         elif not self._claimed.isdisjoint(devices):
-            self._wait(place, devices, reasons.KEPT, "others are ahead")
+            # A job that could begin elsewhere waits for nobody who is ahead of it here.
+            stuck = self._is_free_elsewhere(request, tenant, devices)
+            self._wait(place, () if stuck else devices, reasons.KEPT, "others are ahead", stuck=stuck)
         elif any(uuid in self._rooms.leases for uuid in devices):
             self._take_turn(place, tenant, devices)
         else:

@@ -24,23 +24,26 @@ PATIENCE = 10.0
 Cost = tuple[bool, float, int, float, tuple[int, ...]]
 
 
-def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
+def preempt(picture: Snapshot, job: Waiting, now: float, *, parent: int | None = None) -> tuple[Preempt, ...]:
     """Return the jobs to preempt now (Unix seconds) so that `job`, which waits and has been promised a place, can start.
 
     Nobody, when its class of service takes from nobody, when its limits do not let it in, when there is room within `PATIENCE`
     seconds anyway, or when all jobs that may be preempted together would not make room. No job in the answer could be left out.
-    The order of the snapshot's sequences does not matter.
+    The order of the snapshot's sequences does not matter. `parent` is the job that waits for this one: whatever their classes,
+    it may be stopped for it.
     """
     service = picture.qos.get(job.qos)
-    if service is None or not service.preempts or job.not_before > now:
+    if service is None or (not service.preempts and parent is None) or job.not_before > now:
         return ()
+    own = [held for held in picture.holding if held.id == parent and _may_stop(held, now)]
     victims = [_as_victim(picture, held) for held in picture.holding if _may_take(picture, service.preempts, held, now)]
-    limits = LimitsByOwner(picture.qos, picture.holding, now).of(job) if victims else None
+    limits = LimitsByOwner(picture.qos, picture.holding, now).of(job) if victims or own else None
     if limits is None or limits.refuses(job.resources.total_gpus) is not None:
         return ()
     for stops in (True, False):
         # Who is stopped keeps its memory. Where that is too little, all preempted jobs are requeued.
-        chosen = Choice(picture, job, victims, now, stops=stops).cheapest()
+        others = [held for held in victims if held.id != parent]
+        chosen = Choice(picture, job, [*own, *others] if stops else others, now, stops=stops).cheapest()
         if chosen is not None:
             modes = {held.id: _mode(held, stops=stops) for held in chosen}
             return tuple(
@@ -58,6 +61,11 @@ def _may_take(picture: Snapshot, gives_way: Collection[str], held: Holding, now:
     if service is None or service.preempt_mode is PreemptMode.NONE:
         return False
     return service.preempt_exempt_time == 0 or (held.started_at is not None and now >= _exempt_until(held, service))
+
+
+def _may_stop(held: Holding, now: float) -> bool:
+    """True when a job that waits for another one can be stopped for it."""
+    return held.preemptible and held.suspendable and not held.leaving and not held.suspended and held.ends_by > now + PATIENCE
 
 
 def _exempt_until(held: Holding, service: QoS) -> float:
@@ -90,14 +98,17 @@ class Choice:
         *,
         stops: bool,
         urgency: Callable[[Holding], float] | None = None,
+        rooms: Sequence[NodeCapacity] | None = None,
     ) -> None:
-        """`urgency` says which of several is preempted last; without it the priority of their classes does."""
+        """`urgency` says which of several is preempted last; without it the priority of their classes does. `rooms`: of the
+        picture, if they are known."""
         self._wanted = job.resources
         self._now = now
         self._stops = stops
         priority = {name: service.priority for name, service in picture.qos.items()}
         self._urgency = urgency or (lambda held: priority.get(held.qos, 0))
-        rooms = rooms_of(picture.nodes, picture.holding, picture.withheld, picture.moves)
+        if rooms is None:
+            rooms = rooms_of(picture.nodes, picture.holding, picture.withheld, picture.moves)
         self._rooms = [room for room in rooms if room.could_hold(job.resources) and may_run(picture, job, room.name, now)]
         self._there: dict[str, list[Holding]] = {room.name: [] for room in self._rooms}
         for held in sorted(victims, key=lambda held: held.id):

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from math import ceil, inf
 
 from carrel.core.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.core.domain.qos import PreemptMode, QoS
 from carrel.core.policy.limits import LimitsByOwner
-from carrel.core.policy.order import order_of
+from carrel.core.policy.node_capacity import NodeCapacity
+from carrel.core.policy.order import Order, order_of
 from carrel.core.policy.preempt import PATIENCE, Choice
 
 #: What a job has had when it comes to the next level: GPU-seconds for each second of `rotate`.
@@ -27,6 +28,8 @@ LATE = tuple(days * 86400.0 for days in (0, 7, 14, 28))
 BEHIND = 7 * 86400.0
 #: A job whose GPU state has to move for it runs for so many times what the two moves take.
 WORTH_MOVING = 4
+#: Bytes of memory that placement looks for where a job has kept its own.
+NEXT_TO_NONE = 1024**2
 #: Seconds by which floating point may come too early to a level.
 _ROUNDING = 1e-3
 
@@ -61,14 +64,40 @@ def late_by(ran: float, gpus: int, rotate: float) -> float:
     return LATE[level(ran, gpus, rotate)]
 
 
-def take_turns(picture: Snapshot, promised: Sequence[Waiting], turns: Sequence[Turn], now: float) -> tuple[Preempt, ...]:
+def kept_id(job_id: int) -> int:
+    """Return the number, of no job, under which placement knows what a job keeps while it waits for its next turn."""
+    return -1 - job_id
+
+
+def after_running(job: Waiting, seconds: float, rotate: float, now: float) -> Waiting:
+    """Return a job that waited like this as it is in line when it is stopped now, after so many seconds of running."""
+    gpus = job.resources.total_gpus
+    before = late_by(job.ran, gpus, rotate) if job.level else 0.0
+    ran = job.ran + seconds
+    left = replace(job.resources, time=max(1, ceil(job.resources.time - seconds)), memory=NEXT_TO_NONE)
+    late = job.late_by - before + late_by(ran, gpus, rotate)
+    return replace(
+        job, resources=left, late_by=late, level=level(ran, gpus, rotate), ran=ran, stopped_at=now, not_before=0.0, expected=None
+    )
+
+
+def take_turns(
+    picture: Snapshot,
+    promised: Sequence[Waiting],
+    turns: Sequence[Turn],
+    now: float,
+    order: Order | None = None,
+    rooms: Sequence[NodeCapacity] | None = None,
+) -> tuple[Preempt, ...]:
     """Return who is stopped now (Unix seconds) so that the first whose turn it is has a place; nobody where it is nobody's.
 
     `promised` are those who have been promised a place, first in line first; of a partition only its first is looked at. Who is
     stopped is of the same class, has run for its `rotate` since it last began, and stands behind in line: by any time where it
-    has had a level more, and by `BEHIND` where it has had no more than that.
+    has had a level more, and by `BEHIND` where it has had no more than that. The weights of the picture make the order, where
+    none is given; `rooms` is what its nodes have free, if that is known.
     """
-    order, heads = order_of(picture, picture.standing), set[str]()
+    heads = set[str]()
+    order = order or order_of(picture, picture.standing)
     for job in promised:
         service = picture.qos.get(job.qos)
         if not job.devices:
@@ -86,7 +115,7 @@ def take_turns(picture: Snapshot, promised: Sequence[Waiting], turns: Sequence[T
             place = order.place(turn.again)
             if place > mine + BEHIND or (place > mine and turn.again.level > job.level):
                 behind[held.id] = place
-        chosen = _who_stops(picture, job, [turn.held for turn in turns if turn.held.id in behind], behind, now)
+        chosen = _who_stops(picture, job, [turn.held for turn in turns if turn.held.id in behind], behind, now, rooms)
         if chosen:
             return tuple(Preempt(job_id=one, mode=PreemptMode.SUSPEND, by=job.id, qos=job.qos) for one in chosen)
     return ()
@@ -110,7 +139,12 @@ def whose_turn_is_over(qos: Mapping[str, QoS], turns: Iterable[Turn], now: float
 
 
 def _who_stops(
-    picture: Snapshot, job: Waiting, victims: Sequence[Holding], behind: Mapping[int, float], now: float
+    picture: Snapshot,
+    job: Waiting,
+    victims: Sequence[Holding],
+    behind: Mapping[int, float],
+    now: float,
+    rooms: Sequence[NodeCapacity] | None,
 ) -> Sequence[int]:
     """The fewest that make room for `job`, and of those the ones furthest `behind`."""
     limits = LimitsByOwner(picture.qos, picture.holding, now).of(job) if victims else None
@@ -118,7 +152,7 @@ def _who_stops(
         return ()
     if job.devices:
         return _who_has_its_devices(picture, job, victims)
-    found = Choice(picture, job, victims, now, stops=True, urgency=lambda held: -behind[held.id]).cheapest()
+    found = Choice(picture, job, victims, now, stops=True, urgency=lambda held: -behind[held.id], rooms=rooms).cheapest()
     return sorted(held.id for held in found or ())
 
 

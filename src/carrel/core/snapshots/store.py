@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from carrel.core.domain.errors import Invalid, NotFound, StorageFull, TooLarge
-from carrel.core.snapshots.archive import CHUNK, MAX_MEMBERS, check_digest, scan
+from carrel.core.snapshots.archive import CHUNK, MAX_MEMBERS, Entry, check_digest, scan
 from carrel.core.snapshots.contents import SnapshotFiles
 from carrel.core.snapshots.extraction import FULL, extract, write_all
 from carrel.core.snapshots.packing import LIMIT_BYTES
@@ -86,6 +87,15 @@ class SnapshotStore:
     def files(self, digest: str, directory: str = ".") -> SnapshotFiles:
         """Return the files below `directory` of the snapshot, to be read in place; raise `NotFound` when it is not here."""
         return SnapshotFiles.open(self._existing(digest), directory)
+
+    def open(self, digest: str) -> BinaryIO:
+        """Return the archive itself, to be read; raise `NotFound` when it is not here."""
+        return self._existing(digest).open("rb")
+
+    def entries(self, digest: str) -> Sequence[Entry]:
+        """Return what the snapshot holds, each file with its digest; raise `NotFound` when it is not here."""
+        with self._existing(digest).open("rb") as source:
+            return [member.entry for member in scan(source, hashes=True, most=self._files).values()]
 
     def remove(self, digest: str) -> None:
         """Delete the snapshot; nothing happens when it is not here."""

@@ -105,12 +105,19 @@ def _strange_paths(launch: Mapping[str, Any], said: Mapping[str, Any], attempt: 
     # A node without a broker has no library either. What is closed to the lab's own runner, a user's runner cannot read anyway.
     others: dict[str, object] = {"broker": "", "residency": ""}
     if attempt is not None:
-        others |= {name: str(attempt.parents[2] / name) for name in ("environments", "snapshots", "blobs")}
-        others |= {"closed": [], "files": ""}
+        others |= {name: str(attempt.parents[2] / name) for name in ("environments", "snapshots", "blobs", "inputs")}
+        others |= {"closed": [], "files": "", "bodies": ""}
+        others |= {"client": _own_client(str(paths.get("client", "")), attempt.parents[2] / "client")}
     names = {*paths, *signed} - {"doorbell", "bell"}  # where news are sent, which decide nothing
     return sorted(
         f"paths.{name}" for name in names if paths.get(name) not in (signed.get(name), others.get(name, signed.get(name)))
     )
+
+
+def _own_client(client: str, place: Path) -> str:
+    """The copy of the client in a user's directory that a launch names, whichever of those in `place`; "": none there."""
+    name = client.removeprefix(f"{place}/")
+    return client if name.isalnum() and client == str(place / name) else ""
 
 
 def opening_of(nonce: str, user: str, lab: str) -> bytes:

@@ -4,9 +4,10 @@ from carrel.core.submission.engine_options import engine_options, read_engine_op
 from carrel.core.submission.option import Kind, Option, option, options_of
 from carrel.core.submission.resource_options import ResourceOptions
 from carrel.core.submission.slurm_options import SlurmOptions
+from carrel.core.submission.sweep_options import SweepOptions
 from carrel.core.submission.task_options import TaskArguments, TaskOptions
 
 __all__ = [
-    "Kind", "Option", "ResourceOptions", "SlurmOptions", "TaskArguments", "TaskOptions", "engine_options", "option", "options_of",
-    "read_engine_options",
+    "Kind", "Option", "ResourceOptions", "SlurmOptions", "SweepOptions", "TaskArguments", "TaskOptions", "engine_options",
+    "option", "options_of", "read_engine_options",
 ]  # fmt: skip

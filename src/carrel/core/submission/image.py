@@ -31,3 +31,24 @@ def read_image(text: str, source: str = "") -> EnvironmentRecipe:
             "docker-archive:FILE for a file of the task's code.",
         )
     return EnvironmentRecipe(kind=EnvironmentKind.IMAGE, source=source or "the image", requirements=(name,), local=archive)
+
+
+def read_session_image(text: str, *, beside: str = "") -> EnvironmentRecipe:
+    """Return what the kernels of a session run in; "" is none. `beside`: the environment that it names, too.
+
+    Raises `Invalid` as `read_image`, and for what a session cannot have.
+    """
+    if not text:
+        return EnvironmentRecipe()
+    if beside:
+        raise Invalid(
+            f'The session has the environment "{beside[:200]}" and the image "{text[:200]}".',
+            remedy="Name one of them: an image brings its own Python.",
+        )
+    image = read_image(text)
+    if image.local:
+        raise Invalid(
+            f'The image "{text[:200]}" is a file of a task\'s code, which a session does not have.',
+            remedy="Push it to a registry, and name it as that has it.",
+        )
+    return image

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: How often a task goes on that says only that it does.
 REQUEUES = 20
+#: The order of samples that is recorded.
+RECORD = "record"
 #: The most that `retries` and `requeue` can be.
 MOST_TIMES = 100
 #: The longest name of a job, an account, an experiment.
@@ -82,6 +84,14 @@ def _date(_name: str, text: str) -> str:
     from carrel.core.submission.dates import read_as_of
 
     read_as_of(text)
+    return text
+
+
+def _order(_name: str, text: str) -> str:
+    if text != RECORD and not (text.isascii() and text.isdigit() and len(text) < 19 and int(text)):
+        raise Invalid(
+            f'There is no order of samples "{text[:40]}".', remedy=f'Say "{RECORD}", or the number of a job that recorded it.'
+        )
     return text
 
 
@@ -150,6 +160,8 @@ def _variables(_name: str, given: Mapping[str, str]) -> dict[str, str]:
 
 COUNT = number(least=1)
 TIMES = number(most=MOST_TIMES)
+#: What NumPy takes as a seed.
+SEED = number(most=2**32 - 1)
 GOES_ON = number(most=MOST_TIMES, truth=REQUEUES)
 GPUS = number()
 SIZE = Kind(plain=str, read=_measure(parse_size), metavar="SIZE")
@@ -162,6 +174,7 @@ TRUTH = Kind(plain=bool, read=_as_it_is)
 ARRAY = Kind(plain=str, read=_array, metavar="INDICES")
 DEPENDENCY = Kind(plain=str, read=_dependency, metavar="CONDITIONS")
 DATE = Kind(plain=str, read=_date, metavar="DATE")
+ORDER = Kind(plain=str, read=_order, metavar="ORDER")
 NETWORK = Kind(plain=str, read=_network, metavar="WHICH", choices=tuple(str(one) for one in Network))
 IMAGE = Kind(plain=str, read=_image, metavar="IMAGE")
 LAUNCHER = Kind(plain=str, read=_launcher, metavar="LAUNCHER", choices=tuple(str(one) for one in Launcher))

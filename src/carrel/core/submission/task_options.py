@@ -94,6 +94,27 @@ class TaskOptions:
         in_files=False,
         help="Who may read its log, outputs and record: owner, or account (the members of its account).",
     )
+    cache: bool | None = option(
+        kind=kinds.TRUTH,
+        flags=("--cache",),
+        in_config="cache",
+        help="Take the result of an earlier job with the same code, parameters, environment and inputs.",
+    )
+    deterministic: bool | None = option(
+        kind=kinds.TRUTH,
+        flags=("--deterministic",),
+        in_config="deterministic",
+        help="Seed what is random, and have libraries use what gives the same result each time.",
+    )
+    deterministic_seed: int | None = option(
+        kind=kinds.SEED, flags=("--deterministic-seed",), help="The seed of --deterministic.  [0]"
+    )
+    order: str | None = option(
+        kind=kinds.ORDER,
+        flags=("--order",),
+        in_config="order",
+        help='Order of samples: "record" keeps it, the number of a job repeats that of the job.',
+    )
     experiment: str | None = option(kind=kinds.NAME, flags=("--experiment",), help="Experiment in the tracking server.")
     variables: Mapping[str, str] = option(
         default_factory=dict,
@@ -149,6 +170,10 @@ class TaskArguments(TypedDict, total=False):
     array: str | None
     preemptible: bool | None
     visible: Literal["owner", "account"] | None
+    cache: bool | None
+    deterministic: bool | None
+    deterministic_seed: int | None
+    order: str | None
     experiment: str | None
     variables: Mapping[str, str] | None
     secrets: Sequence[str] | None

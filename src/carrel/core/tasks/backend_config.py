@@ -6,6 +6,7 @@ MLflow 3.17 for the keys that it adds itself. What is not understood is refused,
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ _OPTIONS = {name: option for name, option in options_of(TaskOptions).items() if 
 SLURM_KEYS = (
     *(option.in_config for option in _OPTIONS.values()),
     "mem", "time", "gres", "gpus", "gpus_per_node", "cpus_per_task", "nodes", "ntasks", "ntasks_per_node",
-    "environment", "exports", "detach", *(one.in_config for one in options_of(SlurmOptions).values() if one.in_config),
+    "environment", "exports", "detach", "nested", *(one.in_config for one in options_of(SlurmOptions).values() if one.in_config),
     "signal", "output", "error", "sbatch_script_file",
 )  # fmt: skip
 #: Keys that MLflow adds itself.
@@ -31,6 +32,8 @@ MLFLOW_KEYS = (
     "PROJECT_ENV_MANAGER", "ENV_MANAGER", "SYNCHRONOUS", "DOCKER_ARGS", "STORAGE_DIR", "build_image", "BUILD_IMAGE",
     "docker_auth", "DOCKER_AUTH",
 )  # fmt: skip
+#: Variable of a task whose own `mlflow.run` goes to the lab: the backend config of those runs.
+NESTED = "CARREL_MLFLOW_NESTED"
 _GRES = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?(?::(?P<count>\d{1,6}))?")
 _SIGNAL = re.compile(r"(?:[BR]*:)?(?:SIG)?(?P<name>[A-Z0-9]+)(?:@(?P<seconds>[0-9]{1,5}))?")
 #: Slurm's own, where `--signal` names no time (sbatch(1)).
@@ -82,7 +85,7 @@ def read_backend_config(config: Mapping[str, Any], *, environ: Mapping[str, str]
         **same,
         resources=_resources(slurm, nodes, tasks_per_node),
         tasks_per_node=tasks_per_node,
-        variables=_variables(slurm, environ),
+        variables={**_variables(slurm, environ), **_nested(slurm.get("nested"), environ)},
         slurm=_slurm_request(slurm),
         engines=_asked_of_engines(slurm, of_engines),
         warning=_signal(slurm["signal"]) if slurm.get("signal") is not None else None,
@@ -295,6 +298,27 @@ def _pair(item: str, key: str, environ: Mapping[str, str] | None) -> tuple[str, 
     if environ is None or name not in environ:
         raise Invalid(f'Backend config: {key} names "{name}", which has no value here.', remedy=f'Write "{name}=value".')
     return name, environ[name]
+
+
+def _nested(value: Any, environ: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the variable by which the task's own `mlflow.run` knows that it goes to the lab, and with which backend config."""
+    if value is None or value is False:
+        return {}
+    settings = {} if value is True else value
+    if not isinstance(settings, Mapping):
+        raise Invalid(
+            f"Backend config: nested is {value!r}.",
+            remedy='Write true, or the backend config of the nested runs: {"cache": true}.',
+        )
+    if "nested" in settings:
+        raise Invalid(
+            "Backend config: nested is inside of nested.", remedy="Leave it out there: it holds for their own runs, too."
+        )
+    try:
+        read_backend_config(settings, environ=environ)
+    except Invalid as error:
+        raise Invalid(f"Backend config: nested: {error.message}", remedy=error.remedy) from None
+    return {NESTED: json.dumps(settings, sort_keys=True)}
 
 
 def _mlflow(config: Mapping[str, Any]) -> str | None:

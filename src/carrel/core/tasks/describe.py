@@ -10,12 +10,12 @@ from pathlib import Path
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.suggest import nearest, suggest
 from carrel.core.domain.task import EnvironmentRecipe, InputSpec
-from carrel.core.submission import TaskOptions
+from carrel.core.submission import SweepOptions, TaskOptions
 from carrel.core.tasks.command import append, fill, script_command
 from carrel.core.tasks.environment import find_recipe
 from carrel.core.tasks.files import DirectoryFiles, ProjectFiles
 from carrel.core.tasks.mlproject import EntryPoint, Project, read_project
-from carrel.core.tasks.parameters import ParameterType, checked, is_uri, staged_path
+from carrel.core.tasks.parameters import Parameter, ParameterType, checked, is_uri, staged_path
 from carrel.core.tasks.section import DEFAULT_OUTPUTS, Section
 
 
@@ -48,14 +48,19 @@ def describe(
     arguments: Sequence[str] = (),
     script: str | None = None,
     strict: bool = False,
+    step: str | None = None,
+    jobs: Mapping[str, int] | None = None,
 ) -> TaskDescription:
     """Return the description of the task in `directory`, or of one `script` in it.
 
     `parameters` are values by name (MLflow's ``-P``); one that is not declared becomes ``--name value`` behind the command.
     One that is nearly the name of a declared one is noted; with `strict` one that is not declared is an error.
+    `step` names one of the project's steps, whose inputs are of the `jobs` of other steps; a value is taken where it declares it.
     `arguments` follow as they are. Raises `Invalid` with file, line, key and the nearest valid key for anything that is wrong.
     """
     files = DirectoryFiles.open(directory) if isinstance(directory, Path) else directory
+    if step is not None:
+        return _describe_step(files, step, dict(parameters or {}), dict(jobs or {}))
     given = dict(parameters or {})
     if script is not None and entry_point not in ("main", script):
         raise Invalid(f'Both a script ("{script}") and an entry point ("{entry_point}") are named.', remedy="Name one of them.")
@@ -84,6 +89,43 @@ def describe(
         options=_options(project),
         notes=notes,
     )
+
+
+def _describe_step(files: ProjectFiles, name: str, given: Mapping[str, str], jobs: Mapping[str, int]) -> TaskDescription:
+    project = read_project(files)
+    step = project.steps.get(name) if project is not None else None
+    if project is None or step is None:
+        raise Invalid(f'There is no step "{name}".', remedy=suggest(name, project.steps if project else (), what="Steps"))
+    missing = [other for other in step.after if other not in jobs]
+    if missing:
+        raise Invalid(f'The step "{name}" needs the job of {", ".join(missing)}.', remedy="`carrel run` submits all steps.")
+    if step.command is None:
+        entry_point = project.entry_points[step.entry_point]
+    else:
+        entry_point = EntryPoint(command=step.command, parameters={key: Parameter(name=key) for key in step.parameters})
+    declared = {key: value for key, value in given.items() if key in entry_point.parameters}
+    inputs = (*project.section.inputs, *step.inputs_from(jobs))
+    section = replace(project.section, inputs=inputs)
+    values = _check_given({**step.parameters, **declared}, ())
+    _undeclared(name, entry_point, values, strict=True)
+    command, values, staged = _from_entry_point(files, section, name, entry_point, values, ())
+    return TaskDescription(
+        name=f"{_name(files, project, None)}.{name}",
+        entry_point=step.entry_point or name,
+        command=command,
+        parameters=values,
+        path_parameters=staged,
+        environment=find_recipe(files, project, None),
+        inputs=inputs,
+        outputs=section.outputs,
+        options=step.options.over(_options(project)),
+    )
+
+
+def describe_sweep(files: ProjectFiles) -> SweepOptions:
+    """Return what the project file says of sweeps; nothing where there is none. Raises `Invalid` as `describe` does."""
+    project = read_project(files)
+    return SweepOptions() if project is None else project.section.sweep
 
 
 def _options(project: Project | None) -> TaskOptions:

@@ -17,6 +17,7 @@ from carrel.core.tasks.document import Value, read_yaml
 from carrel.core.tasks.files import ProjectFiles, read_text
 from carrel.core.tasks.parameters import Parameter, read_parameter
 from carrel.core.tasks.section import Section, read_section, read_value
+from carrel.core.tasks.steps import Step, read_steps
 
 #: Keys at the top of the file, and of an entry point. `docs/tasks.md` describes each one.
 PROJECT_KEYS = ("name", "python_env", "conda_env", "docker_env", "entry_points", "carrel")
@@ -51,6 +52,8 @@ class Project:
     variables: Mapping[str, str] = field(default_factory=dict)
     entry_points: Mapping[str, EntryPoint] = field(default_factory=dict)
     section: Section = field(default_factory=Section)
+    #: By name, each after those that it needs.
+    steps: Mapping[str, Step] = field(default_factory=dict)
 
 
 def find_project(files: ProjectFiles) -> str | None:
@@ -76,20 +79,38 @@ def read_project(files: ProjectFiles) -> Project | None:
         raise said[environments[0]].wrong(
             f"{environments[0]} and the image of the carrel section are both there.", "Keep one of them."
         )
+    entry_points = {
+        name: _entry_point(name, value)
+        for name, value in (said["entry_points"].mapping() if "entry_points" in said else {}).items()
+    }
     image, variables = _docker_env(said["docker_env"]) if "docker_env" in said else (section.options.image, {})
     return Project(
         file=file,
         name=said["name"].text() if "name" in said else None,
         python_env=_file(files, said["python_env"]) if "python_env" in said else None,
         conda_env=_file(files, said["conda_env"]) if "conda_env" in said else None,
-        entry_points={
-            name: _entry_point(name, value)
-            for name, value in (said["entry_points"].mapping() if "entry_points" in said else {}).items()
-        },
+        entry_points=entry_points,
         image=image,
         variables=variables,
         section=section,
+        steps=_steps(said["carrel"], entry_points) if "carrel" in said else {},
     )
+
+
+def _steps(section: Value, entry_points: Mapping[str, EntryPoint]) -> dict[str, Step]:
+    said = section.mapping()
+    if "steps" not in said:
+        return {}
+    if "main" in entry_points:
+        raise said["steps"].wrong(
+            'steps and an entry point "main" are both there, and it is not clear what is to run.',
+            "Call the entry point otherwise.",
+        )
+    steps = read_steps(said["steps"], {name: tuple(one.parameters) for name, one in entry_points.items()})
+    for step in steps.values():
+        if step.command is not None:
+            placeholders(step.command, step.parameters)
+    return steps
 
 
 def _top(top: Value) -> dict[str, Value]:

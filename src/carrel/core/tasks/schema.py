@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from carrel.core.domain.slurm import ENGINE
-from carrel.core.submission import Kind, Option, ResourceOptions, SlurmOptions, engine_options, options_of
+from carrel.core.submission import Kind, Option, ResourceOptions, SlurmOptions, SweepOptions, engine_options, options_of
 from carrel.core.tasks.mlproject import DOCKER_KEYS, ENTRY_POINT_KEYS, PROJECT_KEYS
 from carrel.core.tasks.parameters import SPELLINGS, ParameterType
 from carrel.core.tasks.section import INPUT_KEYS, OPTIONS
+from carrel.core.tasks.steps import STEP_KEYS, STEP_OPTIONS
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXTS = {"type": "array", "items": _TEXT}
@@ -59,9 +60,33 @@ def _section() -> dict[str, Any]:
             "anyOf": [{"type": "array", "items": one_input}, {"type": "object", "additionalProperties": one_input}],
             "description": "What is brought before it starts: where it appears, and where it comes from.",
         },
+        "steps": {
+            "type": ["object", "null"],
+            "additionalProperties": _object(_step(), "One step of the pipeline."),
+            "description": "Tasks that need what others of them made.",
+        },
         "outputs": _TEXTS | {"description": "Patterns of files that are kept."},
+        "sweep": _object(_options(options_of(SweepOptions)), "What `carrel sweep` does, where its command line does not say."),
         **_options(OPTIONS),
     }
+
+
+def _step() -> dict[str, Any]:
+    one_input = {"type": ["object", "string"], "properties": dict.fromkeys(INPUT_KEYS, _TEXT)}
+    found: dict[str, Any] = {
+        "entry_point": _TEXT | {"description": "What it runs; without it, the entry point of its own name."},
+        "command": {"type": "string", "description": "The command line, in the place of an entry point."},
+        "parameters": {"type": ["object", "null"], "additionalProperties": _TEXT, "description": "Values of parameters."},
+        "inputs": {
+            "anyOf": [{"type": "array", "items": one_input}, {"type": "object", "additionalProperties": one_input}],
+            "description": "What is brought before it starts; STEP/outputs/x is what another step made.",
+        },
+        "resources": _object(_options(options_of(ResourceOptions)), "What it has on each of its nodes."),
+        **_options(STEP_OPTIONS),
+        "after": _TEXTS | {"description": "Steps that have to end well before it."},
+    }
+    assert tuple(found) == STEP_KEYS
+    return found
 
 
 def _options(options: Mapping[str, Option]) -> dict[str, Any]:

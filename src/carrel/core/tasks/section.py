@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.slurm import ENGINE, SlurmRequest
 from carrel.core.domain.task import InputSpec
-from carrel.core.submission import Kind, Option, ResourceOptions, SlurmOptions, TaskOptions, engine_options, options_of
+from carrel.core.submission import (
+    Kind,
+    Option,
+    ResourceOptions,
+    SlurmOptions,
+    SweepOptions,
+    TaskOptions,
+    engine_options,
+    options_of,
+)
 from carrel.core.tasks.document import Value
 from carrel.core.tasks.parameters import is_uri, refuse_credentials
 from carrel.core.tasks.shape import SAME_GPUS
@@ -19,10 +28,11 @@ from carrel.core.tasks.shape import SAME_GPUS
 #: Options that may stand in the section, and among its resources. `docs/tasks.md` describes each one.
 OPTIONS = {name: option for name, option in options_of(TaskOptions).items() if option.in_files}
 _RESOURCES = options_of(ResourceOptions)
-SECTION_KEYS = ("resources", "slurm", "inputs", "outputs", *OPTIONS)
+SECTION_KEYS = ("resources", "slurm", "inputs", "outputs", "steps", "sweep", *OPTIONS)
 RESOURCE_KEYS = tuple(key for name, option in _RESOURCES.items() for key in (name, option.synonym) if key)
 INPUT_KEYS = ("path", "uri", "digest")
 SLURM_TABLE_KEYS = tuple(options_of(SlurmOptions))
+SWEEP_KEYS = tuple(options_of(SweepOptions))
 DEFAULT_OUTPUTS = ("outputs/**",)
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -35,6 +45,8 @@ class Section:
     options: TaskOptions = field(default_factory=TaskOptions)
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[str, ...] = DEFAULT_OUTPUTS
+    #: For `carrel sweep`; a task that is run alone has nothing to do with it.
+    sweep: SweepOptions = field(default_factory=SweepOptions)
 
 
 def read_section(value: Value) -> Section:
@@ -42,15 +54,16 @@ def read_section(value: Value) -> Section:
     said = value.mapping(tuple(dict.fromkeys((*SECTION_KEYS, *engine_options()))))
     options = {name: read_value(option.kind, said[name]) for name, option in OPTIONS.items() if name in said}
     if "resources" in said:
-        options["resources"] = _resources(said["resources"])
+        options["resources"] = read_resources(said["resources"])
     if "slurm" in said:
         options["slurm"] = _slurm(said["slurm"])
     others = {name: declared for name, declared in engine_options().items() if name in said and name != ENGINE}
     options["engines"] = {name: _declared(said[name], declared) for name, declared in others.items()}
     return Section(
         options=TaskOptions(**options),
-        inputs=_inputs(said["inputs"]) if "inputs" in said else (),
+        inputs=read_inputs(said["inputs"]) if "inputs" in said else (),
         outputs=tuple(_glob(item) for item in said["outputs"].items()) if "outputs" in said else DEFAULT_OUTPUTS,
+        sweep=SweepOptions(**_declared(said["sweep"], options_of(SweepOptions))) if "sweep" in said else SweepOptions(),
     )
 
 
@@ -82,7 +95,8 @@ def _at(value: Value, kind: Kind, plain: Any) -> Any:
         raise value.wrong(error.message, error.remedy) from None
 
 
-def _resources(value: Value) -> ResourceOptions:
+def read_resources(value: Value) -> ResourceOptions:
+    """Read what a task has on each of its nodes."""
     said = value.mapping(RESOURCE_KEYS)
     found: dict[str, Any] = {}
     for name, option in _RESOURCES.items():
@@ -106,17 +120,18 @@ def _declared(value: Value, options: Mapping[str, Option]) -> dict[str, Any]:
     return {name: read_value(option.kind, said[name]) for name, option in options.items() if name in said}
 
 
-def _inputs(value: Value) -> tuple[InputSpec, ...]:
+def read_inputs(value: Value, steps: Collection[str] = ()) -> tuple[InputSpec, ...]:
+    """Read what is brought; an address may begin with the name of one of the `steps`, too."""
     found: list[InputSpec] = []
     if value.is_mapping:
         for path, item in value.mapping().items():
-            found.append(_input(item, path, item.mapping(("uri", "digest")) if item.is_mapping else {"uri": item}))
+            found.append(_input(item, path, item.mapping(("uri", "digest")) if item.is_mapping else {"uri": item}, steps))
     else:
         for item in value.items():
             said = item.mapping(INPUT_KEYS)
             if "path" not in said:
                 raise item.wrong("an input has no path.", "Say where it shall appear: path: data/train.csv")
-            found.append(_input(item, said["path"].text(), said))
+            found.append(_input(item, said["path"].text(), said, steps))
     for one in found:
         for other in found:
             if one is not other and (one.path == other.path or one.path.startswith(other.path + "/")):
@@ -126,11 +141,11 @@ def _inputs(value: Value) -> tuple[InputSpec, ...]:
     return tuple(found)
 
 
-def _input(value: Value, path: str, said: Mapping[str, Value]) -> InputSpec:
+def _input(value: Value, path: str, said: Mapping[str, Value], steps: Collection[str]) -> InputSpec:
     if "uri" not in said:
         raise value.wrong(f'the input "{path}" has no uri.', "Say where it comes from: uri: https://host/train.csv")
     uri = said["uri"].text()
-    if not is_uri(uri):
+    if not is_uri(uri) and uri.partition("/")[0] not in steps:
         raise said["uri"].wrong(
             f'"{uri}" is not a URI.', "Start it with file:, https:, s3: … (files of the project need not be named)."
         )

@@ -19,6 +19,7 @@ from carrel.core.domain.ports import Attempt, Clock
 from carrel.core.domain.serial import to_plain
 from carrel.core.spool import Spool
 from carrel.core.spool.disk import full_at, is_full
+from carrel.engines.delivery import Receiver, deliver_now
 from carrel.engines.deputy.collecting import Collections
 from carrel.engines.deputy.conversation import Conversation, last_words
 from carrel.engines.deputy.followed import Followed, FollowedAttempts, is_refusal
@@ -104,11 +105,11 @@ class DeputyEngine:
             hold=hold,
             signer=signer,
         )
-        self._receivers: list[Callable[[Sequence[Observation]], None]] = []
+        self._receivers: list[Receiver] = []
         self._followed = FollowedAttempts(user, spool)
         self._changed = threading.Condition()  # its lock may be taken again by who has it
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed = threading.Event()
 
     # --- the port: called from any thread -------------------------------------------------------------------------------------
 
@@ -204,9 +205,9 @@ class DeputyEngine:
     def close(self) -> None:
         """Send the deputy away. Jobs go on."""
         with self._changed:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
+            self._closed.set()
             self._outgoing.wake()
             self._changed.notify_all()
         if self._thread is not None:
@@ -232,7 +233,7 @@ class DeputyEngine:
         """See to it that somebody looks after what is followed."""
         self._changed.notify_all()  # should it wait for another deputy, it has one more to tell
         wanted = self._followed or self._collections
-        if wanted and self._receivers and not self._closed and self._thread is None:
+        if wanted and self._receivers and not self._closed.is_set() and self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"carrel-deputy-{self._user}", daemon=True)
             self._thread.start()
 
@@ -240,7 +241,7 @@ class DeputyEngine:
 
     def _run(self) -> None:
         failures = refusals = 0
-        while not self._closed:
+        while not self._closed.is_set():
             began = self._monotonic()
             try:
                 with open(self._log, "wb") as log:
@@ -253,9 +254,9 @@ class DeputyEngine:
             with self._changed:
                 self._outgoing.ready = False
                 self._mirror.close()
-                words = "The lab stops." if self._closed else last_words(self._log, self._user) or why
+                words = "The lab stops." if self._closed.is_set() else last_words(self._log, self._user) or why
                 self._collections.fail(Unavailable(f"The deputy of {self._user} is gone: {words}", remedy="Try again."))
-                if self._closed or not self._followed:
+                if self._closed.is_set() or not self._followed:
                     self._thread = None
                     return
             if not sent_away:
@@ -270,7 +271,7 @@ class DeputyEngine:
     def _wait(self, why: str, seconds: float, *, refused: bool) -> None:
         """Let time pass before another deputy, and tell who waits. Where it is `refused`, what none has heard of fails."""
         until = self._monotonic() + seconds
-        while not self._closed and (left := until - self._monotonic()) > 0:
+        while not self._closed.is_set() and (left := until - self._monotonic()) > 0:
             with self._changed:
                 ended = self._followed.end_unheard(why if refused else "", self._clock())
             self._deliver(ended)
@@ -280,7 +281,11 @@ class DeputyEngine:
             with self._changed:
                 if not self._followed:
                     return
-                if not self._closed and not self._followed.unheard() and all(one.said for one in self._followed.values()):
+                if (
+                    not self._closed.is_set()
+                    and not self._followed.unheard()
+                    and all(one.said for one in self._followed.values())
+                ):
                     self._changed.wait(left)
 
     def _converse(self, log: Any) -> bool:
@@ -293,7 +298,7 @@ class DeputyEngine:
                 now = self._monotonic()
                 if self._followed or self._collections:
                     idle_since = now
-                if self._closed or (now - idle_since > _IDLE and not pending and not self._outgoing):
+                if self._closed.is_set() or (now - idle_since > _IDLE and not pending and not self._outgoing):
                     self._outgoing.ready = False
                     return True
                 if not self._outgoing.ready and now - began > _HELLO:
@@ -376,24 +381,14 @@ class DeputyEngine:
 
     def _insist(self, write: Callable[[], None]) -> None:
         """Write to the lab's disk, and wait while it is full: nothing is lost."""
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 write()
             except OSError as error:
                 _log.error("What the deputy of %s says cannot be kept: %s. It is tried again.", self._user, error)
-                threading.Event().wait(1.0)
+                self._closed.wait(1.0)
             else:
                 return
 
     def _deliver(self, observations: Sequence[Observation]) -> None:
-        if not observations:
-            return
-        for receiver in self._receivers:
-            while not self._closed:
-                try:
-                    receiver(observations)
-                except Exception:  # noqa: BLE001 - after any error of the receiver, its news must not be lost
-                    _log.exception("news were not taken and are delivered again")
-                    threading.Event().wait(0.5)
-                else:
-                    break
+        deliver_now(self._receivers, observations, closed=self._closed)

@@ -38,6 +38,7 @@ from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import LabsListing
+from carrel.engines.task_client import pack_client
 from carrel.node.runner.collecting import remove_work
 
 #: Seconds in which the lab has to answer a question for a listing.
@@ -103,6 +104,7 @@ class Service:
         #: Bytes of each attempt's log that the lab has.
         self._sent: dict[tuple[int, int], int] = {}
         self._code: dict[str, int] = {}
+        self._client = ""
         #: What was stored for each attempt, by digest.
         self._handed: dict[tuple[int, int], set[str]] = {}
         #: What the lab wants of the last offer.
@@ -257,6 +259,8 @@ class Service:
             snapshots=str(self._root / "snapshots"),
             blobs=str(self._root / "blobs"),
             broker=launch.paths.broker,
+            inputs=str(self._root / "inputs") if launch.paths.inputs else "",
+            client=self._packed_client() if launch.paths.client else "",
         )
         launch = replace(launch, paths=paths, task=self._at_home(launch.task))
         key = launch.job_id, launch.attempt
@@ -266,6 +270,16 @@ class Service:
             os.utime(self._root / "snapshots" / f"{launch.task.snapshot.removeprefix('sha256:')}.tar")
         attempt = Attempt(job_id=launch.job_id, number=launch.attempt, offset=int(head["offset"]))
         engine.adopt([(attempt, launch, str(head["token"]))])
+
+    def _packed_client(self) -> str:
+        """The client for tasks, in the user's own directory: the lab's home is closed to them. "": it cannot be written."""
+        if not self._client or not os.path.exists(self._client):  # noqa: PTH110
+            try:
+                self._client = str(pack_client(self._root / "client"))
+            except OSError as error:
+                print(f"carrel-deputy: jobs have no client: {error}", file=sys.stderr, flush=True)
+                return ""
+        return self._client
 
     def _at_home(self, task: TaskSpec) -> TaskSpec:
         """A session that would work on files in the lab's own hands works on the user's."""

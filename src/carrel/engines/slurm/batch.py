@@ -227,10 +227,11 @@ def note_allocation(directory: AttemptDirectory, launch: dict[str, Any], environ
     """Write into the launch file which node and which GPUs Slurm has given: it knows only now."""
     paths = launch["paths"]
     session = launch["task"].get("session") or {}
-    sharded = session.get("shards") or launch.get("shards")
+    borrows = session or launch["task"].get("borrows")
+    sharded = session.get("shards") or launch["task"].get("borrows") or launch.get("shards")
     shares = shared(environ) if sharded and answers(paths.get("broker", "")) else ()
-    # What the broker lends is seen by a cell that has it, and by no other. A task has it from start to end, but for pauses.
-    devices = () if shares and session else allocated(environ, launch["resources"].get("gpu_type") or "gpu")
+    # What the broker lends is seen by a cell or call that has it, by no other. A task has it from start to end, but for pauses.
+    devices = () if shares and borrows else allocated(environ, launch["resources"].get("gpu_type") or "gpu")
     launch |= {"node": environ.get("SLURMD_NODENAME") or launch["node"], "devices": to_plain(devices), "shares": list(shares)}
     library = paths.get("residency", "")
     lent = {"broker": paths["broker"], "residency": library if os.access(library, os.R_OK) else ""}

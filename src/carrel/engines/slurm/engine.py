@@ -48,7 +48,7 @@ _GRES = re.compile(r"gpu(?::(?P<type>[^:,()]+))?:(?P<number>\d{1,4})(?![\d.])")
 def options_for(launch: Launch) -> SlurmOptions:
     """Return what Slurm is asked for where a site says nothing else: the job's resources."""
     wanted = launch.resources
-    shards = launch.task.session.shards if launch.task.session is not None else launch.shards
+    shards = launch.task.session.shards if launch.task.session is not None else launch.task.borrows or launch.shards
     return SlurmOptions(
         time=wanted.time + MARGIN + (int(LONGEST_WAIT) if launch.shards else 0),
         memory=wanted.memory + _OVERHEAD,
@@ -257,6 +257,8 @@ class SlurmEngine:
             self._reconciler.ended()
         elif not followed.asked and not over:
             shutil.rmtree(directory.path, ignore_errors=True)  # Slurm never took it, so no runner comes for it
+        if attempt == 0 and not over:  # it started no command
+            shutil.rmtree(directory.path, ignore_errors=True)
         if over:
             shutil.rmtree(directory.checkpoint, ignore_errors=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +12,7 @@ from carrel.core.domain.launch import Ended, Journaled, Observation, Preparing
 from carrel.core.domain.ports import Clock
 from carrel.core.transport.reactor import Reactor
 from carrel.engines.attempts import Key
+from carrel.engines.delivery import Delivery, News, Receiver
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.followed import Followed, explained, is_doubtful
 
@@ -32,20 +33,17 @@ class Follower:
         self,
         *,
         doorbells: Sequence[Doorbells | NetworkDoorbells],
-        deliver: Callable[[Sequence[Observation]], None],
+        deliver: Receiver,
         monotonic: Clock,
         clock: Clock,
     ) -> None:
-        self._deliver = deliver
         self._monotonic = monotonic
         self._clock = clock
         self._lock = threading.Lock()
         self._followed: dict[Key, Followed] = {}
-        #: Attempts that may have news: a delivery is due while there are some.
-        self._dirty: set[Key] = set()
-        self._hold_until = 0.0
         self._closed = False
         self._reactor = Reactor(monotonic, on_error=_failed)
+        self._delivery = Delivery(self._reactor, news=self._news, receiver=deliver)
         for bell in doorbells:
             self._reactor.watch(bell, partial(self._rung, bell))
         self._thread = threading.Thread(target=self._reactor.run, name="carrel-slurm-follower", daemon=True)
@@ -82,7 +80,7 @@ class Follower:
 
     def look(self, followed: Followed) -> None:
         """Read its journal soon."""
-        self._reactor.post(partial(self._look, {followed.watched.key}))
+        self._reactor.post(partial(self._delivery.look, {followed.watched.key}))
 
     def say(self, followed: Followed, message: str) -> None:
         """Tell the owner something that is in no journal; once."""
@@ -108,47 +106,34 @@ class Follower:
 
     def _say(self, followed: Followed, message: str) -> None:
         followed.says = Preparing(message=message)
-        self._look({followed.watched.key})
+        self._delivery.look({followed.watched.key})
 
     def _gone(self, followed: Followed) -> None:
         followed.watched.dead = True
-        self._look({followed.watched.key})
+        self._delivery.look({followed.watched.key})
 
     def _rung(self, bell: Doorbells | NetworkDoorbells) -> None:
-        self._look(bell.rings())
+        self._delivery.look(bell.rings())
 
     def _poll(self) -> None:
         everybody = self.all()
         self._reactor.later(max(POLL, len(everybody) / _LOOKS), self._poll)
-        self._look({followed.watched.key for followed in everybody})
+        self._delivery.look({followed.watched.key for followed in everybody})
 
-    def _look(self, keys: Set[Key]) -> None:
-        if keys and not self._dirty:
-            self._reactor.later(self._hold_until - self._monotonic(), self._tell)
-        self._dirty |= keys
+    def _news(self, key: Key) -> News | None:
+        followed = self.find(key)
+        if followed is None or followed.watched.over:
+            return None
+        said = followed.says
+        news = self._observation(followed)
+        return None if news is None else News(news, partial(self._delivered, followed, said, news))
 
-    def _tell(self) -> None:
-        keys, self._dirty = self._dirty, set()
-        pairs = []
-        for key in keys:
-            followed = self.find(key)
-            if followed is not None and not followed.watched.over and (news := self._news(followed)):
-                pairs.append((followed, followed.says, news))
-        if not pairs:
-            return
-        try:
-            self._deliver([news for _, _, news in pairs])
-        except Exception:  # noqa: BLE001 - after any error of the receiver, its news must not be lost
-            _log.exception("news were not taken and are delivered again")
-            self._hold_until = self._monotonic() + 1.0
-            self._look(keys)
-            return
-        for followed, said, news in pairs:
-            followed.watched.delivered(news)
-            if followed.says is said:
-                followed.says = None
+    def _delivered(self, followed: Followed, said: Preparing | None, news: Observation) -> None:
+        followed.watched.delivered(news)
+        if followed.says is said:
+            followed.says = None
 
-    def _news(self, followed: Followed) -> Observation | None:
+    def _observation(self, followed: Followed) -> Observation | None:
         news = followed.watched.news()
         if news is not None:
             return self._with_reason(followed, news)  # the journal knows better than what waits to be said

@@ -12,14 +12,15 @@ from carrel.core.domain.units import format_duration
 
 #: Seconds for which an allocation of the cluster stays with its user after a short task, where nothing else is said.
 HOLD_TIME = 30
-#: What Slurm does not say is how much memory its GPUs have. What its nodes have is prepared there, by each job.
+#: What Slurm does not say is how much memory its GPUs have. Environments are built and inputs are fetched on its nodes, before
+#: the job, by a job of Slurm's without a GPU.
 CAPABILITIES = Capabilities(
     title="Slurm",
     chooses_nodes=True,
     kinds=frozenset({JobKind.TASK, JobKind.SESSION}),
     gpu_memory=False,
-    images=False,
     stage_in=False,
+    fetches=True,
 )
 
 

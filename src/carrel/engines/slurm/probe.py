@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         "lock_holds": _lock_holds(directory / LOCK),
         "lab": _reach(url, directory / AUTHORITY) if url else "",
         "broker": answers(broker),
+        "images": _images(),
     }
     draft = directory / f"{ANSWER}.{os.getpid()}"
     draft.write_text(json.dumps(found))
@@ -55,6 +56,20 @@ def _lock_holds(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def _images() -> list[str]:
+    """Return what keeps tasks with an image from running here, and what can be done about it; [] where they run."""
+    from carrel.node.environments.errors import EnvironmentFailed
+    from carrel.node.environments.image_tools import find_image_tool
+    from carrel.node.runner.image import check_node
+
+    try:
+        check_node()
+        find_image_tool(os.environ)
+    except EnvironmentFailed as error:
+        return [error.message, error.remedy]
+    return []
 
 
 def _reach(url: str, authority: Path) -> str:

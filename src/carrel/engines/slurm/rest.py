@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +35,9 @@ ASIDE = 60.0
 _FRESH = 600.0
 #: Seconds that a token holds, and after which the next one is asked for.
 _LIFESPAN, _RENEWED = 1800, 1200.0
+
+#: How often each is sent when the connection breaks. Nobody knows whether a submission was read, so that one is sent once.
+_TRIES = {"GET": 2, "DELETE": 2, "POST": 1}
 
 #: Where the node's daemon keeps slurm.conf when it has it from the controller.
 _FETCHED = "/run/slurm/conf/slurm.conf"
@@ -209,15 +213,7 @@ class SlurmRest:
 
     def _ask(self, method: str, path: str, read: Callable[[int, bytes], _Answer], *, body: bytes | None = None) -> _Answer:
         try:
-            status, answer = send(
-                self.address,
-                method,
-                f"/slurm/{API}/{path}",
-                body,
-                self._headers(),
-                timeout=self._timeout,
-                clock=self._monotonic,
-            )
+            status, answer = self._send(method, path, body)
         except CarrelError as error:
             self._put_aside(error)
             raise
@@ -231,6 +227,24 @@ class SlurmRest:
         except (Garbage, SlurmEmpty) as error:
             self._put_aside(error)
             raise
+
+    def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        """Return the status and what was answered. A connection that broke is made once more, where asking twice does no harm."""
+        for _ in range(_TRIES[method] - 1):
+            with suppress(SlurmDown):
+                return self._send_once(method, path, body)
+        return self._send_once(method, path, body)
+
+    def _send_once(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        return send(
+            self.address,
+            method,
+            f"/slurm/{API}/{path}",
+            body,
+            self._headers(),
+            timeout=self._timeout,
+            clock=self._monotonic,
+        )
 
     def _headers(self) -> Mapping[str, str]:
         """Return who we are; over a unix socket slurmrestd sees that by itself."""

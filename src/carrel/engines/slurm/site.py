@@ -32,7 +32,12 @@ def site_options(part: SlurmPartition, *, qos: str = "", account: str = "") -> S
 
 def options_in(part: SlurmPartition, launch: Launch) -> SlurmOptions:
     """Return what is asked of Slurm for one job of the partition."""
-    asked = (launch.task.slurm or SlurmRequest()).within(read_options(part.options))
+    asked = read_options(part.options)
+    wishes = launch.task.slurm or SlurmRequest()
+    if launch.build and wishes.constraint:  # an environment is for nodes of the kind on which the task will run
+        asked = SlurmRequest(constraint=wishes.constraint).within(asked)
+    elif not launch.before_place:  # what only fetches needs nothing of what the task wants
+        asked = wishes.within(asked)
     wanted = options_for(launch)
     return replace(
         _options(part, asked, qos=launch.qos, account=launch.account),

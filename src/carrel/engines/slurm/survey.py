@@ -351,6 +351,10 @@ class Survey:
             yield Finding(f"{name}: clock", "warn", message, remedy)
         else:
             yield Finding(f"{name}: clock", "ok", f"that of {node} agrees with this one")
+        if not answer["images"]:
+            yield Finding(f"{name}: images", "ok", f"tasks run in images on {node}")
+        else:
+            yield Finding(f"{name}: images", "ok", *answer["images"])
         if self._broker and name in self._interactive:
             yield self._lends(name, node, answers=answer["broker"])
         if not self._url:

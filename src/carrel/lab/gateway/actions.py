@@ -7,7 +7,7 @@ answers only to tokens that are good for everything.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from carrel.core.policy.access import Action
 from carrel.wire.v1 import API
@@ -17,6 +17,9 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/lab"): Action.LOOK,
     ("POST", "/lab/reload"): Action.RELOAD,
     ("GET", "/share"): Action.LOOK,
+    ("GET", "/report/use"): Action.SEE_USE,
+    ("GET", "/report/starts"): Action.SEE_USE,
+    ("GET", "/report/jobs"): Action.SEE_USE,
     ("GET", "/nodes"): Action.LOOK,
     ("POST", "/nodes/{name}/drain"): Action.DRAIN,
     ("POST", "/nodes/{name}/undrain"): Action.DRAIN,
@@ -45,6 +48,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("DELETE", "/tokens/current"): Action.SIGN_OUT,
     ("DELETE", "/tokens/{token_id}"): Action.MANAGE_TOKENS,
     ("HEAD", "/snapshots/{digest}"): Action.LOOK,
+    ("GET", "/snapshots/{digest}"): Action.LOOK,
     ("PUT", "/snapshots/{digest}"): Action.UPLOAD_CODE,
     ("POST", "/jobs"): Action.SUBMIT,
     ("GET", "/jobs"): Action.LOOK,
@@ -52,6 +56,18 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("POST", "/jobs/{job_id}/cancel"): Action.CANCEL_JOB,
     ("POST", "/jobs/{job_id}/rerun"): Action.REPEAT_JOB,
     ("GET", "/jobs/{job_id}/record"): Action.READ_JOB,
+    ("POST", "/jobs/{job_id}/verification"): Action.CHANGE_JOB,
+    ("GET", "/baselines"): Action.SEE_BASELINE,
+    ("POST", "/baselines"): Action.CHANGE_BASELINE,
+    ("GET", "/baselines/{baseline_id}"): Action.SEE_BASELINE,
+    ("DELETE", "/baselines/{baseline_id}"): Action.CHANGE_BASELINE,
+    ("POST", "/baselines/{baseline_id}/calibrations"): Action.CALIBRATE,
+    ("GET", "/baselines/{baseline_id}/calibrations/{job_id}"): Action.SEE_BASELINE,
+    ("GET", "/comparison"): Action.READ_JOB,
+    ("GET", "/comparison/results"): Action.READ_JOB,
+    ("POST", "/comparison/why"): Action.REPEAT_JOB,
+    ("POST", "/comparison/why/runs"): Action.REPEAT_JOB,
+    ("GET", "/jobs/{job_id}/metrics"): Action.READ_JOB,
     ("GET", "/jobs/{job_id}/run"): Action.SEE_JOB,
     ("GET", "/jobs/{job_id}/log"): Action.READ_JOB,
     ("GET", "/jobs/{job_id}/outputs"): Action.READ_JOB,
@@ -67,14 +83,24 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("POST", "/pools/{pool_id}/close"): Action.USE_POOL,
     ("PUT", "/pools/{pool_id}/functions/{digest}"): Action.USE_POOL,
     ("GET", "/pools/{pool_id}/functions/{digest}"): Action.USE_POOL,
+    ("POST", "/pools/{pool_id}/files"): Action.USE_POOL,
     ("POST", "/pools/{pool_id}/calls"): Action.USE_POOL,
     ("GET", "/pools/{pool_id}/calls"): Action.USE_POOL,
     ("GET", "/pools/{pool_id}/results"): Action.USE_POOL,
     ("POST", "/pools/{pool_id}/work"): Action.WORK,
     ("POST", "/pools/{pool_id}/output"): Action.WORK,
+    ("DELETE", "/cached-results"): Action.SUBMIT,
+    ("POST", "/pools/{pool_id}/interrupts"): Action.WORK,
     ("GET", "/calls/{call_id}"): Action.USE_POOL,
     ("POST", "/calls/{call_id}/cancel"): Action.USE_POOL,
+    ("POST", "/calls/{call_id}/interrupt"): Action.USE_POOL,
     ("GET", "/calls/{call_id}/result"): Action.USE_POOL,
+    ("GET", "/sweeps"): Action.LOOK,
+    ("POST", "/sweeps"): Action.SUBMIT,
+    ("GET", "/sweeps/{sweep_id}"): Action.SEE_SWEEP,
+    ("POST", "/sweeps/{sweep_id}/stop"): Action.CHANGE_SWEEP,
+    ("POST", "/sweeps/{sweep_id}/resume"): Action.CHANGE_SWEEP,
+    ("POST", "/sweeps/{sweep_id}/trials/{number}/values"): Action.REPORT,
     ("GET", "/events"): Action.LOOK,
     ("GET", "/sessions"): Action.LOOK,
     ("POST", "/sessions"): Action.START_SESSION,
@@ -98,25 +124,31 @@ _LONG = ("name", "path", "subject")
 def action_of(method: str, path: str) -> Action | None:
     """What a request is for, or None where nobody has said."""
     method = "GET" if method == "HEAD" and not path.startswith(f"{API}/snapshots/") else method
-    for pattern, action in _BY_METHOD.get(method, ()):
-        if pattern.fullmatch(path):
-            return action
-    return None
+    known = _BY_METHOD.get(method)
+    if known is None:
+        return None
+    pattern, actions = known
+    found = pattern.fullmatch(path)
+    return None if found is None or found.lastindex is None else actions[found.lastindex - 1]
 
 
-def _pattern(path: str) -> re.Pattern[str]:
+def _pattern(path: str) -> str:
     parts = re.split(r"{(\w+)}", path)
     # The last letters decide: `/environments/a/lock` is a lock, and nobody's environment is called that.
     written = [(".+" if part in _LONG else "[^/]+") if number % 2 else re.escape(part) for number, part in enumerate(parts)]
-    return re.compile(re.escape(API) + "".join(written))
+    return re.escape(API) + "".join(written)
 
 
-def _by_method() -> dict[str, list[tuple[re.Pattern[str], Action]]]:
-    found: dict[str, list[tuple[re.Pattern[str], Action]]] = {}
+def _by_method() -> dict[str, tuple[re.Pattern[str], Sequence[Action]]]:
+    """For each method a pattern with a group for each address, and what the groups are for."""
+    found: dict[str, list[tuple[str, Action]]] = {}
     # The longer ones first, then those without a name.
     for (method, path), action in sorted(ENDPOINTS.items(), key=lambda row: (-row[0][1].count("/"), "{" in row[0][1])):
         found.setdefault(method, []).append((_pattern(path), action))
-    return found
+    return {
+        method: (re.compile("|".join(f"({pattern})" for pattern, _ in rows)), [action for _, action in rows])
+        for method, rows in found.items()
+    }
 
 
 _BY_METHOD = _by_method()

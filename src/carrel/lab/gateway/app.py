@@ -17,38 +17,51 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
+from carrel.core.comparison import Metrics
+from carrel.core.control.baselines import Baselines, BaselineStore
 from carrel.core.control.lab import Lab
 from carrel.core.control.pool_loop import PoolLoop
 from carrel.core.control.pool_ports import CallStore
 from carrel.core.control.pools import Pools
 from carrel.core.control.sessions import Sessions
+from carrel.core.control.sweep_ports import Study, SweepStore
+from carrel.core.control.sweeps import Sweeps
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.storage import Room
 from carrel.core.snapshots import SnapshotStore
 from carrel.lab.audit import AuditLog
 from carrel.lab.gateway.auditing import Auditing
+from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.boundary import Boundary, storage_header
 from carrel.lab.gateway.call_bodies import CallBodies
+from carrel.lab.gateway.comparing import Comparing, no_metrics
 from carrel.lab.gateway.context import Gateway, Pages, TrackingStatus
+from carrel.lab.gateway.drift import Drifts
 from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
+from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Gate, Zone, Zones
 from carrel.lab.gateway.hosts import Hosts
 from carrel.lab.gateway.openapi import document
 from carrel.lab.gateway.pool_workers import PoolWorkers
 from carrel.lab.gateway.rates import Rates
-from carrel.lab.gateway.routes import arrays, cells, events, files, jobs, people, reservations
+from carrel.lab.gateway.routes import arrays, baselines, cells, comparison, events, files, interrupts, jobs, people, reservations
 from carrel.lab.gateway.routes import audit as audit_routes
+from carrel.lab.gateway.routes import bodies as body_routes
 from carrel.lab.gateway.routes import environments as environment_routes
 from carrel.lab.gateway.routes import issuer as issuer_routes
 from carrel.lab.gateway.routes import lab as lab_routes
 from carrel.lab.gateway.routes import pools as pool_routes
+from carrel.lab.gateway.routes import reports as report_routes
 from carrel.lab.gateway.routes import retention as retention_routes
 from carrel.lab.gateway.routes import secrets as secret_routes
 from carrel.lab.gateway.routes import sessions as session_routes
+from carrel.lab.gateway.routes import sweeps as sweep_routes
+from carrel.lab.gateway.routes import workers as worker_routes
 from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.gateway.streams import Doorbell, Streams
 from carrel.lab.gateway.submission import Submissions
+from carrel.lab.gateway.trial_jobs import TrialJobs
 from carrel.lab.gateway.views import disk_view
 from carrel.lab.signin import Issuer
 from carrel.node.environments.named import NamedEnvironments
@@ -63,34 +76,54 @@ def create_app(
     run_of: Callable[[int], tuple[str, str] | None] = lambda _job_id: None,
     tracking_status: Callable[[], TrackingStatus] = lambda: TrackingStatus(state="off"),
     tracking_proxy: ASGIApp | None = None,
+    run_metrics: Callable[[str, str], Metrics] = no_metrics,
     pages: Pages | None = None,
     sessions: Sessions | None = None,
     environments: NamedEnvironments | None = None,
     audit: AuditLog | None = None,
     issuer: Issuer | None = None,
     calls: CallStore | None = None,
+    sweeps: tuple[SweepStore, Study] | None = None,
+    baseline_store: BaselineStore | None = None,
     new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
 ) -> FastAPI:
     """The lab's HTTP application.
 
-    `run_of` gives run id and experiment id of a job; `tracking_proxy` is mounted at ``/mlflow`` behind the gate, which puts
+    `run_of` gives run id and experiment id of a job, `run_metrics` what the tracking server has of the run of an owner's;
+    `tracking_proxy` is mounted at ``/mlflow`` behind the gate, which puts
     a `Grant` into ``scope["state"]["grant"]``. ``app.state.close_streams()`` ends all event streams (any thread); a server
     calls it when it begins to stop, because it would wait for them. Run it without an access log: addresses of sign-in
     links hold their ticket.
     """
     doorbell = Doorbell(lab)
     submissions = Submissions(lab, snapshots, remembered=settings.described_tasks)
-    workers = PoolWorkers(lab=lab, submissions=submissions)
+    workers = PoolWorkers(lab=lab, submissions=submissions, sessions=sessions)
     pools = None
     if calls is not None:
-        pools = Pools(store=calls, jobs=lab.jobs_store, workers=workers, clock=lab.clock, discard=CallBodies.discard)
+        pools = Pools(
+            store=calls, jobs=lab.jobs_store, workers=workers, clock=lab.clock, discard=CallBodies.discard, share=CallBodies.share
+        )
+    swept = None
+    if sweeps is not None:
+        trials = TrialJobs(lab=lab, submissions=submissions)
+        swept = Sweeps(store=sweeps[0], study=sweeps[1], jobs=lab.jobs_store, trial_jobs=trials, clock=lab.clock)
+    comparing = Comparing(lab=lab, snapshots=snapshots, metrics=run_metrics)
+    drifts = None
+    if baseline_store is not None:
+        drifts = Drifts(baselines=Baselines(store=baseline_store, lab=lab), comparing=comparing)
+    body_files = BodyFiles(settings.calls, settings.body_socket)
     gateway = Gateway(
         lab=lab,
         settings=settings,
         streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
         submissions=submissions,
         worker_pools=pools,
+        own_sweeps=swept,
+        own_drifts=drifts,
         bodies=CallBodies(settings.calls),
+        comparing=comparing,
+        explaining=Explaining(comparing=comparing, snapshots=snapshots),
+        files=body_files,
         run_of=run_of,
         tracking_status=tracking_status,
         sessions=sessions,
@@ -104,15 +137,17 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with doorbell.running():
-            if pools is None:
-                yield
-                return
-            loop = PoolLoop(pools, lab.event_store)
-            await to_thread.run_sync(loop.start)
+            loops = [] if pools is None else [PoolLoop(pools, lab.event_store)]
+            loops += [] if swept is None else [PoolLoop(swept, lab.event_store, name="sweeps")]
+            await to_thread.run_sync(body_files.start)
+            for loop in loops:
+                await to_thread.run_sync(loop.start)
             try:
                 yield
             finally:
-                await to_thread.run_sync(loop.close)
+                await to_thread.run_sync(body_files.close)
+                for loop in loops:
+                    await to_thread.run_sync(loop.close)
 
     app = FastAPI(
         title="Carrel",
@@ -135,6 +170,7 @@ def create_app(
                 Gate,
                 zones=zones,
                 authenticate=lab.authenticate,
+                recognize=lab.recognize,
                 sessions=pages,
                 refuse=answers.error,
                 actors=Rates(rate=settings.rate_limit, burst=settings.rate_burst, monotonic=time.monotonic),
@@ -152,12 +188,24 @@ def create_app(
         pem = Response(settings.authority, media_type="application/pem-certificate-chain")
         app.add_route("/authority.pem", lambda _request: pem, methods=["GET"], include_in_schema=False)
     for module in (
-        *(lab_routes, audit_routes, people, reservations, jobs, arrays, files, events),
-        *(pool_routes, session_routes, cells, environment_routes, retention_routes, secret_routes),
+        *(lab_routes, report_routes, audit_routes, people, reservations, jobs, arrays, comparison, baselines, files, events),
+        *(
+            pool_routes,
+            body_routes,
+            worker_routes,
+            interrupts,
+            sweep_routes,
+            session_routes,
+            cells,
+            environment_routes,
+            retention_routes,
+            secret_routes,
+        ),
     ):
-        app.include_router(module.router)
+        # As they are: a router that is included is looked through anew for each request.
+        app.router.routes.extend(module.router.routes)
     if issuer is not None:
-        app.include_router(issuer_routes.router)
+        app.router.routes.extend(issuer_routes.router.routes)
     if tracking_proxy is not None:
         app.add_api_route(settings.tracking_path, _to_directory, include_in_schema=False)
         app.mount(settings.tracking_path, tracking_proxy)

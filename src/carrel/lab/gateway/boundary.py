@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import quote
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,12 +31,22 @@ PAGES_POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _API_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+
+
+def _raw(headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
+    """Headers as ASGI has them."""
+    return tuple((name.lower().encode(), value.encode("latin-1")) for name, value in headers.items())
+
+
 #: The tracking pages are MLflow's own and bring their own scripts: only framing by others is forbidden there.
-_HEADERS: Mapping[Zone, Mapping[str, str]] = {
-    Zone.PUBLIC: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY},
-    Zone.PAGES: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY, "Cache-Control": "no-store"},
-    Zone.API: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": _API_POLICY, "Cache-Control": "no-store"},
-    Zone.TRACKING: {**_COMMON, "X-Frame-Options": "SAMEORIGIN"},
+_HEADERS: Mapping[Zone, Sequence[tuple[bytes, bytes]]] = {
+    zone: _raw({**_COMMON, **own})
+    for zone, own in {
+        Zone.PUBLIC: {"X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY},
+        Zone.PAGES: {"X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY, "Cache-Control": "no-store"},
+        Zone.API: {"X-Frame-Options": "DENY", "Content-Security-Policy": _API_POLICY, "Cache-Control": "no-store"},
+        Zone.TRACKING: {"X-Frame-Options": "SAMEORIGIN"},
+    }.items()
 }
 
 
@@ -74,15 +84,17 @@ class Boundary:
             return
         started = False
         zone = self._zones.of(scope["path"])
-        headers = {**_HEADERS[zone], **(self._notices() if zone is Zone.API else {})}
+        headers = _HEADERS[zone]
+        if zone is Zone.API and (notices := self._notices()):
+            headers = (*headers, *_raw(notices))
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                present = MutableHeaders(scope=message)
-                for name, value in headers.items():
-                    present.setdefault(name, value)
+                present = list(message.get("headers", ()))
+                names = {name.lower() for name, _ in present}
+                message["headers"] = present + [header for header in headers if header[0] not in names]
             await send(message)
 
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -12,16 +12,22 @@ from starlette.responses import Response
 from carrel.core.control.lab import Lab
 from carrel.core.control.pools import Pools
 from carrel.core.control.sessions import Sessions
+from carrel.core.control.sweeps import Sweeps
 from carrel.core.domain.errors import NotFound
 from carrel.core.domain.job import Job
 from carrel.core.domain.user import Caller
 from carrel.lab.audit import AuditLog
+from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.call_bodies import CallBodies
+from carrel.lab.gateway.comparing import Comparing
+from carrel.lab.gateway.drift import Drifts
 from carrel.lab.gateway.environments import Environments
+from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Grant, SignedIn
 from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.gateway.streams import Streams
 from carrel.lab.gateway.submission import Submissions
+from carrel.lab.gateway.trial_jobs import TrialJobs
 from carrel.lab.gateway.views import job_view
 from carrel.lab.signin import Issuer
 from carrel.wire.v1 import JobView, Problem
@@ -53,11 +59,19 @@ class Gateway:
     submissions: Submissions
     #: Files of calls.
     bodies: CallBodies
+    comparing: Comparing
+    explaining: Explaining
+    #: The same for programs on this machine, as descriptors.
+    files: BodyFiles
     #: Run id and experiment id of a job's run, or None while there is none.
     run_of: Callable[[int], tuple[str, str] | None]
     tracking_status: Callable[[], TrackingStatus]
     #: None in a lab without calls (tests).
     worker_pools: Pools | None = None
+    #: None in a lab without sweeps (tests).
+    own_sweeps: Sweeps | None = None
+    #: None in a lab without baselines (tests).
+    own_drifts: Drifts | None = None
     #: None in a lab without sessions.
     sessions: Sessions | None = None
     environments: Environments | None = None
@@ -72,6 +86,33 @@ class Gateway:
         if self.worker_pools is None:
             raise NotFound("This lab carries out no calls.")
         return self.worker_pools
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """Sweeps. Raises `NotFound` in a lab that has none."""
+        if self.own_sweeps is None:
+            raise NotFound("This lab carries out no sweeps.")
+        return self.own_sweeps
+
+    @property
+    def drifts(self) -> Drifts:
+        """Baselines, and jobs beside them. Raises `NotFound` in a lab that keeps none."""
+        if self.own_drifts is None:
+            raise NotFound("This lab keeps no baselines.")
+        return self.own_drifts
+
+    @property
+    def trial_jobs(self) -> TrialJobs:
+        """What makes sweeps of requests."""
+        return TrialJobs(lab=self.lab, submissions=self.submissions)
+
+    def hear_metrics(self, job_id: int, run_id: str, metrics: Sequence[tuple[str, int, float]]) -> None:
+        """A job logs metrics (name, step, value) to a run; those of a trial's own run are what it reports."""
+        if self.own_sweeps is None or not self.own_sweeps.is_trial(job_id):
+            return
+        run = self.run_of(job_id)
+        if run is not None and run[0] == run_id:
+            self.own_sweeps.hear_metrics(job_id, metrics)
 
     def close(self) -> None:
         """End all streams, and what is built for them; any thread may call it."""

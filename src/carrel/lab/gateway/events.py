@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from carrel.core.control.event_ports import Event
 from carrel.core.control.lab import Lab
-from carrel.core.control.ports import Event
 from carrel.core.control.storage import Storage
 from carrel.core.domain.job import JobState
 from carrel.core.domain.ports import Clock
@@ -77,7 +77,7 @@ def log_pieces(lab: Lab, caller: Caller, event: Event) -> Iterator[Piece]:
         # Three bytes to the left are enough to see whether a character is cut at the left edge.
         start = max(0, position - 3)
         stop = min(position + LOG_PIECE, end)
-        chunk = lab.log_range(caller, event.job_id, attempt=int(event.data["attempt"]), offset=start, limit=stop - start)
+        chunk = lab.produced.log_range(caller, event.job_id, attempt=int(event.data["attempt"]), offset=start, limit=stop - start)
         if chunk.offset != start or start + len(chunk.data) <= position:
             return  # the file is gone or shorter than it was
         left = position if aligned else start + boundary(chunk.data, position - start)

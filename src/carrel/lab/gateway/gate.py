@@ -92,13 +92,18 @@ class Gate:
         *,
         zones: Zones,
         authenticate: Callable[[str], Caller],
+        recognize: Callable[[str], Caller | None],
         sessions: SignedIn | None,
         refuse: Callable[[Request, CarrelError], Awaitable[Response]],
         actors: Rates,
         strangers: Rates,
     ) -> None:
-        """`actors` counts the requests of those who are signed in, `strangers` those that come without a good token."""
+        """`recognize` is `authenticate` where that takes no waiting, else None.
+
+        `actors` counts the requests of those who are signed in, `strangers` those that come without a good token.
+        """
         self._app = app
+        self._recognize = recognize
         self._zones = zones
         self._authenticate = authenticate
         self._sessions = sessions
@@ -130,8 +135,10 @@ class Gate:
     async def _grant(self, zone: Zone, scope: Scope) -> Grant:
         headers = Headers(scope=scope)
         try:
-            recheck = self._credentials(zone, scope["method"], headers)
-            caller = await to_thread.run_sync(recheck)
+            shown, recheck = self._credentials(zone, scope["method"], headers)
+            caller = self._recognize(shown)
+            if caller is None:
+                caller = await to_thread.run_sync(recheck)
         except Unauthenticated:
             self._strangers.take(_address(scope))
             raise
@@ -140,19 +147,21 @@ class Gate:
         token_allows(caller, _action(zone, scope)).check()
         return Grant(caller=caller, recheck=recheck)
 
-    def _credentials(self, zone: Zone, method: str, headers: Headers) -> Callable[[], Caller]:
+    def _credentials(self, zone: Zone, method: str, headers: Headers) -> tuple[str, Callable[[], Caller]]:
+        """The token, and what asks again whose it is."""
         if zone is not Zone.PAGES:
             token = token_in(headers.get("authorization", ""), basic=zone is Zone.TRACKING)
             if token is not None:
                 if not token.isascii() or len(token) > _TOKEN:
                     raise Unauthenticated("The token is not valid here.", remedy="Send it as it is in the token file.")
-                return partial(self._authenticate, token)
+                return token, partial(self._authenticate, token)
         if zone is not Zone.API and self._sessions is not None:
             cookie = headers.get("cookie", "")
-            if self._sessions.session_token(cookie) is not None:
+            token = self._sessions.session_token(cookie)
+            if token is not None:
                 if method not in _SAFE and not same_origin(headers):
                     raise Denied("This request comes from another site.", remedy="Use the lab's own pages.")
-                return partial(self._by_session, cookie)
+                return token, partial(self._by_session, cookie)
         if zone is Zone.PAGES:
             raise Unauthenticated("This browser is not signed in.", remedy="Open the one-time link that `carrel up` prints.")
         raise Unauthenticated(

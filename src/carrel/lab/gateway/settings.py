@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from carrel.core.domain.job import REASONS
 from carrel.core.domain.units import GIB, MIB
 
 
@@ -16,6 +18,8 @@ class GatewaySettings:
     uploads: Path
     #: Where large arguments and results of calls lie.
     calls: Path
+    #: The socket at which programs on this machine get these files; None: they go through HTTP.
+    body_socket: Path | None = field(default=None, kw_only=True)
     #: Largest code snapshot.
     max_snapshot: int = GIB
     #: Largest body of every other request.
@@ -40,7 +44,11 @@ class GatewaySettings:
     names: frozenset[str] = frozenset()
     #: The address that people know; "": the one by which they ask.
     public_url: str = ""
+    #: The address at which nodes of a cluster reach the lab; "": nobody has said one.
+    cluster_url: str = ""
     #: Certificate (PEM) of the lab's own authority; "" where it has none.
     authority: str = ""
+    #: What reason codes mean: the lab's own, and those that engines declare.
+    reasons: Mapping[str, str] = field(default_factory=lambda: REASONS)
     #: Paths beside those of the pages that need no sign-in.
     public: frozenset[str] = field(default_factory=lambda: frozenset({"/health", "/openapi.json", "/authority.pem"}))

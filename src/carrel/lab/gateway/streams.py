@@ -12,8 +12,8 @@ from typing import TypeVar
 from anyio import to_thread
 from starlette.responses import StreamingResponse
 
+from carrel.core.control.event_ports import Event
 from carrel.core.control.lab import Lab
-from carrel.core.control.ports import Event
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.user import Caller, Role, User
 from carrel.core.policy.access import Action, Resource, allowed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,19 +17,23 @@ from pydantic_core import PydanticSerializationError
 
 from carrel.core.control.lab import Lab
 from carrel.core.control.ports import Submitted
+from carrel.core.domain.cache_key import changing_inputs
 from carrel.core.domain.errors import Invalid, NotFound
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.slurm import SlurmRequest
-from carrel.core.domain.task import EnvironmentRecipe, GitState, Launcher, TaskSpec, TrackingTarget
+from carrel.core.domain.task import ORDER, EnvironmentRecipe, GitState, Launcher, StepOf, TaskSpec, TrackingTarget
 from carrel.core.domain.user import Caller
 from carrel.core.domain.visible import Visible
+from carrel.core.policy.pool_gpus import without_gpus
 from carrel.core.snapshots import SnapshotStore
-from carrel.core.submission import ResourceOptions, TaskOptions, options_of, read_engine_options
+from carrel.core.submission import ResourceOptions, SweepOptions, TaskOptions, options_of, read_engine_options
 from carrel.core.submission.kinds import NAME
-from carrel.core.tasks import BackendConfig, TaskDescription, describe, read_backend_config
+from carrel.core.tasks import BackendConfig, TaskDescription, describe, describe_sweep, read_backend_config
 from carrel.core.tasks.environment import resolved_as_of
+from carrel.core.tasks.section import DEFAULT_OUTPUTS
 from carrel.core.tasks.shape import one_of_gpus, tasks_on_each_node
+from carrel.lab.gateway.replaying import described_again, environment_again, origin
 from carrel.wire.v1 import TaskRequest
 from carrel.wire.v1.base import Request
 
@@ -47,27 +51,64 @@ class Submissions:
         self._described: OrderedDict[Hashable, TaskDescription] = OrderedDict()
 
     def submit(
-        self, caller: Caller, request: TaskRequest, key: str | None, *, pool: int | None = None
+        self,
+        caller: Caller,
+        request: TaskRequest,
+        key: str | None,
+        *,
+        pool: int | None = None,
+        borrows: bool = False,
+        parent: int | None = None,
+        trial: tuple[int, int] | None = None,
     ) -> tuple[Submitted, tuple[str, ...]]:
-        """Make the job; return it with notes for its submitter. `pool`: it is a worker of that one.
+        """Make the job; return it with notes for its submitter. `pool`: it is a worker of that one, which may be one that
+        `borrows` its GPUs; `parent`: which a job has opened. `trial`: of that sweep, the one with that number.
 
         Raises `Invalid` for what is wrong with request or code, `Impossible` for what can never run here.
         """
         task, options = self._read(caller, request)
-        submitted = self._lab.submit(caller, replace(task, pool=pool), **options, key=key)
-        return submitted, task.notes
+        if borrows:
+            task, options["resources"] = replace(task, borrows=options["resources"].gpus), without_gpus(options["resources"])
+        sweep, number = trial or (None, None)
+        submitted = self._lab.submit(
+            caller, replace(task, pool=pool, sweep=sweep, trial=number), **options, key=key, parent=parent
+        )
+        return submitted, (*task.notes, *_said_of_cache(submitted, task, wanted=options["cache"]))
 
-    def check(self, caller: Caller, request: TaskRequest) -> None:
-        """Raise what `submit` would raise of this request, as far as that can be said before."""
+    def check(
+        self, caller: Caller, request: TaskRequest, change: Callable[[Resources], Resources] = lambda asked: asked
+    ) -> tuple[TaskSpec, Resources, str]:
+        """Raise what `submit` would raise of this request, as far as that can be said before; `change` what it asks for first.
+
+        Returns what it is, what it asks for, and the partition that it would go to.
+        """
+        if request.replay is not None:
+            raise Invalid("What a record has is repeated as one job: it has its whole command.", remedy="Send it to POST /jobs.")
         task, options = self._read(caller, request)
-        self._lab.check(caller, task, **{name: options[name] for name in ("resources", "qos", "partition", "account")})
+        resources = change(options["resources"])
+        asked = {name: options[name] for name in ("qos", "partition", "account")}
+        return task, resources, self._lab.check(caller, task, resources=resources, **asked)
+
+    def sweep_options(self, caller: Caller, request: TaskRequest) -> SweepOptions:
+        """What the task's own file says of sweeps. Raises `NotFound` for code that is not the caller's."""
+        self._check_snapshot(caller, request)
+        return describe_sweep(self._snapshots.files(request.snapshot, _inside(request.directory)))
+
+    def name_of(self, caller: Caller, request: TaskRequest) -> str:
+        """What a job of this would be called."""
+        self._check_snapshot(caller, request)
+        name: str = NAME.read("name", request.name or self._describe(request).name)
+        return name
+
+    def _check_snapshot(self, caller: Caller, request: TaskRequest) -> None:
+        if not self._lab.has_snapshot(caller, request.snapshot):
+            raise NotFound(f"There is no code {request.snapshot} of yours.", remedy="Upload the snapshot first.")
 
     def _read(self, caller: Caller, request: TaskRequest) -> tuple[TaskSpec, dict[str, Any]]:
         """What the job is, and how it is submitted."""
         _refuse_half_characters(request)
         # Before anything is read: the content of somebody else's code must not show in an error message.
-        if not self._lab.has_snapshot(caller, request.snapshot):
-            raise NotFound(f"There is no code {request.snapshot} of yours.", remedy="Upload the snapshot first.")
+        self._check_snapshot(caller, request)
         said = read_request(request)
         config = read_backend_config(request.backend_config)
         described = self._describe(request)
@@ -80,7 +121,9 @@ class Submissions:
         qos = self._lab.policy.choose(_first(named, described.options.qos), JobKind.TASK, partition)
         resources = options.resources.resources(Resources(time=qos.default_time))
         asked, left_out = self._lab.policy.left_out(_slurm(options.slurm), partition)
-        environment = _environment(said, config, described)
+        environment = resolved_as_of(_environment(said, config, described), options.resolve_as_of)
+        if request.replay is not None:
+            environment = environment_again(environment, request.replay)
         task = _task(request, options, described, environment, resources)
         notes = (*described.notes, *config.notes, *([renamed] if renamed else []), *left_out)
         return replace(task, slurm=asked, notes=notes), {
@@ -94,9 +137,12 @@ class Submissions:
             "visible": options.visible or Visible.OWNER,
             "dependency": (options.dependency or "").strip(),
             "array": _array(options.array, request),
+            "cache": options.cache is True,
         }
 
     def _describe(self, request: TaskRequest) -> TaskDescription:
+        if request.replay is not None:
+            return described_again(request, request.replay, self._snapshots.files(request.snapshot, _inside(request.directory)))
         key = (
             request.snapshot,
             request.directory,
@@ -105,6 +151,7 @@ class Submissions:
             tuple(request.parameters.items()),
             tuple(request.arguments),
             request.strict,
+            (request.step.name, tuple(request.step.jobs.items())) if request.step is not None else None,
         )
         with self._guard:
             known = self._described.get(key)
@@ -118,6 +165,8 @@ class Submissions:
             parameters=request.parameters,
             arguments=request.arguments,
             strict=request.strict,
+            step=request.step.name if request.step is not None else None,
+            jobs=request.step.jobs if request.step is not None else None,
         )
         with self._guard:
             self._described[key] = made
@@ -133,6 +182,18 @@ class Submissions:
             remedy=f"Leave it out, or name a QoS: {', '.join(self._lab.policy.qos)}. "
             "An administrator can say what it is here, in [partition_names] of carrel.toml.",
         )
+
+
+def _said_of_cache(submitted: Submitted, task: TaskSpec, *, wanted: bool) -> tuple[str, ...]:
+    if submitted.cached:
+        job = submitted.job
+        return (f"Taken from the cache: job {job.id} had the same code, parameters, environment and inputs.",)
+    changing = changing_inputs(task) if wanted else ()
+    if changing:
+        return (
+            f"Not cached: {changing[0].uri} may name something else tomorrow. Say its digest, or name a job, run or version.",
+        )
+    return ()
 
 
 def _refuse_half_characters(request: TaskRequest) -> None:
@@ -180,10 +241,10 @@ def _task(
         snapshot=request.snapshot,
         directory=_inside(request.directory),
         parameters=described.parameters,
-        environment=resolved_as_of(environment, options.resolve_as_of),
+        environment=environment,
         inputs=described.inputs,
         path_parameters=described.path_parameters,
-        outputs=described.outputs,
+        outputs=described.outputs if options.order is None else _with_order(described.outputs),
         launcher=launcher,
         tasks_per_node=tasks_on_each_node(options.tasks_per_node, launcher, resources, described.command),
         variables=options.variables,
@@ -196,8 +257,28 @@ def _task(
         requeue=options.requeue or 0,
         warning=options.warning,
         network=options.network,
+        deterministic_seed=_seed(options),
+        order=options.order,
+        replay_of=origin(request.replay) if request.replay is not None else None,
+        step=StepOf(**request.step.model_dump()) if request.step is not None else None,
         engines={name: asked for name, asked in options.engines.items() if asked} or None,
     )
+
+
+def _with_order(outputs: tuple[str, ...]) -> tuple[str, ...]:
+    """The order of samples is an output, whatever else is one."""
+    return outputs if outputs == DEFAULT_OUTPUTS else (*outputs, f"outputs/{ORDER}/**")
+
+
+def _seed(options: TaskOptions) -> int | None:
+    if options.deterministic:
+        return options.deterministic_seed or 0
+    if options.deterministic_seed is not None:
+        raise Invalid(
+            f"The seed {options.deterministic_seed} is that of --deterministic, which was not asked for.",
+            remedy="Ask for it, or give your program the seed as a parameter (-P seed=…).",
+        )
+    return None
 
 
 def _environment(said: TaskOptions, config: BackendConfig, described: TaskDescription) -> EnvironmentRecipe:

@@ -11,6 +11,7 @@ from carrel.core.control.launching import why_it_keeps_gpus
 from carrel.core.control.ports import AttemptRow
 from carrel.core.control.sessions import NodeReport, SessionStatus
 from carrel.core.control.views import DeviceStatus, NodeStatus, ShareReport
+from carrel.core.domain.comparison import Verification
 from carrel.core.domain.expectation import Coverage
 from carrel.core.domain.job import Job
 from carrel.core.domain.launch import StoredFile, Usage
@@ -24,6 +25,7 @@ from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import User
+from carrel.lab.gateway.hints import hint_of
 from carrel.wire import v1
 
 #: How the UUIDs of simulated devices start (`carrel.core.domain.node.Device.uuid`).
@@ -80,6 +82,8 @@ def job_fields(job: Job, hold: Wait | None, run_url: str | None) -> dict[str, ob
         "visible": job.visible.value,
         "requeues_left": job.requeues_left,
         "dependency": job.dependency,
+        "parent": job.parent,
+        "pipeline": job.pipeline,
         "array_job_id": job.element.array_id if job.element is not None else None,
         "array_task_id": job.element.index if job.element is not None else None,
         "array": job.element.array if job.element is not None else "",
@@ -103,11 +107,21 @@ def job_view(job: Job, hold: Wait | None = None, run_url: str | None = None) -> 
 
 
 def job_detail(
-    job: Job, hold: Wait | None, run_url: str | None, task: TaskSpec, attempts: Sequence[AttemptRow], qos: QoS | None = None
+    job: Job,
+    hold: Wait | None,
+    run_url: str | None,
+    task: TaskSpec,
+    attempts: Sequence[AttemptRow],
+    qos: QoS | None = None,
+    *,
+    reasons: Mapping[str, str],
+    verified: Verification | None = None,
 ) -> v1.JobDetail:
-    """One job with its description and attempts; `qos` is its class as it is now."""
+    """One job with its description and attempts; `qos` is its class as it is now, and `reasons` says what reason codes mean."""
     tenant = job.kind is not JobKind.SESSION and job.resources.gpus > 0
-    fields = job_fields(job, hold, run_url) | {
+    fields = job_fields(job, hold, run_url)
+    fields |= {
+        "meaning": reasons.get(str(fields["reason"]), ""),
         "entry_point": task.entry_point,
         "command": task.command,
         "parameters": dict(task.parameters),
@@ -116,6 +130,9 @@ def job_detail(
         "git_commit": task.git.commit if task.git else None,
         "git_dirty": task.git.dirty if task.git else False,
         "rerun_of": task.rerun_of,
+        "verified": verified.words if verified is not None else "",
+        "hint": hint_of(job, attempts),
+        "replay_of": "" if task.replay_of is None else f"job {task.replay_of.job} of the lab {task.replay_of.lab}",
         "slurm": list(task.slurm.describe()) if task.slurm else [],
         "engines": task.engines or {},
         "notes": list(task.notes),
@@ -158,6 +175,8 @@ def usage_view(usage: Usage) -> v1.UsageView:
         memory_peak=usage.memory_peak,
         gpu_utilization=dict(usage.gpu_utilization),
         gpu_memory=dict(usage.gpu_memory),
+        gpu_mean=dict(usage.gpu_mean),
+        gpu_samples=usage.gpu_samples,
     )
 
 
@@ -239,6 +258,7 @@ def user_view(user: User) -> v1.UserView:
         state=user.state.value,
         state_reason=user.state_reason,
         state_since=moment(user.state_since),
+        linked_to=user.linked_to,
     )
 
 
@@ -328,13 +348,14 @@ def reservation_view(reservation: Reservation, nodes: Iterable[str], user: User)
     )
 
 
-def session_view(job: v1.JobView, spec: SessionSpec, status: SessionStatus) -> v1.SessionView:
+def session_view(job: v1.JobView, spec: SessionSpec, status: SessionStatus, address: str = "") -> v1.SessionView:
     """One session."""
     return v1.SessionView(
         job=job,
         kind=spec.kind.value,
         directory=spec.directory,
         environment=spec.environment,
+        image=spec.image or None,
         gpus=spec.gpus,
         reserve=spec.reserve,
         ready=status.ready,
@@ -345,6 +366,7 @@ def session_view(job: v1.JobView, spec: SessionSpec, status: SessionStatus) -> v
         note=_gpu_note(job, spec),
         trouble=status.trouble,
         host=status.host,
+        address=address,
     )
 
 

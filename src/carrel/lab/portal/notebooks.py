@@ -172,6 +172,7 @@ def asked_in(fields: dict[str, str]) -> SessionOptions:
         kind=SessionKind(kind),
         name=name,
         environment=text("environment") or "default",
+        image=text("image") or "",
         gpus=None if gpus is None else int(gpus),
         reserve=fields.get("reserve") == "yes",
         qos=text("qos"),

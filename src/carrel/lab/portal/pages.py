@@ -23,12 +23,14 @@ from carrel.core.policy.access import Action, allowed, of_job
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.events import EventFilter
 from carrel.lab.gateway.gate import Grant
+from carrel.lab.gateway.hints import hint_of
 from carrel.lab.gateway.routes.events import answer, start_of
 from carrel.lab.gateway.routes.files import download
 from carrel.lab.gateway.views import node_view, reservation_view
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.requests import caller_of, job_id_of, number_in
 from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.step_graph import graph_of
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.words import log_tail
 from carrel.wire.v1 import JobView
@@ -45,7 +47,7 @@ _SHOWN: dict[str, tuple[str, frozenset[JobState]]] = {
     "ended": ("Ended", ENDED),
 }
 #: What a job's page shows or offers only to those who may.
-_OF_A_JOB = (Action.READ_JOB, Action.CANCEL_JOB, Action.REPEAT_JOB, Action.ENTER_SESSION)
+_OF_A_JOB = (Action.READ_JOB, Action.CANCEL_JOB, Action.REPEAT_JOB, Action.ENTER_SESSION, Action.SEE_SWEEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class JobPages:
         which = JobFilter(owner=None if everybody else caller.user.subject, states=_SHOWN[chosen][1], array_id=array_id)
         jobs = self._lab.jobs(caller, which, before=before, limit=_PAGE + 1)
         query = {"show": chosen, "owner": "all" if everybody else "me"} | ({} if array_id is None else {"array": str(array_id)})
-        nodes = [node_view(status) for status in self._lab.devices(caller)]
+        nodes = [node_view(status) for status in self._lab.machines.devices(caller)]
         names = [node.name for node in nodes]
         reserved = self._lab.administration.list_reservations(caller)
         part = request.query_params.get("part") == "live"
@@ -137,14 +139,18 @@ class JobPages:
         return self._look.page(
             request,
             "job_live.html" if part else "job.html",
+            verified=self._lab.verifications.of(job_id),
+            hint=hint_of(job, attempts),
             job=self._show(self._gateway.show(job, "")),
             task=task,
             attempts=attempts,
-            outputs=self._lab.outputs(caller, job_id) if job.state.ended and may["READ_JOB"] else [],
+            outputs=self._lab.produced.outputs(caller, job_id) if job.state.ended and may["READ_JOB"] else [],
             may=may,
             form_secret=self._form_secret(request),
             own=may["ENTER_SESSION"],
+            **graph_of(self._lab.steps(caller, job)),
             array_goes_on=self._array_goes_on(caller, job),
+            sweep_removed=task.sweep is not None and self._gateway.sweeps.removed(task.sweep),
             **values,
         )
 
@@ -166,11 +172,13 @@ class JobPages:
         """The whole log of an attempt, as a download."""
         caller, job_id = caller_of(request), job_id_of(request)
         attempt = number_in(request.query_params.get("attempt"))
-        first = self._lab.log_range(caller, job_id, attempt=attempt, limit=0)
+        first = self._lab.produced.log_range(caller, job_id, attempt=attempt, limit=0)
 
         def pieces() -> Any:
             position = 0
-            while chunk := self._lab.log_range(caller, job_id, attempt=first.attempt, offset=position, limit=_PIECE).data:
+            while chunk := self._lab.produced.log_range(
+                caller, job_id, attempt=first.attempt, offset=position, limit=_PIECE
+            ).data:
                 yield chunk
                 position += len(chunk)
 
@@ -188,7 +196,7 @@ class JobPages:
     def record(self, request: Request) -> Response:
         """The record, as a download."""
         job_id = job_id_of(request)
-        text = json.dumps(self._lab.record(caller_of(request), job_id), indent=2)
+        text = json.dumps(self._lab.produced.record(caller_of(request), job_id), indent=2)
         headers = {"Content-Disposition": f'attachment; filename="job-{job_id}-record.json"'}
         return Response(text, headers=headers, media_type="application/json")
 
@@ -209,7 +217,7 @@ class JobPages:
     async def rerun(self, request: Request) -> Response:
         """Run the same task again."""
         await self._check_form(request)
-        job = await to_thread.run_sync(self._lab.rerun, caller_of(request), job_id_of(request))
+        job = await to_thread.run_sync(self._lab.repeating.rerun, caller_of(request), job_id_of(request))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     # ---- parts
@@ -223,12 +231,12 @@ class JobPages:
     def _log_tail(self, caller: Caller, job: Job, attempts: Any) -> LogChunk:
         """The last of the log up to where the events have told it, so that the stream goes on exactly there."""
         if not attempts and job.state.ended:  # what it needed before its place could not be had
-            return self._lab.log_range(caller, job.id, offset=-_TAIL, limit=_TAIL)
+            return self._lab.produced.log_range(caller, job.id, offset=-_TAIL, limit=_TAIL)
         if not attempts:
             return LogChunk(attempt=0, offset=0, data=b"", size=0)
         last: AttemptRow = attempts[-1]
         start = max(0, last.log_size - _TAIL)
-        return self._lab.log_range(caller, job.id, attempt=last.number, offset=start, limit=last.log_size - start)
+        return self._lab.produced.log_range(caller, job.id, attempt=last.number, offset=start, limit=last.log_size - start)
 
     def _array_goes_on(self, caller: Caller, job: Job) -> bool:
         """True when the job is an element of an array of which not all have ended."""

@@ -13,6 +13,8 @@ from starlette.staticfiles import StaticFiles
 
 from carrel.core.domain.ports import Clock
 from carrel.lab.gateway.context import Gateway
+from carrel.lab.portal.baselines import BaselinePage
+from carrel.lab.portal.comparison import ComparisonPage
 from carrel.lab.portal.consent import ConsentPages
 from carrel.lab.portal.entrance import Entrance
 from carrel.lab.portal.local import LocalPages
@@ -20,7 +22,9 @@ from carrel.lab.portal.notebooks import NotebookPages
 from carrel.lab.portal.pages import JobPages, ReferencePage
 from carrel.lab.portal.sign_in_methods import SignInMethod, local_path
 from carrel.lab.portal.signin import Sessions, Tickets, session_in
+from carrel.lab.portal.sweeps import SweepPages
 from carrel.lab.portal.templating import Templates
+from carrel.lab.portal.use import UsePage
 from carrel.wire.v1 import Problem
 
 _STATIC = Path(__file__).parent / "static"
@@ -64,13 +68,30 @@ class Portal:
     def install(self, app: FastAPI, gateway: Gateway) -> None:
         """Add the routes of the pages."""
         pages = JobPages(gateway, self.sessions, self._look)
+        comparison = ComparisonPage(gateway, self.sessions, self._look)
         notebooks = NotebookPages(gateway, self.sessions, self._look)
         self._look.offers_sessions = gateway.sessions is not None
         self._look.tracking = lambda: _tracking(gateway)
         self._look.short = gateway.lab.storage.short
+        self._look.know(reasons=gateway.settings.reasons)
+        sweeps = SweepPages(gateway, self.sessions, self._look)
+        self._look.know(offers_sweeps=gateway.own_sweeps is not None)
+        use = UsePage(gateway, self.sessions, self._look)
+        baselines = BaselinePage(gateway, self.sessions, self._look)
         entrance = Entrance(gateway, self.tickets, self.sessions)
         reference = ReferencePage(app, self._look)
-        app.router.routes.extend([*pages.routes(), *notebooks.routes(), *entrance.routes(), *reference.routes()])
+        app.router.routes.extend(
+            [
+                *comparison.routes(),
+                *pages.routes(),
+                *notebooks.routes(),
+                *sweeps.routes(),
+                *use.routes(),
+                *baselines.routes(),
+                *entrance.routes(),
+                *reference.routes(),
+            ]
+        )
         if gateway.issuer is not None:
             app.router.routes.extend(ConsentPages(gateway.issuer, self.sessions, self._look).routes())
         for way in self._ways:

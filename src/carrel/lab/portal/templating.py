@@ -48,7 +48,7 @@ class Templates:
             "short": short,
             "ticks": ticks,
         }
-        self._templates.globals |= {"version": __version__, "states": words.STATES}
+        self._templates.globals |= {"version": __version__, "states": words.STATES, "sweep_states": words.SWEEP_STATES}
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
         """A whole page, or the part of one that a template is."""

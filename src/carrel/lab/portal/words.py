@@ -22,6 +22,15 @@ STATES: dict[str, tuple[str, str, str]] = {
     "NODE_FAIL": ("Its node or its runner is gone.", "✕", "bad"),
     "PREEMPTED": ("Another job took its place.", "⊘", "off"),
 }
+#: The same of sweeps and their trials, where that is something else than of jobs.
+SWEEP_STATES: dict[str, tuple[str, str, str]] = {
+    "RUNNING": ("It goes on.", "▶", "run"),
+    "COMPLETED": ("It was carried out to its end.", "✓", "good"),
+    "PRUNED": ("It was ended early: it would not have become one of the best.", "✂", "off"),
+    "STOPPED": ("Somebody stopped it; it can be resumed.", "‖", "wait"),
+    "FAILED": ("It could not be carried out.", "✕", "bad"),
+    "CANCELLED": ("Somebody ended it; another takes its place.", "⊘", "off"),
+}
 
 # Control sequences of terminals (ECMA-48): CSI … final byte, OSC … BEL or ST, and two-byte escapes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")

@@ -93,8 +93,28 @@ class Calls(Protocol):
         """Forget them, and pools that were closed before that moment and have no calls left."""
         ...
 
+    def old_cached(self, before: float | None, most: int | None) -> tuple[int, Sequence[Path]]:
+        """How many kept results were not used since that moment, or are more than `most` bytes for their user; their files."""
+        ...
+
+    def drop_old_cached(self, before: float | None, most: int | None) -> tuple[int, Sequence[Path]]:
+        """Forget them; the files are nobody's then."""
+        ...
+
     def files(self) -> Set[Path]:
         """All files that calls and functions name."""
+        ...
+
+
+class Sweeps(Protocol):
+    """Sweeps; `carrel.lab.store.sweeps.SweepTable` is one."""
+
+    def old(self, before: float) -> Sequence[int]:
+        """Those that were over before that moment, as were all their jobs."""
+        ...
+
+    def drop_old(self, before: float) -> None:
+        """Forget them, with their trials."""
         ...
 
 
@@ -139,6 +159,7 @@ class Collector:
         artifacts: Artifacts | None = None,
         audit: Audit | None = None,
         calls: Calls | None = None,
+        sweeps: Sweeps | None = None,
     ) -> None:
         self._places = places
         self._references = references
@@ -147,6 +168,7 @@ class Collector:
         self._artifacts = artifacts
         self._audit = audit
         self._calls = calls
+        self._sweeps = sweeps
         self._turn = threading.Lock()
         self._closed = False
 
@@ -203,6 +225,11 @@ class Collector:
                     remove_tree(path)
         for path in leftovers(self._places.spool) if not dry_run else ():
             remove_tree(path)
+        if self._sweeps is not None and rules.logs is not None and not self._closed:
+            for number in self._sweeps.old(now - rules.logs):
+                tally.add(f"sweep {number}", 0)
+            if not dry_run:
+                self._sweeps.drop_old(now - rules.logs)
 
     def _code(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
         if rules.unused is None:
@@ -270,6 +297,13 @@ class Collector:
                 self._calls.drop_old(now - rules.calls)
                 for path in paths:
                     path.unlink(missing_ok=True)
+        look = self._calls.old_cached if dry_run else self._calls.drop_old_cached
+        count, paths = look(None if rules.cached is None else now - rules.cached, rules.cached_size)
+        if count:
+            tally.add(f"{count} results for equal calls", sum(size_of(path) for path in paths), count)
+        if not dry_run:
+            for path in paths:
+                path.unlink(missing_ok=True)
         if rules.unused is not None and self._places.calls is not None:
             # What a request that was cut off left when the lab was killed.
             named = self._calls.files()

@@ -60,6 +60,10 @@ class LabEngine:
         """The Unix user as whom the person's jobs run; "" for the lab's own. Raises `Denied` for somebody who has none there."""
         return ""
 
+    def passed(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """What builds in its jobs have of the variables `environ`, which are those of builds on the lab's own machine."""
+        return environ
+
     def check(self, partition: Partition, asked: EngineRequest) -> None:
         """Raise `Invalid`, with the value and the remedy, for what a task of this partition cannot ask for."""
 

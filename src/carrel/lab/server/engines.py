@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from carrel.core.domain.errors import Unavailable
 from carrel.core.domain.job import Job
+from carrel.core.domain.launch import Launch
 from carrel.core.domain.node import Node
 from carrel.core.domain.partition import LOCAL, Partition, read_cluster
 from carrel.core.domain.task import EngineRequest
@@ -14,6 +15,7 @@ from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.router import Router
 from carrel.lab.server.engine import LabContext, LabEngine
 from carrel.lab.server.engine_factories import factories
+from carrel.node.environments import is_built
 
 
 class LabEngines:
@@ -43,6 +45,11 @@ class LabEngines:
     def user(self, partition: Partition, subject: str) -> str:
         """The Unix user as whom a person's jobs run there, as `LabEngine.user` says."""
         return self.of(partition.engine).user(subject)
+
+    def is_built(self, launch: Launch, environ: Mapping[str, str]) -> bool:
+        """Whether the environment of a launch is there, as far as the lab can see: a user's own directory it cannot look into."""
+        engine = self.of(read_cluster(launch.node)[0])
+        return not engine.user(launch.owner) and is_built(launch, engine.passed(environ))
 
     def check(self, partition: Partition, asked: EngineRequest) -> None:
         """Raise `Invalid` for what a task cannot ask for there."""

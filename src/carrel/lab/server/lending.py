@@ -81,7 +81,7 @@ class Lender:
         self._linger = float(settings.linger_time)
         self._kept = int(settings.session_gpus)
         self._config = broker_config(home, settings, node)
-        self._run_dir = _short(home.run)
+        self._run_dir = socket_directory(home.run)
         self._log = home.logs / "broker.log"
         self._token = hmac.new(secret, b"carrel-node", hashlib.sha256).hexdigest()
         self.socket = str(self._run_dir / SOCKET)
@@ -319,8 +319,8 @@ def read_faults(text: str) -> Mapping[str, float]:
     return found
 
 
-def _short(run: Path) -> Path:
-    """A directory for the broker's socket: `run`, or one with a short path where that is too long for a socket."""
+def socket_directory(run: Path) -> Path:
+    """A directory for sockets: `run`, or one with a short path where that is too long for a socket."""
     if len(os.fsencode(run / SOCKET)) <= _LONGEST_PATH:
         return run
     name = hashlib.sha256(os.fsencode(run)).hexdigest()[:12]

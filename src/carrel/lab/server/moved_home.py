@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carrel.core.control.attempt_changes import Describe
-from carrel.core.control.lab import nothing_withdrawn
 from carrel.core.control.news import interpret
 from carrel.core.control.ports import AttemptChange, OutboxEntry
+from carrel.core.control.untracked import nothing_withdrawn
 from carrel.core.domain.errors import Conflict
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Observation

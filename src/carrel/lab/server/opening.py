@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from carrel.core.control.administration import Administration
@@ -14,19 +15,23 @@ from carrel.core.control.borrowing import Borrowing
 from carrel.core.control.cells import Cells
 from carrel.core.control.collecting import Collecting
 from carrel.core.control.drains import Drains
+from carrel.core.control.gpu_use import GpuUse
 from carrel.core.control.held_users import HeldUsers
 from carrel.core.control.history import newest_ended
-from carrel.core.control.lab import Lab, LabFiles, blob_file, nothing_submitted, nothing_withdrawn
+from carrel.core.control.lab import Lab
+from carrel.core.control.lab_files import LabFiles, blob_file
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.loop import ControlLoop
+from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.reservations import Reservations
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import LoopSettings
 from carrel.core.control.secrets import Secrets
 from carrel.core.control.storage import StorageWatch
 from carrel.core.control.tokens import Tokens
+from carrel.core.control.untracked import nothing_of_sweeps, nothing_submitted, nothing_verified, nothing_withdrawn
 from carrel.core.control.users import Users, nothing_to_do
+from carrel.core.control.verifications import Verifications
 from carrel.core.domain.launch import LaunchLimits, LaunchPaths
 from carrel.core.domain.network import Network
 from carrel.core.domain.partition import LOCAL, read_cluster
@@ -35,6 +40,7 @@ from carrel.core.snapshots import SnapshotStore
 from carrel.core.spool import Spool
 from carrel.engines.nursery import passed
 from carrel.engines.router import Router
+from carrel.engines.task_client import pack_client
 from carrel.lab.audit import AuditLog
 from carrel.lab.server.collecting import LabWorkDirectories
 from carrel.lab.server.engine import LabContext
@@ -43,7 +49,7 @@ from carrel.lab.server.home import LabHome
 from carrel.lab.server.home_location import remember
 from carrel.lab.server.identity import read_identity
 from carrel.lab.server.isolation import LabIsolation
-from carrel.lab.server.lending import Lender, NoLender
+from carrel.lab.server.lending import Lender, NoLender, socket_directory
 from carrel.lab.server.moved_home import MovedHome, check_database
 from carrel.lab.server.node_reports import NodeReports
 from carrel.lab.server.preload import library_for
@@ -56,7 +62,7 @@ from carrel.lab.server.whose_code import WhoseCode
 from carrel.lab.store import Database, Store
 from carrel.lab.tracking.describe import Describer
 from carrel.node.devices import discover, this_node
-from carrel.node.environments import EnvironmentSettings, EnvironmentStore, is_built
+from carrel.node.environments import EnvironmentSettings, EnvironmentStore
 from carrel.node.runner.outputs import sweep_drafts
 
 if TYPE_CHECKING:
@@ -165,6 +171,8 @@ def open_lab(
             closed=tuple(dict.fromkeys([str(home.path), *(os.path.realpath(part) for part in home.parts.values())])),
             files=str(home.files),
             inputs=str(home.path / "inputs"),
+            client=str(pack_client(home.path / "client")),
+            bodies=str(body_socket(home).parent),
         ),
         limits=LaunchLimits(
             prepare=settings.prepare_time,
@@ -176,6 +184,7 @@ def open_lab(
             inputs=settings.input_limit or 0,
             input_files=settings.input_files,
             input_cache=settings.input_cache,
+            image_cache=settings.image_cache,
         ),
         gateway=url,
         authority=authority.text if authority is not None else "",
@@ -208,7 +217,8 @@ def open_lab(
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
             halted=storage.halted,
             held=held.current,
-            built=partial(is_built, environ=passed(os.environ)),
+            built=partial(engines.is_built, environ=passed(os.environ)),
+            start_ranges=store.start_ranges,
         ),
         make_room=storage.make_room,
         describe=describer.change if settings.tracking else None,
@@ -245,6 +255,7 @@ def open_lab(
             second_comes=nothing_to_do if whose_code.strict else isolation.begin,
         ),
         held=held.current,
+        session_jobs=settings.session_jobs,
         administration=Administration(
             people=store.people,
             rules=rules,
@@ -265,12 +276,17 @@ def open_lab(
         ),
         storage=storage,
         secrets=Secrets(store=store.secrets(secret), clock=time.time),
+        verifications=Verifications(
+            store=store.verifications, describe=describer.verified if settings.tracking else nothing_verified
+        ),
         cells=Cells(store=store.cells),
+        gpu_use=GpuUse(store=store.gpu_use, clock=time.time),
         clock=time.time,
         secret=secret,
         lab_id=lab_id,
         describe_submission=describer.submission if settings.tracking else nothing_submitted,
         describe_withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+        describe_sweep=describer.sweep if settings.tracking else nothing_of_sweeps,
         refused_by_tracking=store.outbox.refused,
     )
     _know_the_owner(home, lab)
@@ -294,6 +310,13 @@ def open_lab(
         isolation=isolation,
         audit=audit,
     )
+
+
+def body_socket(home: LabHome) -> Path:
+    """Where files of large arguments and results of calls are had. It has a directory of its own, which jobs see."""
+    place = socket_directory(home.run) / "bodies"
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place / "lab"
 
 
 def _know_the_owner(home: LabHome, lab: Lab) -> None:

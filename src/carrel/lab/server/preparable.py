@@ -23,7 +23,7 @@ class Preparable:
     #: The lab's, if it has one.
     rucio: LaunchRucio | None = None
 
-    def check(self, task: TaskSpec, partition: Partition | None) -> None:
+    def check(self, task: TaskSpec, partition: Partition | None, nodes: int = 1) -> None:
         """Return when inputs can be staged and the environment can be made; raise `Impossible` with the remedy if not.
 
         What the nodes of a cluster have is not known here: of an environment there nothing is asked. Carrel is the same
@@ -33,27 +33,30 @@ class Preparable:
             for uri in (*(item.uri for item in task.inputs), *task.path_parameters.values()):
                 check_uri(uri, self.rucio)
             if task.environment.kind is EnvironmentKind.IMAGE:
-                _check_image(task, partition)
+                _check_image(task, partition, nodes)
             if task.environment.wanted and (partition is None or partition.capabilities.stage_in):
                 self.environments.check(task.environment)
         except (InputFailed, EnvironmentFailed) as error:
             raise Impossible(error.message, remedy=error.remedy, details=error.details) from error
 
 
-def _check_image(task: TaskSpec, partition: Partition | None) -> None:
+def _check_image(task: TaskSpec, partition: Partition | None, nodes: int) -> None:
+    what = "task" if task.session is None else "session"
     if partition is not None and not partition.capabilities.images:
         raise Impossible(
-            "The task has an image, and images do not run on a cluster's nodes yet.",
-            remedy="Choose a partition of the lab's own machine, or describe the packages (python_env.yaml, conda.yaml).",
+            f"The {what} has an image, and {partition.capabilities.title or 'the engine'} of {partition.name} runs none.",
+            remedy="Choose another partition, or describe the packages (python_env.yaml, conda.yaml).",
         )
-    if task.launcher is not Launcher.NONE or task.tasks_per_node > 1:
+    if nodes > 1 and task.launcher is Launcher.MPI:
         raise Impossible(
-            "The task has an image and several processes, which does not go together yet.",
-            remedy="Start the processes in the command itself, such as torchrun --standalone.",
+            f"The task has an image, and MPI of an image cannot start processes on {nodes} nodes: it would have to reach Slurm.",
+            remedy="Use launcher torchrun or none, one node (-N 1), or describe the packages (conda.yaml has an MPI).",
         )
+    if partition is not None and not partition.capabilities.stage_in:
+        return  # what its nodes have is found out there
     why_not, remedy = _why_no_walls()
     if why_not:
-        raise Impossible(f"The task has an image, which does not work on this machine: {why_not}", remedy=remedy)
+        raise Impossible(f"The {what} has an image, which does not work on this machine: {why_not}", remedy=remedy)
 
 
 @cache

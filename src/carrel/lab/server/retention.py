@@ -31,6 +31,8 @@ def retention_rules(settings: Settings) -> RetentionRules:
         audit=settings.keep_audit,
         cells=settings.keep_cells,
         calls=settings.keep_calls,
+        cached=settings.keep_cached,
+        cached_size=settings.cached_limit,
     )
 
 
@@ -46,6 +48,7 @@ class RetentionService:
             artifacts=artifacts,
             audit=audit,
             calls=store.calls,
+            sweeps=store.sweeps,
         )
         self._period = float(settings.gc_time)
         self._stop = threading.Event()

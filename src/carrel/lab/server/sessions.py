@@ -123,10 +123,15 @@ class RunningSessions:
         inside = lab_path(path)
         label = identity.session_label(self._secret, job.id, job.attempt)
         link = self._door.issue(label, job.owner, inside)
+        return self.address(job, base=base) + link
+
+    def address(self, job: Job, *, base: str) -> str:
+        """The session's own origin, which lets nobody in by itself."""
+        label = identity.session_label(self._secret, job.id, job.attempt)
         parts = urlsplit(base)
         host = self._pattern.replace("{session}", label)
         port = "" if parts.port is None or ":" in self._pattern else f":{parts.port}"
-        return f"{parts.scheme}://{host}{port}{link}"
+        return f"{parts.scheme}://{host}{port}"
 
     def join_hub(self, job: Job, variables: Mapping[str, str]) -> int:
         """Hand a session that waits for its JupyterHub what it waits for."""

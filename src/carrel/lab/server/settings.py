@@ -12,6 +12,7 @@ from carrel.core.domain.rules import LabRules
 from carrel.engines.slurm.rest_http import read_address
 from carrel.lab.audit import READS
 from carrel.lab.server.identity import deputy_command, read_identity
+from carrel.lab.server.image_paths import shown_in_images
 from carrel.lab.server.isolation import check_isolation
 from carrel.lab.server.network import check_network
 from carrel.lab.server.oidc_settings import check_oidc
@@ -47,6 +48,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("session_qos", "text", None, "Class of service for sessions that name none; the preset says one."),
     Setting("session_host", "text", "{session}.localhost", "Host name of a session's own origin; {session} becomes its label."),
     Setting("session_gpus", "int", 0, "GPUs that tasks and reservations never take: they are kept for cells."),
+    Setting("session_jobs", "int", 32, "Jobs that a session's token may have at once, waiting and running. 0: none."),
     Setting(
         "linger_time",
         "duration",
@@ -97,6 +99,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "slurm_session_ports", "text", "", "TCP ports of a cluster's nodes that sessions may listen on (40000-40999); else any."
     ),
+    Setting("slurm_image_paths", "text", "", "Directories of a cluster's nodes that jobs see in their images: /scratch:/data."),
     Setting("slurm_broker", "text", "", "Socket of `carrel broker` on a cluster's nodes; without it no cell borrows there."),
     Setting(
         "slurm_lend", "int", 0, "Percent of its time for which a task on a cluster's node may be paused for cells; 0: never."
@@ -114,6 +117,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("keep_deleted_runs", "duration", 30 * 86400, "How long runs that were deleted in MLflow keep their artifacts."),
     Setting("keep_audit", "duration", None, "How long the audit log is kept, file by file; for ever without it."),
     Setting("keep_calls", "duration", 30 * 86400, "How long calls of functions are kept after their end, with their results."),
+    Setting("keep_cached", "duration", 30 * 86400, "How long results for equal calls are kept after their last use."),
+    Setting("cached_limit", "size", 20 * 1024**3, "Results for equal calls of each user; those used longest ago go first."),
     Setting("keep_cells", "duration", 365 * 86400, "How long it is kept when cells of notebooks had GPUs."),
     Setting("audit_reads", "text", "none", "Which reads the audit log has: none, others (of what is another user's), or all."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),
@@ -121,6 +126,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("input_limit", "size", None, "Largest input of a task; no limit without it."),
     Setting("input_files", "int", 1_000_000, "Most files of an input of a task; 0: no limit."),
     Setting("input_cache", "size", 20 * 1024**3, 'Inputs that are kept for the next jobs of each user; "1K" keeps none.'),
+    Setting("image_cache", "size", 100 * 1024**3, "Unpacked images that are kept; those used longest ago go first."),
     Setting("rucio_url", "text", "", "Address of a Rucio server, for inputs rucio://SCOPE:NAME; none without it."),
     Setting("rucio_auth", "text", "", "Address of Rucio's server that signs people in; without it, the same."),
     Setting("rucio_rse", "text", "", "The RSE, or RSE expression, to which Rucio brings inputs."),
@@ -180,6 +186,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     read_address(values["slurm_rest"])
     deputy_command(values["slurm_deputy"], "somebody")
     read_ports(values["slurm_session_ports"])
+    shown_in_images(values["slurm_image_paths"])
     rucio_of(values)
     values, left_out = without_missing(values, said)
     if values["sessions"]:

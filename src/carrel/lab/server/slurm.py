@@ -34,6 +34,7 @@ from carrel.engines.slurm.site import ClusterNodes, check_request, options_in
 from carrel.engines.slurm.task_shards import task_shards
 from carrel.lab.server.engine import LabContext, LabEngine
 from carrel.lab.server.identity import UnixUsers, deputy_command, read_identity
+from carrel.lab.server.image_paths import shown_in_images
 from carrel.lab.server.preload import library_for
 from carrel.lab.server.signing import LabKey
 
@@ -79,6 +80,10 @@ class SlurmLabEngine(LabEngine):
         """Who somebody is on the cluster."""
         return self._users.of(subject)
 
+    def passed(self, environ: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002 - Slurm's commands have a list of their own
+        """What sbatch is given."""
+        return self._commands.environ
+
     def check(self, partition: Partition, asked: EngineRequest) -> None:
         """Raise `Invalid`, by name, for what a task of this partition cannot ask of Slurm."""
         settings = slurm_of(partition)
@@ -86,10 +91,18 @@ class SlurmLabEngine(LabEngine):
             check_request(settings, asked)
 
     def launch(self, settings: LaunchSettings) -> LaunchSettings:
-        """A node may have a broker of its own; what that lends to loads the residency library there."""
+        """A node may have a broker of its own; what that lends to loads the residency library there. Nodes see what the lab keeps
+        of inputs, as they see the spool; a user's deputy keeps it in the user's directory."""
         broker = self._settings["slurm_broker"]
         elsewhere = super().launch(settings)
-        paths = replace(elsewhere.paths, broker=broker, residency=library_for(self._settings["residency"]) if broker else "")
+        library = library_for(self._settings["residency"]) if broker else ""
+        paths = replace(
+            elsewhere.paths,
+            broker=broker,
+            residency=library,
+            inputs=settings.paths.inputs,
+            shown=shown_in_images(self._settings["slurm_image_paths"]),
+        )
         return replace(elsewhere, paths=paths, session_ports=self._settings["slurm_session_ports"], shards=self._shards)
 
     def read_address(self, job: Job) -> bytes | None:
@@ -183,6 +196,8 @@ class SlurmLabEngine(LabEngine):
         return task_shards(job.resources, task, nodes, read_options(asked.options))
 
     def _immediate(self, launch: Launch) -> bool:
+        if launch.before_place:
+            return False
         asked = self._partition(launch.node)[2]
         return asked is not None and asked.immediate and short_or_session(launch)
 

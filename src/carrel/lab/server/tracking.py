@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from carrel.core.comparison import Metrics
 from carrel.core.control.lab import Lab
 from carrel.core.domain.user import Caller, Role, User
 from carrel.lab.gateway.context import TrackingStatus
@@ -14,6 +15,7 @@ from carrel.lab.store import Store
 from carrel.lab.tracking.artifacts import ArtifactStore
 from carrel.lab.tracking.proxy import TrackingProxy
 from carrel.lab.tracking.rest import MlflowRest
+from carrel.lab.tracking.run_metrics import run_metrics
 from carrel.lab.tracking.server import TrackingServer, default_database
 from carrel.lab.tracking.shipper import Shipper
 
@@ -45,6 +47,10 @@ class Tracking:
         status = self._server.status
         return TrackingStatus(state=status.state.value, message=status.reason)
 
+    def metrics(self, owner: str, run_id: str) -> Metrics:
+        """What MLflow has of a run of this user's."""
+        return run_metrics(self._rest, owner, run_id)
+
     def close(self) -> None:
         """End the shipper first: what it has not sent stays in the outbox."""
         for unsubscribe in self._unsubscribe:
@@ -57,4 +63,4 @@ class Tracking:
 def _records_of(lab: Lab) -> Callable[[int], dict[str, Any]]:
     """The shipper speaks for the lab itself, which sees every job."""
     itself = Caller(user=User(subject="", name="lab", role=Role.ADMIN))
-    return lambda job_id: lab.record(itself, job_id)
+    return lambda job_id: lab.produced.record(itself, job_id)

@@ -18,9 +18,11 @@ from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.units import format_size
 from carrel.core.spool import Spool
 from carrel.lab.gateway.app import create_app
+from carrel.lab.gateway.comparing import no_metrics
 from carrel.lab.gateway.context import TrackingStatus
 from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.server.addresses import read_from
+from carrel.lab.server.engine_factories import reasons
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.home_location import Answer, check
 from carrel.lab.server.issuing import issuer_of
@@ -28,13 +30,14 @@ from carrel.lab.server.log import log_to
 from carrel.lab.server.moved_home import MovedHome
 from carrel.lab.server.network import certified, names, proxies, warnings
 from carrel.lab.server.notebooks import Notebooks
-from carrel.lab.server.opening import RunningLab, open_lab
+from carrel.lab.server.opening import RunningLab, body_socket, open_lab
 from carrel.lab.server.serving import Server, listen, name_of
 from carrel.lab.server.settings import Settings, read_settings
 from carrel.lab.server.sign_in import portal_of
 from carrel.lab.server.tls import Certificate
 from carrel.lab.server.tracking import Tracking
 from carrel.lab.server.whose_code import check_safe
+from carrel.lab.studies import OptunaStudy
 from carrel.node.environments.named import NamedEnvironments
 
 if TYPE_CHECKING:
@@ -119,25 +122,33 @@ def _serve(
         settings=GatewaySettings(
             uploads=home.snapshots,
             calls=home.calls,
+            body_socket=body_socket(home),
             max_snapshot=settings.snapshot_limit,
             rate_limit=settings.rate_limit,
             rate_burst=10 * settings.rate_limit,
             names=names(settings.public_url, settings.slurm_url, url),
             authority=authority.text if authority is not None else "",
             public_url=settings.public_url,
+            cluster_url=settings.slurm_url or "",
             audit_reads=settings.audit_reads,
+            reasons=reasons(),
         ),
         snapshots=running.code,
         run_of=running.store.outbox.run_of,
         tracking_status=tracking.status if tracking else lambda: TrackingStatus(state="off"),
         tracking_proxy=tracking.proxy if tracking else None,
+        run_metrics=tracking.metrics if tracking else no_metrics,
         pages=portal,
         environments=environments,
         audit=running.audit,
         issuer=issuer_of(running.lab, running.store),
         calls=running.store.calls,
+        sweeps=(running.store.sweeps, OptunaStudy()),
+        baseline_store=running.store.baselines,
         sessions=notebooks.sessions if notebooks else None,
     )
+    if tracking:
+        tracking.proxy.hear = app.state.gateway.hear_metrics
     try:
         running.lender.notify(running.loop.look_again)
         running.lender.keep(running.lab.cells.keep)

@@ -87,9 +87,37 @@ calls = Table(
     Column("result_path", Text),
     Column("stdout", LargeBinary),
     Column("stderr", LargeBinary),
+    Column("cache", String(80)),
+    Column("cached_from", BigInteger),
     CheckConstraint(f"state IN ({_STATES})", name="state"),
     UniqueConstraint("pool_id", "key"),
     UniqueConstraint("pool_id", "ended_number"),
     Index("ix_calls_open", "pool_id", "id", sqlite_where=text(OPEN_ONLY), postgresql_where=text(OPEN_ONLY)),
     sqlite_autoincrement=True,
+)
+
+#: Which calls need the results of which.
+call_dependencies = Table(
+    "call_dependencies",
+    metadata,
+    Column("call_id", ForeignKey("calls.id"), primary_key=True, autoincrement=False),
+    Column("needs", ForeignKey("calls.id"), primary_key=True, autoincrement=False),
+    Index(None, "needs"),
+)
+
+#: What calls returned, for equal calls of the same user. The calls themselves may be forgotten before.
+cached_results = Table(
+    "cached_results",
+    metadata,
+    Column("owner", String(255), primary_key=True),
+    #: Digest of function, code and arguments.
+    Column("digest", String(80), primary_key=True),
+    Column("label", String(255), nullable=False),
+    Column("call_id", BigInteger, nullable=False),
+    Column("used_at", Double, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    #: The content, or the file that has it.
+    Column("data", LargeBinary),
+    Column("path", Text),
+    Index(None, "used_at"),
 )

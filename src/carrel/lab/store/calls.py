@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 
-from carrel.core.domain.call import Body, Call, CallState, Ending, NewCall, WorkerPool, WorkerPoolSpec
+from carrel.core.domain.call import Body, CachedResult, Call, CallState, Ending, NewCall, WorkerPool, WorkerPoolSpec
 from carrel.core.domain.serial import to_plain
-from carrel.lab.store.call_tables import OPEN_ONLY, calls, pool_functions, pool_workers, pools
+from carrel.lab.store import cached_results
+from carrel.lab.store.call_tables import OPEN_ONLY, call_dependencies, calls, pool_functions, pool_workers, pools
 from carrel.lab.store.database import Database
 from carrel.lab.store.rows import dump
 
 _FIELDS = tuple(item.name for item in fields(Call))
+#: Numbers in one query.
+_TOGETHER = 500
 _CALL = sa.select(*(calls.c[name] for name in _FIELDS))
 _INSERT = sa.insert(calls).returning(calls.c.id, sort_by_parameter_order=True)
 _BEGIN = (
@@ -37,7 +41,7 @@ _END = (
             name: sa.bindparam(f"new_{name}")
             for name in ("state", "ended_at", "ended_number", "error", "message", "result_size", "result", "result_path")
         }
-        | {"stdout": sa.bindparam("new_stdout"), "stderr": sa.bindparam("new_stderr")}
+        | {name: sa.bindparam(f"new_{name}") for name in ("stdout", "stderr", "cached_from")}
     )
 )
 
@@ -124,6 +128,9 @@ class CallTable:
             fresh = {call.key: call for call in new if call.key not in known}
             rows = [_new_row(pool_id, call, now) for call in fresh.values()]
             made = dict(zip(fresh, connection.execute(_INSERT, rows).scalars(), strict=True)) if rows else {}
+            needs = [{"call_id": made[key], "needs": one} for key, call in fresh.items() for one in set(call.dependencies)]
+            if needs:
+                connection.execute(sa.insert(call_dependencies), needs)
         return [(made[key], True) if key in made else (known[key], False) for key in keys]
 
     def begin(self, call_id: int, *, job_id: int, attempt: int, now: float) -> bool:
@@ -143,8 +150,11 @@ class CallTable:
             with self._database.write() as connection:
                 connection.execute(change, [{"which": one, "left": left} for one, left in call_ids.items()])
 
-    def end(self, endings: Mapping[int, Ending], *, now: float) -> None:
-        """Calls have ended, by their numbers among those of the pool that have. One that has ended stays as it is."""
+    def end(self, endings: Mapping[int, Ending], *, now: float, keep: Mapping[int, Body] = MappingProxyType({})) -> None:
+        """Calls have ended, by their numbers among those of the pool that have. One that has ended stays as it is.
+
+        `keep`: of calls whose results are for equal calls too, the body that is the cache's own.
+        """
         rows = [
             {
                 "which": one.call_id,
@@ -158,12 +168,14 @@ class CallTable:
                 "new_result_path": one.body.path,
                 "new_stdout": one.stdout or None,
                 "new_stderr": one.stderr or None,
+                "new_cached_from": one.cached_from,
             }
             for number, one in endings.items()
         ]
         if rows:
             with self._database.write() as connection:
                 connection.execute(_END, rows)
+                cached_results.keep(connection, keep, now)
 
     def open_calls(self, pool_id: int) -> Sequence[Call]:
         """Those that have not ended, oldest first."""
@@ -211,11 +223,54 @@ class CallTable:
             row = connection.execute(query).one()
         return row.stdout or b"", row.stderr or b""
 
+    # ---- what calls wait for, and may share
+
+    def dependencies(self, call_ids: Collection[int]) -> Mapping[int, Sequence[int]]:
+        """The calls whose results these need; none for one that needs none."""
+        found: dict[int, list[int]] = {}
+        with self._database.read() as connection:
+            for some in _some(call_ids):
+                query = (
+                    sa.select(call_dependencies).where(call_dependencies.c.call_id.in_(some)).order_by(call_dependencies.c.needs)
+                )
+                for row in connection.execute(query):
+                    found.setdefault(row.call_id, []).append(row.needs)
+        return found
+
+    def states(self, owner: str, call_ids: Collection[int]) -> Mapping[int, CallState]:
+        """States of those calls that are of this user."""
+        found: dict[int, CallState] = {}
+        with self._database.read() as connection:
+            for some in _some(call_ids):
+                query = sa.select(calls.c.id, calls.c.state).join(pools).where(calls.c.id.in_(some), pools.c.owner == owner)
+                found |= {row.id: CallState(row.state) for row in connection.execute(query)}
+        return found
+
+    def cached(self, owner: str, digests: Collection[str], *, now: float) -> Mapping[str, CachedResult]:
+        """Results of the user's that are kept under these digests; they are in use now."""
+        with self._database.write() as connection:
+            return cached_results.find(connection, owner, digests, now)
+
+    def forget_cached(self, owner: str, function: str | None) -> tuple[int, Sequence[Body]]:
+        """Keep none of the user's results, or none of this function's; how many there were, and the files that nobody names."""
+        with self._database.write() as connection:
+            return cached_results.forget(connection, owner, function)
+
+    def old_cached(self, before: float | None, most: int | None) -> tuple[int, Sequence[Path]]:
+        """How many kept results were not used since that moment, or are more than `most` bytes for their user; their files."""
+        with self._database.read() as connection:
+            return cached_results.old(connection, before, most)
+
+    def drop_old_cached(self, before: float | None, most: int | None) -> tuple[int, Sequence[Path]]:
+        """Forget them; the files are nobody's then."""
+        with self._database.write() as connection:
+            return cached_results.drop_old(connection, before, most)
+
     # ---- keeping
 
     def old(self, before: float) -> tuple[int, Sequence[Path]]:
         """How many calls ended before that moment, and the files of theirs and of pools that were closed before it."""
-        gone, over = calls.c.ended_at < before, _over(before)
+        gone, over = _gone(before), _over(before)
         queries = (
             sa.select(calls.c.arguments_path).where(gone, calls.c.arguments_path.is_not(None)),
             sa.select(calls.c.result_path).where(gone, calls.c.result_path.is_not(None)),
@@ -229,14 +284,17 @@ class CallTable:
         """Forget them, and pools that were closed before that moment and have no calls left."""
         over = _over(before)
         with self._database.write() as connection:
-            connection.execute(sa.delete(calls).where(calls.c.ended_at < before))
+            old = sa.select(calls.c.id).where(_gone(before))
+            named = call_dependencies.c
+            connection.execute(sa.delete(call_dependencies).where(named.call_id.in_(old) | named.needs.in_(old)))
+            connection.execute(sa.delete(calls).where(_gone(before)))
             numbers = list(connection.execute(over).scalars())
             for table, column in ((pool_functions, "pool_id"), (pool_workers, "pool_id"), (pools, "id")):
                 connection.execute(sa.delete(table).where(table.c[column].in_(numbers)))
 
     def files(self) -> Set[Path]:
         """All files that calls and functions name."""
-        columns = (calls.c.arguments_path, calls.c.result_path, pool_functions.c.path)
+        columns = (calls.c.arguments_path, calls.c.result_path, pool_functions.c.path, cached_results.PATH)
         with self._database.read() as connection:
             return {
                 Path(path)
@@ -255,6 +313,20 @@ class CallTable:
     def _read(self, query: sa.Select[Any]) -> Sequence[Call]:
         with self._database.read() as connection:
             return [_call(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _some(numbers: Collection[int]) -> Iterator[list[int]]:
+    found = sorted(numbers)
+    return (found[start : start + _TOGETHER] for start in range(0, len(found), _TOGETHER))
+
+
+def _gone(before: float) -> sa.ColumnElement[bool]:
+    """Calls that ended before that moment, but for those whose results are still needed."""
+    dependent = calls.alias("dependent")
+    needed = sa.exists().where(
+        call_dependencies.c.needs == calls.c.id, call_dependencies.c.call_id == dependent.c.id, dependent.c.ended_at.is_(None)
+    )
+    return sa.and_(calls.c.ended_at < before, ~needed)
 
 
 def _over(before: float) -> sa.Select[tuple[int]]:
@@ -279,6 +351,7 @@ def _new_row(pool_id: int, call: NewCall, now: float) -> dict[str, Any]:
         "arguments_size": call.body.size,
         "arguments": call.body.data,
         "arguments_path": call.body.path,
+        "cache": call.cache,
     }
 
 

@@ -13,7 +13,8 @@ from carrel.core.domain.user import UserState
 from carrel.lab.credentials.port import NewPasskey, Passkey
 from carrel.lab.store.database import Database
 from carrel.lab.store.identities import unlink
-from carrel.lab.store.tables import passkeys, passwords, tokens, users
+from carrel.lab.store.sign_in_tables import passkeys, passwords, tokens
+from carrel.lab.store.tables import users
 
 #: Passkeys that one user may have.
 MOST_PASSKEYS = 20

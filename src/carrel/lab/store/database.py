@@ -19,6 +19,10 @@ from carrel.core.spool.disk import full_at
 #: What databases say when there is no room (SQLite's SQLITE_FULL, PostgreSQL's class 53 "disk full").
 _FULL = ("database or disk is full", "No space left on device", "could not extend file")
 
+_BEGIN_WRITE = "BEGIN IMMEDIATE"
+#: Stands for every table.
+_ANY = ""
+
 
 class Database:
     """One database of one lab.
@@ -31,12 +35,15 @@ class Database:
         self.url = sa.make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._turn = threading.RLock()
+        #: How often each table was written to; `_ANY` counts what cannot be told apart.
+        self._written: dict[str, int] = {}
         if self.is_sqlite:
             self._engine = sa.create_engine(self.url, pool_size=8, max_overflow=32, connect_args={"timeout": 30})
             event.listen(self._engine, "connect", _configure_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
         else:
             self._engine = sa.create_engine(self.url, pool_size=8, max_overflow=8, pool_pre_ping=True)
+        event.listen(self._engine, "before_cursor_execute", _note_table)
 
     @classmethod
     def at(cls, path: Path) -> Database:
@@ -46,15 +53,24 @@ class Database:
     @contextlib.contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """One transaction, committed at the end or rolled back whole. Raises `StorageFull` or `Unavailable`."""
+        written: set[str] = set()
         with self._turn, self._explained():
-            with self._engine.connect().execution_options(carrel_write=True) as connection, connection.begin():
-                yield connection
+            try:
+                with self._engine.connect().execution_options(carrel_write=written) as connection, connection.begin():
+                    yield connection
+            finally:  # after the commit and before anybody is told of it
+                for name in written:
+                    self._written[name] = self._written.get(name, 0) + 1
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """One consistent view; nothing is written."""
         with self._explained(), self._engine.connect() as connection:
             yield connection
+
+    def version(self, tables: tuple[str, ...]) -> int:
+        """A number that is another one after each write of this process to one of the tables. Any thread."""
+        return self._written.get(_ANY, 0) + sum(self._written.get(name, 0) for name in tables)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -89,5 +105,17 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     # A writer takes the lock at once: a transaction that reads first and then wants to write could otherwise only fail.
-    write = connection.get_execution_options().get("carrel_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    write = "carrel_write" in connection.get_execution_options()
+    connection.exec_driver_sql(_BEGIN_WRITE if write else "BEGIN")
+
+
+def _note_table(connection: sa.Connection, _cursor: Any, words: str, _parameters: Any, context: Any, _many: bool) -> None:
+    """Remember which table a writer writes to."""
+    written: set[str] | None = connection.get_execution_options().get("carrel_write")
+    if written is None or words == _BEGIN_WRITE:
+        return
+    statement = context.compiled.statement if context is not None and context.compiled is not None else None
+    if isinstance(statement, sa.Insert | sa.Update | sa.Delete) and isinstance(statement.table, sa.Table):
+        written.add(statement.table.name)
+    elif not isinstance(statement, sa.Select):
+        written.add(_ANY)

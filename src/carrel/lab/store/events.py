@@ -8,17 +8,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from carrel.core.control.ports import Event, NewEvent
+from carrel.core.control.event_ports import Event, NewEvent
 from carrel.lab.store.database import Database
+from carrel.lab.store.known import Known
 from carrel.lab.store.rows import dump, event_of
 from carrel.lab.store.tables import events
 
 
 class EventTable:
-    """Implements `carrel.core.control.ports.EventStore`."""
+    """Implements `carrel.core.control.event_ports.EventStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._last: Known[int, int] = Known(database, events, most=1)
         self._guard = threading.Lock()
         self._subscribers: dict[object, Callable[[], None]] = {}
 
@@ -41,6 +43,9 @@ class EventTable:
 
     def last_id(self) -> int:
         """Id of the newest event, or 0."""
+        return self._last.read(0, self._last_id) or 0
+
+    def _last_id(self) -> int:
         with self._database.read() as connection:
             return connection.execute(sa.select(sa.func.max(events.c.id))).scalar() or 0
 

@@ -12,7 +12,8 @@ from sqlalchemy.engine import Row
 from carrel.core.domain.user import Role, UserState
 from carrel.lab.credentials.port import Given, Identity
 from carrel.lab.store.database import Database
-from carrel.lab.store.tables import identities, users
+from carrel.lab.store.sign_in_tables import identities
+from carrel.lab.store.tables import users
 
 _BY_HAND = "it was given by hand"
 _LAST = "they are the only administrator"

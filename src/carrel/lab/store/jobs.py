@@ -9,12 +9,10 @@ from dataclasses import replace
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
+from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.news import progress_event, state_event
 from carrel.core.control.ports import (
     AttemptChange,
-    AttemptRow,
-    JobFilter,
-    NewEvent,
     NewJob,
     OutboxEntry,
     PreemptOrder,
@@ -40,33 +38,30 @@ from carrel.lab.store.attempts import (
     started_values,
 )
 from carrel.lab.store.database import Database
+from carrel.lab.store.descendants import check_descendants
 from carrel.lab.store.events import EventTable, insert_events
+from carrel.lab.store.job_reads import SELECT_JOB, JobReads
 from carrel.lab.store.new_jobs import insert_jobs, submitted_before
 from carrel.lab.store.outbox import insert_entries
-from carrel.lab.store.rows import attempt_of, dump, job_of
+from carrel.lab.store.rows import dump, job_of
 from carrel.lab.store.specs import Specs
-from carrel.lab.store.tables import ACTIVE_ONLY, attempts, jobs, leases, outputs, submissions
+from carrel.lab.store.tables import attempts, jobs, leases, submissions
 
 _ACTIVE = sorted(state.value for state in ACTIVE)
 _HOLDING = frozenset(HOLDING)
-#: Everything of a job but its description, which is long and rarely wanted.
-_JOB = [column for column in jobs.c if column.name != "spec"]
 _RESUMING = Reason(code="Resuming", message="Its place is free again; it goes on.")
 _KEEPS = Reason(code="Running", message="Its GPU state cannot be moved now, so it keeps its place.")
 _PREPARING = Reason(code="Preparing", message="Its environment and inputs are being prepared.")
 
-# Statements of the hot path, built once: SQLAlchemy then only binds parameters.
-_SELECT_JOB = sa.select(*_JOB).where(jobs.c.id == sa.bindparam("job_id"))
 _SELECT_JOB_AND_SPEC = sa.select(jobs).where(jobs.c.id == sa.bindparam("job_id"))
 
 
-class JobTable:
+class JobTable(JobReads):
     """Implements `carrel.core.control.ports.JobStore`."""
 
     def __init__(self, database: Database, events: EventTable) -> None:
-        self._database = database
+        super().__init__(database, Specs())
         self._events = events
-        self._specs = Specs()
 
     def submit(
         self,
@@ -76,84 +71,23 @@ class JobTable:
         key: str | None,
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
+        admit: Callable[[int, int], None] | None = None,
     ) -> Submitted:
         """Write the job, or all elements of an array, down as PENDING; the same key of the same owner gives the same again."""
         with self._database.write() as connection:
-            if key is not None:
-                earlier = submitted_before(connection, new.owner, key, request)
-                if earlier is not None:
-                    return Submitted(job=job_of(connection.execute(_SELECT_JOB, {"job_id": earlier}).one()), created=False)
+            earlier = None if key is None else submitted_before(connection, new.owner, key, request)
+            if earlier is not None:
+                return Submitted(job=job_of(connection.execute(SELECT_JOB, {"job_id": earlier}).one()), created=False)
+            check_descendants(connection, new.parent, admit)
             made = insert_jobs(connection, new, now)
             if key is not None:
-                row = {"owner": new.owner, "key": key, "request": request, "job_id": made[0].id}
-                connection.execute(sa.insert(submissions), row)
+                connection.execute(sa.insert(submissions).values(owner=new.owner, key=key, request=request, job_id=made[0].id))
             insert_events(connection, [state_event(job) for job in made], now)
             for job in made:
                 insert_entries(connection, job.id, outbox(job), now)
         self._specs.add((job.id for job in made), new.task)
         self._events.announce()
         return Submitted(job=made[0], created=True, made=made)
-
-    def get(self, job_id: int) -> Job | None:
-        """The job, or None."""
-        with self._database.read() as connection:
-            row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
-        return None if row is None else job_of(row)
-
-    def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
-        """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
-        query = sa.select(*_JOB).where(jobs.c.array_job_id == array_id).order_by(jobs.c.array_task_id)
-        if index is not None:
-            query = query.where(jobs.c.array_task_id == index)
-        with self._database.read() as connection:
-            return [job_of(row) for row in connection.execute(query)]
-
-    def namesake(self, job: Job) -> Job | None:
-        """The newest other job of that owner and name that has not ended, and came before `job` or holds resources; or None."""
-        query = sa.select(*_JOB).where(
-            jobs.c.owner == job.owner,
-            jobs.c.name == job.name,
-            sa.text(ACTIVE_ONLY),
-            jobs.c.id != job.id,
-            sa.or_(jobs.c.id < job.id, jobs.c.state != JobState.PENDING.value),
-        )
-        with self._database.read() as connection:
-            row = connection.execute(query.order_by(jobs.c.id.desc()).limit(1)).first()
-        return None if row is None else job_of(row)
-
-    def task(self, job_id: int) -> TaskSpec | None:
-        """What the job was asked to do, or None."""
-        if (known := self._specs.get(job_id)) is not None:
-            return known
-        with self._database.read() as connection:
-            spec = connection.execute(sa.select(jobs.c.spec).where(jobs.c.id == job_id)).scalar()
-        return None if spec is None else self._specs.read(job_id, spec)
-
-    def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
-        """Newest first, ids smaller than `before`; one index range, however many jobs there are."""
-        query = sa.select(*_JOB).order_by(jobs.c.id.desc()).limit(limit)
-        if which.owner is not None:
-            query = query.where(jobs.c.owner == which.owner)
-        if which.states:
-            query = query.where(jobs.c.state.in_(sorted(state.value for state in which.states)))
-        if which.kind is not None:
-            query = query.where(jobs.c.kind == which.kind.value)
-        if which.name is not None:
-            query = query.where(jobs.c.name == which.name)
-        if which.array_id is not None:
-            query = query.where(jobs.c.array_job_id == which.array_id)
-        if which.accounts is not None:
-            query = query.where(jobs.c.account.in_(sorted(which.accounts)))
-        if before is not None:
-            query = query.where(jobs.c.id < before)
-        with self._database.read() as connection:
-            return [job_of(row) for row in connection.execute(query)]
-
-    def active(self) -> Sequence[Job]:
-        """All jobs that have not ended, oldest first."""
-        query = sa.select(*_JOB).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.id)
-        with self._database.read() as connection:
-            return [job_of(row) for row in connection.execute(query)]
 
     def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
         """PENDING becomes CONFIGURING, with a new attempt and its leases."""
@@ -191,7 +125,7 @@ class JobTable:
         news: list[NewEvent] = []
         with self._database.write() as connection:
             for order in orders:
-                row = connection.execute(_SELECT_JOB, {"job_id": order.job_id}).first()
+                row = connection.execute(SELECT_JOB, {"job_id": order.job_id}).first()
                 if row is None or row.attempt != order.attempt or JobState(row.state) not in _HOLDING:
                     continue
                 job = job_of(row)
@@ -211,7 +145,7 @@ class JobTable:
         changed: list[Job] = []
         with self._database.write() as connection:
             for job_id in job_ids:
-                row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+                row = connection.execute(SELECT_JOB, {"job_id": job_id}).first()
                 if row is None or JobState(row.state) is not JobState.RUNNING or job_of(row).preemption is None:
                     continue
                 job = replace(job_of(row), preemption=None, reason=_KEEPS)
@@ -232,7 +166,7 @@ class JobTable:
     def _resume(self, job_id: int, now: float, order: StartOrder | None = None) -> Job | None:
         try:
             with self._database.write() as connection:
-                row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+                row = connection.execute(SELECT_JOB, {"job_id": job_id}).first()
                 if row is None:
                     return None
                 job = job_of(row)
@@ -257,7 +191,7 @@ class JobTable:
         changed: list[Job] = []
         with self._database.write() as connection:
             for change in changes:
-                row = connection.execute(_SELECT_JOB, {"job_id": change.job_id}).first()
+                row = connection.execute(SELECT_JOB, {"job_id": change.job_id}).first()
                 if row is None or row.attempt != change.attempt or JobState(row.state) not in _HOLDING:
                     continue
                 changed.append(apply_change(connection, job_of(row), change, now))
@@ -303,32 +237,10 @@ class JobTable:
         self._events.announce()
         return job
 
-    def attempts(self, job_id: int) -> Sequence[AttemptRow]:
-        """All attempts, first to last."""
-        query = sa.select(attempts).where(attempts.c.job_id == job_id).order_by(attempts.c.number)
-        with self._database.read() as connection:
-            return [attempt_of(row) for row in connection.execute(query)]
-
-    def attempt(self, job_id: int, number: int) -> AttemptRow | None:
-        """One attempt, or None."""
-        query = sa.select(attempts).where(attempts.c.job_id == job_id, attempts.c.number == number)
-        with self._database.read() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else attempt_of(row)
-
-    def outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]:
-        """Stored outputs of one attempt, by path."""
-        query = sa.select(outputs).where(outputs.c.job_id == job_id, outputs.c.attempt == attempt).order_by(outputs.c.path)
-        with self._database.read() as connection:
-            return [
-                StoredFile(path=row.path, size=row.size, digest=row.digest, removed_at=row.removed_at)
-                for row in connection.execute(query)
-            ]
-
     def collect(self, job_id: int, attempt: int, files: Sequence[StoredFile], *, left: bool, message: str) -> Job:
         """Outputs of an attempt that is over were stored after its end. What is known by its path already stays as it is."""
         with self._database.write() as connection:
-            job = job_of(connection.execute(_SELECT_JOB, {"job_id": job_id}).one())
+            job = job_of(connection.execute(SELECT_JOB, {"job_id": job_id}).one())
             return collect_outputs(connection, job, attempt, files, left=left, message=message)
 
     def holders(self) -> Mapping[str, int]:

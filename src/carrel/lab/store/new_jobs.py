@@ -89,6 +89,9 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "preemptible": int(new.preemptible),
         "visible": new.visible.value,
         "stage_in": int(new.stage_in),
+        "parent": new.parent,
+        "cache_key": new.cache_key,
+        "pipeline": new.pipeline,
         "spec": dump(to_plain(new.task)),
         "run_id": tracking.run_id if tracking else None,
         "experiment_id": tracking.experiment_id if tracking else None,
@@ -115,5 +118,7 @@ def _job_as_submitted(new: NewJob, job_id: int, now: float, element: ArrayElemen
         preemptible=new.preemptible,
         visible=new.visible,
         stage_in=new.stage_in,
+        parent=new.parent,
+        pipeline=new.pipeline,
         run_id=tracking.run_id if (tracking := _run_of(new)) else None,
     )

@@ -9,7 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from carrel.core.control.ports import NewEvent, OutboxEntry
+from carrel.core.control.event_ports import NewEvent
+from carrel.core.control.ports import OutboxEntry
 from carrel.core.domain.ports import Clock
 from carrel.lab.store.database import Database
 from carrel.lab.store.events import EventTable, insert_events

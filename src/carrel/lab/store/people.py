@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from carrel.core.domain.errors import Conflict
 from carrel.core.domain.user import Role, User, UserState
 from carrel.lab.store.credentials import forget_credentials
 from carrel.lab.store.database import Database
+from carrel.lab.store.sign_in_tables import identities
 from carrel.lab.store.tables import snapshots, users
 
 #: What a `User` is made of.
@@ -45,9 +47,14 @@ class UserTable:
         return None if row is None else user_of(row)
 
     def list(self) -> Sequence[User]:
-        """All users by subject."""
+        """All users by subject, with whom they are at a sign-in provider."""
+        query = sa.select(users, identities.c.issuer, identities.c.sub)
+        query = query.join(identities, identities.c.subject == users.c.subject, isouter=True).order_by(users.c.subject)
         with self._database.read() as connection:
-            return [user_of(row) for row in connection.execute(sa.select(users).order_by(users.c.subject))]
+            return [
+                replace(user_of(row), linked_to=f"{row.issuer} {row.sub}" if row.issuer else "")
+                for row in connection.execute(query)
+            ]
 
     def set_state(self, subject: str, state: UserState, *, reason: str, by: str, now: float) -> bool:
         """The user is in that state from now on. False, and nothing has changed, when no administrator would be left."""

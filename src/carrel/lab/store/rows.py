@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy.engine import Row
 
-from carrel.core.control.ports import AttemptRow, Event
+from carrel.core.control.event_ports import Event
+from carrel.core.control.ports import AttemptRow
 from carrel.core.domain.array import ArrayElement
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import Usage
@@ -63,6 +64,8 @@ def job_of(row: Row[Any]) -> Job:
         preemptible=bool(row.preemptible),
         visible=Visible(row.visible),
         stage_in=bool(row.stage_in),
+        parent=row.parent,
+        pipeline=row.pipeline,
         preemption=None if row.preempted_by is None else from_plain(Preemption, json.loads(row.preempted_by)),
         suspended_seconds=row.suspended_seconds,
         suspended_at=row.suspended_at,

@@ -11,7 +11,7 @@ from carrel.core.domain.errors import Conflict
 from carrel.lab.store.database import Database
 
 #: The newest migration; `tests/store/test_migrations.py` compares it with the files.
-HEAD = "0022"
+HEAD = "0035"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 

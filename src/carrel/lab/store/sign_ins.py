@@ -12,7 +12,8 @@ from carrel.core.domain.token import Token
 from carrel.lab.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal, SignIn
 from carrel.lab.store.database import Database
 from carrel.lab.store.people import USER, user_of
-from carrel.lab.store.tables import access_tokens, authorization_codes, device_codes, sign_ins, tokens, users
+from carrel.lab.store.sign_in_tables import access_tokens, authorization_codes, device_codes, sign_ins, tokens
+from carrel.lab.store.tables import users
 from carrel.lab.store.tokens import TOKEN, token_of
 
 #: Seconds for which codes are remembered after their end: so long a program can learn what became of them.

@@ -8,12 +8,14 @@ import time
 import sqlalchemy as sa
 
 from carrel.core.domain.ports import Clock
+from carrel.lab.store.baselines import BaselineTable
 from carrel.lab.store.calls import CallTable
 from carrel.lab.store.cells import CellTable
 from carrel.lab.store.credentials import CredentialTable
 from carrel.lab.store.database import Database
 from carrel.lab.store.drains import DrainTable
 from carrel.lab.store.events import EventTable
+from carrel.lab.store.gpu_use import GpuUseTable
 from carrel.lab.store.identities import IdentityTable
 from carrel.lab.store.jobs import JobTable
 from carrel.lab.store.outbox import OutboxTable
@@ -23,8 +25,11 @@ from carrel.lab.store.retention import RetentionTable
 from carrel.lab.store.schema import upgrade
 from carrel.lab.store.secrets import SecretTable
 from carrel.lab.store.sign_ins import SignInTable
+from carrel.lab.store.start_ranges import StartRangeTable
+from carrel.lab.store.sweeps import SweepTable
 from carrel.lab.store.tables import lab
 from carrel.lab.store.tokens import TokenTable
+from carrel.lab.store.verifications import VerificationTable
 
 
 class Store:
@@ -43,8 +48,13 @@ class Store:
         self.drains = DrainTable(database)
         self.reservations = ReservationTable(database)
         self.cells = CellTable(database)
+        self.gpu_use = GpuUseTable(database)
         self.calls = CallTable(database)
+        self.start_ranges = StartRangeTable(database)
+        self.sweeps = SweepTable(database, self.events)
         self.retention = RetentionTable(database)
+        self.baselines = BaselineTable(database)
+        self.verifications = VerificationTable(database)
         self.outbox = OutboxTable(database, self.events, clock)
 
     def lab_id(self) -> str:

@@ -72,138 +72,6 @@ users = Table(
     CheckConstraint("role IN ('user', 'manager', 'operator', 'admin')", name="role"),
 )
 
-#: Who somebody is at the sign-in provider (OpenID Connect Core 1.0, 5.7: issuer and subject, together, never change hands).
-identities = Table(
-    "identities",
-    metadata,
-    Column("subject", ForeignKey("users.subject"), primary_key=True),
-    Column("issuer", String(1024), nullable=False),
-    #: The provider's name for them.
-    Column("sub", String(255), nullable=False),
-    Column("linked_at", Double, nullable=False),
-    Column("last_used_at", Double),
-    #: The role that their groups gave them; NULL: theirs was given by hand, or is "user".
-    Column("role", String(16)),
-    UniqueConstraint("issuer", "sub"),
-)
-
-#: Personal tokens, by the SHA-256 of the token: a reader of the database cannot sign in with what is there.
-tokens = Table(
-    "tokens",
-    metadata,
-    Column("id", ID, primary_key=True, autoincrement=True),
-    Column("digest", String(64), nullable=False),
-    Column("subject", ForeignKey("users.subject"), nullable=False),
-    Column("name", String(255), nullable=False),
-    #: Words of `carrel.core.policy.access.SCOPES`, with commas between them.
-    Column("scopes", String(255), nullable=False),
-    Column("account", String(255)),
-    Column("created_at", Double, nullable=False),
-    Column("created_by", String(255), nullable=False),
-    Column("expires_at", Double),
-    #: To the minute.
-    Column("last_used_at", Double),
-    Column("revoked_at", Double),
-    Column("revoked_by", String(255)),
-    UniqueConstraint("digest"),
-    Index(None, "subject"),
-    sqlite_autoincrement=True,
-)
-
-#: Programs that are signed in as somebody (`carrel.lab.signin`). Each has one token, by whose number it is listed and revoked;
-#: the digest of that one has no secret to it: what opens the lab are the access tokens below. All secrets are digests.
-sign_ins = Table(
-    "sign_ins",
-    metadata,
-    Column("token_id", ForeignKey("tokens.id"), primary_key=True, autoincrement=False),
-    Column("client", String(64), nullable=False),
-    #: The part of the refresh token that stays, and the one that changes with each use.
-    Column("family", String(64), nullable=False),
-    Column("refresh", String(64), nullable=False),
-    #: The one before, and the secret that was shown with it.
-    Column("previous", String(64)),
-    Column("retry", String(64)),
-    #: When it ends, however much it is used.
-    Column("ends_at", Double, nullable=False),
-    UniqueConstraint("family"),
-)
-
-#: What is good for an hour; of each sign-in those that have not ended.
-access_tokens = Table(
-    "access_tokens",
-    metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("token_id", ForeignKey("sign_ins.token_id"), nullable=False),
-    Column("expires_at", Double, nullable=False),
-    Index(None, "token_id"),
-)
-
-#: Programs that wait for somebody to approve them (RFC 8628). User codes are digests under a key of the lab's.
-device_codes = Table(
-    "device_codes",
-    metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("user_code", String(64), nullable=False),
-    Column("client", String(64), nullable=False),
-    Column("scopes", String(255), nullable=False),
-    Column("host", String(255), nullable=False),
-    Column("address", String(64), nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("expires_at", Double, nullable=False),
-    #: Seconds.
-    Column("interval", Integer, nullable=False),
-    Column("polled_at", Double),
-    #: A `Decision`, and who made it.
-    Column("decision", String(16), nullable=False, server_default=text("'none'")),
-    Column("subject", ForeignKey("users.subject")),
-    Column("account", String(255)),
-    UniqueConstraint("user_code"),
-)
-
-#: Codes that a browser brings to a program (RFC 6749, 4.1).
-authorization_codes = Table(
-    "authorization_codes",
-    metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("client", String(64), nullable=False),
-    Column("scopes", String(255), nullable=False),
-    Column("host", String(255), nullable=False),
-    Column("address", String(64), nullable=False),
-    Column("subject", ForeignKey("users.subject"), nullable=False),
-    Column("account", String(255)),
-    Column("redirect_uri", String(255), nullable=False),
-    Column("challenge", String(64), nullable=False),
-    Column("expires_at", Double, nullable=False),
-    #: Set when it was used.
-    Column("token_id", ForeignKey("tokens.id")),
-)
-
-#: Passwords of users, as Argon2id makes them (`carrel.lab.credentials.passwords`).
-passwords = Table(
-    "passwords",
-    metadata,
-    Column("subject", ForeignKey("users.subject"), primary_key=True),
-    Column("hash", String(255), nullable=False),
-    Column("changed_at", Double, nullable=False),
-)
-
-#: Passkeys of users: public keys, and the authenticators' names for them.
-passkeys = Table(
-    "passkeys",
-    metadata,
-    Column("id", ID, primary_key=True, autoincrement=True),
-    Column("subject", ForeignKey("users.subject"), nullable=False),
-    Column("credential", LargeBinary, nullable=False),
-    Column("public_key", LargeBinary, nullable=False),
-    Column("sign_count", BigInteger, nullable=False),
-    Column("name", String(255), nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("last_used_at", Double),
-    UniqueConstraint("credential"),
-    Index(None, "subject"),
-    sqlite_autoincrement=True,
-)
-
 #: What users keep for their jobs, sealed (`carrel.lab.store.secrets`).
 secrets = Table(
     "secrets",
@@ -272,6 +140,12 @@ jobs = Table(
     Column("visible", String(16), nullable=False, server_default=text("'owner'")),
     #: 1: inputs of it lie elsewhere.
     Column("stage_in", Integer, nullable=False, server_default=text("0")),
+    #: The job that submitted it.
+    Column("parent", ID, index=True),
+    #: What makes it the same as another one (`carrel.core.domain.cache_key`); "": nothing does.
+    Column("cache_key", String(80), nullable=False, server_default=text("''"), index=True),
+    #: What it has in common with the other steps that were submitted with it.
+    Column("pipeline", String(64), nullable=False, server_default=text("''"), index=True),
     #: The `Preemption`, as JSON; NULL while the job keeps its place.
     Column("preempted_by", Text),
     Column("suspended_seconds", Double, nullable=False, server_default=text("0")),
@@ -287,6 +161,7 @@ jobs = Table(
     Index(None, "owner", "id"),
     Index("ix_jobs_active", "id", **_only(ACTIVE_ONLY)),
     Index(None, "state", "id"),
+    Index(None, "ended_at", "submitted_at"),
     #: Each element is there once.
     Index("ix_jobs_array", "array_job_id", "array_task_id", unique=True, **_only("array_job_id IS NOT NULL")),
     Index("ix_jobs_named", "owner", "name", "id", **_only(ACTIVE_ONLY)),
@@ -323,6 +198,8 @@ attempts = Table(
     Column("usage", Text, nullable=False, server_default=text("'{}'")),
     #: What the cells of a session were charged: devices × seconds. NULL: nothing.
     Column("lease_seconds", Double),
+    #: The mean of `gpu_mean` in `usage`, in percent, for reports. NULL: not measured.
+    Column("gpu_busy", Double),
     #: For how long it was suspended: nothing is charged for that. NULL: not at all.
     Column("suspended_seconds", Double),
     #: 1 while outputs that were not stored are left in its working directory.
@@ -448,4 +325,58 @@ drains = Table(
     Column("reason", Text, nullable=False),
     Column("by", String(255), nullable=False),
     Column("since", Double, nullable=False),
+)
+
+#: The first range that the owner of a waiting job saw, and when the job started. Unix seconds.
+start_ranges = Table(
+    "start_ranges",
+    metadata,
+    Column("id", ID, primary_key=True, autoincrement=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("shown_at", Double, nullable=False),
+    #: Before the correction by earlier starts: lower end, middle, upper end.
+    Column("foreseen_low", Double, nullable=False),
+    Column("foreseen", Double, nullable=False),
+    Column("foreseen_high", Double, nullable=False),
+    Column("low", Double, nullable=False),
+    Column("high", Double, nullable=False),
+    #: Null while it waits.
+    Column("started_at", Double),
+    UniqueConstraint("job_id", "shown_at"),
+    Index(None, "started_at"),
+    sqlite_autoincrement=True,
+)
+
+#: What came of repeating a job, as it was asked for last.
+verifications = Table(
+    "verifications",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+#: The job with whose results later jobs of a project are compared. A project is the jobs of one name of one owner.
+baselines = Table(
+    "baselines",
+    metadata,
+    Column("id", ID, primary_key=True, autoincrement=True),
+    Column("owner", String(255), nullable=False),
+    Column("project", String(255), nullable=False),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("tolerance", Double, nullable=False),
+    #: Patterns, as a JSON list.
+    Column("ignored", Text, nullable=False),
+    Column("set_at", Double, nullable=False),
+    UniqueConstraint("owner", "project"),
+    sqlite_autoincrement=True,
+)
+
+#: Jobs that run a baseline again, and what came of it.
+calibrations = Table(
+    "calibrations",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("baseline_id", ForeignKey("baselines.id"), nullable=False),
+    Column("value", Text, nullable=False),
+    Index(None, "baseline_id"),
 )

@@ -14,8 +14,10 @@ from carrel.core.domain.token import Token
 from carrel.core.domain.user import User
 from carrel.lab.store.credentials import forget_credentials
 from carrel.lab.store.database import Database
+from carrel.lab.store.known import Known
 from carrel.lab.store.people import USER, user_of
-from carrel.lab.store.tables import access_tokens, authorization_codes, device_codes, tokens, users
+from carrel.lab.store.sign_in_tables import access_tokens, authorization_codes, device_codes, tokens
+from carrel.lab.store.tables import users
 
 #: What a `Token` is made of.
 TOKEN = [column for column in tokens.c if column is not tokens.c.digest]
@@ -26,6 +28,8 @@ class TokenTable:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Asked for with every request. The newest thousand that were good for something: a stranger's guesses take no room.
+        self._known: Known[str, tuple[Token, User]] = Known(database, tokens, users, access_tokens, most=1000)
 
     def add(self, new: NewToken, *, now: float) -> Token:
         """Remember a token."""
@@ -34,6 +38,13 @@ class TokenTable:
 
     def find(self, digest: str) -> tuple[Token, User] | None:
         """The token with this digest and whose it is, valid or not; or None."""
+        return self._known.read(digest, lambda: self._find(digest))
+
+    def known(self, digest: str) -> tuple[Token, User] | None:
+        """The same without the database; None where that is not enough."""
+        return self._known.get(digest)
+
+    def _find(self, digest: str) -> tuple[Token, User] | None:
         query = sa.select(*TOKEN, *USER).join(users)
         with self._database.read() as connection:
             row = connection.execute(query.where(tokens.c.digest == digest)).first()

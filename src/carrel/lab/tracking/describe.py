@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from carrel.core.control.ports import AttemptChange, OutboxEntry
+from carrel.core.domain.comparison import Verification
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import EnvironmentReady, Journaled, Observation, Sampled, Started, Usage
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.submit_limits import SUBMIT_LIMITS
+from carrel.core.domain.sweep import Sweep
 from carrel.core.domain.task import GitState, TaskSpec
 from carrel.core.domain.user import User
 from carrel.core.spool.layout import Spool
 from carrel.lab.tracking.rest import PARAM_LENGTH, TAG_LENGTH
-from carrel.lab.tracking.status import status_of
+from carrel.lab.tracking.status import status_of, status_of_sweep
 
 _MB = 1e6
 
@@ -46,6 +48,9 @@ class Describer:
             tags |= {"carrel.array_job_id": str(job.element.array_id), "carrel.array_task_id": str(job.element.index)}
             if task.tracking is not None:  # made by `mlflow run`, for all of them
                 tags["mlflow.parentRunId"] = task.tracking.run_id
+        if task.sweep is not None:
+            name = f"{job.name} {task.trial}"
+            tags |= {"carrel.sweep": str(task.sweep), "carrel.trial": str(task.trial)}
         payload: dict[str, Any] = {
             "owner": job.owner,
             "user": user.name,
@@ -55,6 +60,8 @@ class Describer:
             "params": {key: _cut(value, PARAM_LENGTH) for key, value in task.parameters.items()},
             "tags": _cut_all(tags),
         }
+        if task.sweep is not None:
+            payload["parent"] = self._parent(job, task)
         if job.element is not None and task.tracking is not None:
             payload["experiment_id"] = task.tracking.experiment_id
         entries = [OutboxEntry(kind="create_run", payload=payload | ({"adopt": adopted} if adopted else {}))]
@@ -96,6 +103,26 @@ class Describer:
             return ()
         return self._end(job, job.state, job.reason, job.ended_at, {})
 
+    def verified(self, job: Job, task: TaskSpec, verification: Verification) -> Sequence[OutboxEntry]:
+        """A job was repeated, and its results were compared."""
+        if not _described(job, task):
+            return ()
+        tags = {"carrel.verified": verification.words}
+        return [OutboxEntry(kind="update", payload={"owner": job.owner, "tags": _cut_all(tags)})]
+
+    def sweep(self, job: Job, task: TaskSpec, sweep: Sweep) -> Sequence[OutboxEntry]:
+        """A sweep has another state; `job` is one of its trials'."""
+        if not _described(job, task):
+            return ()
+        payload = {
+            "owner": job.owner,
+            "experiment": task.experiment,
+            "parent": self._parent(job, task),
+            "status": status_of_sweep(sweep.state),
+            "end_time": None if sweep.ended_at is None else _ms(sweep.ended_at),
+        }
+        return [OutboxEntry(kind="sweep", payload=payload)]
+
     def _tags(self, job: Job, task: TaskSpec, user: User, *, adopted: bool) -> dict[str, str]:
         tags = {
             "carrel.lab": self._lab_id,
@@ -113,6 +140,10 @@ class Describer:
             tags["carrel.url"] = f"{self._url}/jobs/{job.id}"
         if task.rerun_of is not None:
             tags["carrel.rerun_of"] = str(task.rerun_of)
+        if task.variant_of is not None:
+            tags["carrel.variant_of"] = f"{task.variant_of.first}, {task.variant_of.second}"
+        if task.replay_of is not None:
+            tags["carrel.replay_of"] = f"{task.replay_of.lab}/{task.replay_of.job}"
         if not adopted:
             tags |= {"mlflow.user": user.name, "mlflow.source.name": job.name, "mlflow.source.type": "PROJECT"}
         return tags | (_git_tags(task.git) if task.git else {})
@@ -145,12 +176,22 @@ class Describer:
             tags["carrel.signal"] = str(change.signal)
         return [*entries, *self._end(job, change.state, change.reason, change.ended_at, tags)]
 
+    def _parent(self, job: Job, task: TaskSpec) -> dict[str, Any]:
+        """The run of the sweep, in which those of its trials are."""
+        tags = {"carrel.lab": self._lab_id, "carrel.sweep_of_trials": str(task.sweep), "carrel.task": job.name}
+        if self._url:
+            tags["carrel.url"] = f"{self._url}/sweeps/{task.sweep}"
+        return {"run_name": f"sweep {task.sweep}: {job.name}", "tags": _cut_all(tags), "start_time": _ms(job.submitted_at)}
+
     def _end(self, job: Job, state: JobState, reason: Reason, at: float, tags: Mapping[str, str]) -> Sequence[OutboxEntry]:
         said = {**tags, "carrel.state": state.value, "carrel.reason": reason.message, "carrel.reason_code": reason.code}
         return [
             OutboxEntry(kind="update", payload={"owner": job.owner, "tags": _cut_all(said)}),
             OutboxEntry(kind="record", payload={"owner": job.owner, "artifact_path": "carrel/record.json"}),
-            OutboxEntry(kind="end_run", payload={"owner": job.owner, "status": status_of(state), "end_time": _ms(at)}),
+            OutboxEntry(
+                kind="end_run",
+                payload={"owner": job.owner, "status": status_of(state), "end_time": _ms(at)},
+            ),
         ]
 
     @staticmethod

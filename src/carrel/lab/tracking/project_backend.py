@@ -21,7 +21,7 @@ from mlflow.entities import RunStatus
 from mlflow.exceptions import ExecutionException, MlflowException
 from mlflow.projects.backend.abstract_backend import AbstractBackend
 from mlflow.projects.submitted_run import SubmittedRun
-from mlflow.projects.utils import fetch_and_validate_project, get_or_create_run
+from mlflow.projects.utils import MLFLOW_LOCAL_BACKEND_RUN_ID_CONFIG, fetch_and_validate_project, get_or_create_run
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import (
     MLFLOW_PARENT_RUN_ID,
@@ -36,16 +36,21 @@ from carrel.client import Client
 from carrel.client.travelling import Travelling
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import JobState
+from carrel.lab.tracking.cached_run import copy_values
 from carrel.lab.tracking.plugins import rivals
 from carrel.lab.tracking.status import status_of
 from carrel.wire import v1
 
 #: What MLflow puts into every backend config, and what of it has a meaning here.
 _MLFLOWS_OWN = ("ENV_MANAGER", "SYNCHRONOUS", "DOCKER_ARGS", "STORAGE_DIR", "build_image", "docker_auth")
+#: In the backend config of the backend "local": the run that `mlflow.run(…, run_id=…)` names.
+_RUN_ID = MLFLOW_LOCAL_BACKEND_RUN_ID_CONFIG
 _NOT_STARTED = frozenset({JobState.PENDING, JobState.CONFIGURING})
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: Seconds for the lab to end the run in MLflow after the job has ended.
 _AFTERGLOW = 15.0
+#: Seconds that a job waits for its own run, which the tracking server may not have made yet.
+_WAIT = 20
 
 
 def carrel_backend() -> CarrelBackend:
@@ -98,7 +103,7 @@ class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
         try:
             if self._is_array:
                 return self._finish_array()
-            for text in self._client.stream_log(self.job_id):
+            for text in self._client.stream_log(self.job_id, waits=True):
                 sys.stdout.write(text)
                 sys.stdout.flush()
             job = self._client.wait(self.job_id)
@@ -177,11 +182,12 @@ class CarrelBackend(AbstractBackend):  # type: ignore[misc]
     ) -> CarrelSubmittedRun:
         """Submit; from the command line also wait, unless the backend config says ``"detach": true``."""
         detach, settings = _settings(backend_config)
+        named = settings.pop(_RUN_ID, None)
         try:
             client = Client()
             where = _Where.find(client, tracking_uri)
             experiment = where.experiment(experiment_id)
-            submitted = _submit(client, where, experiment, project_uri, entry_point, params or {}, version, settings)
+            submitted = _submit(client, where, experiment, project_uri, entry_point, params or {}, version, settings, named)
             if detach:
                 submitted.leave()
             if detach or _command_line() is None:
@@ -254,9 +260,12 @@ def _submit(
     params: Mapping[str, Any],
     version: str | None,
     settings: Mapping[str, Any],
+    named: str | None,
 ) -> CarrelSubmittedRun:
     values = {str(key): str(value) for key, value in params.items()}
-    run, made = _run(where, experiment_id, uri, entry_point, values, version)
+    run, made = _named(named, where), False
+    if run is None:
+        run, made = _run(client, where, experiment_id, uri, entry_point, values, version)
     try:
         job = client.submit_project(
             uri.removeprefix("file://") if uri.startswith("file:///") and "#" not in uri and not uri.endswith(".git") else uri,
@@ -272,10 +281,33 @@ def _submit(
         if made:  # it would stay RUNNING for ever
             MlflowClient().set_terminated(run.run_id, "FAILED")
         raise
+    if job.cached:
+        return _taken_again(client, run, job, made=made)
     is_array = job.array_job_id is not None
     what = f"Array {job.id} ({job.name}, {job.array}), parent run" if is_array else f"Job {job.id} ({job.name}), run"
     _say(f"{what} {run.run_id}")
     return CarrelSubmittedRun(client, job.id, run, is_array=is_array)
+
+
+def _taken_again(client: Client, run: _Run, job: v1.JobView, *, made: bool) -> CarrelSubmittedRun:
+    """An earlier job did the same: its run stands for this one, and what was made for a new job is taken back."""
+    for note in job.notes:
+        _say(note)
+    if made:
+        MlflowClient().delete_run(run.run_id)
+    if job.run_id is not None and run.foreign_uri is None:
+        if not made:
+            copy_values(job.run_id, run.run_id)
+        run = _Run(job.run_id, run.experiment_id, None)
+    return CarrelSubmittedRun(client, job.id, run)
+
+
+def _named(run_id: str | None, where: _Where) -> _Run | None:
+    """The run that the caller has made for this."""
+    if run_id is None:
+        return None
+    info = MlflowClient().get_run(run_id).info
+    return _Run(info.run_id, info.experiment_id, where.foreign_uri)
 
 
 def _say_travelling(travelling: Travelling) -> None:
@@ -284,16 +316,15 @@ def _say_travelling(travelling: Travelling) -> None:
 
 
 def _run(
-    where: _Where, experiment_id: str, uri: str, entry_point: str, params: Mapping[str, str], version: str | None
+    client: Client, where: _Where, experiment_id: str, uri: str, entry_point: str, params: Mapping[str, str], version: str | None
 ) -> tuple[_Run, bool]:
     """The run to use, and whether it was made here: MLFLOW_RUN_ID names one, except inside a job, whose own run that is."""
     inside = "CARREL_JOB_ID" in os.environ
     named = os.environ.get("MLFLOW_RUN_ID")
-    if named and not inside:
-        info = MlflowClient().get_run(named).info
-        return _Run(info.run_id, info.experiment_id, where.foreign_uri), False
+    if named and not inside and (run := _named(named, where)) is not None:
+        return run, False
     active = mlflow.active_run()
-    parent = active.info.run_id if active else named
+    parent = active.info.run_id if active else named or (_own_run(client) if inside else None)
     if where.foreign_uri is not None:  # nobody but this process will ever describe it
         directory = fetch_and_validate_project(uri, version, entry_point, dict(params))
         info = get_or_create_run(None, uri, experiment_id, directory, version, entry_point, dict(params)).info
@@ -316,12 +347,19 @@ def _run(
     return _Run(info.run_id, info.experiment_id, None), True
 
 
+def _own_run(client: Client) -> str | None:
+    """The run of the job that this is, which it was not told where its environment was not known to use MLflow."""
+    found = client.run_of(int(os.environ["CARREL_JOB_ID"]), wait=_WAIT)
+    return found.run_id if found is not None else None
+
+
 def _settings(backend_config: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
     """Whether to come back at once, and what of the backend config is for the lab. What has no meaning here is refused."""
     for option, key in (("--docker-args", "DOCKER_ARGS"), ("--storage-dir", "STORAGE_DIR"), ("--build-image", "build_image")):
         if backend_config.get(key):
             raise ExecutionException(f"{option} means nothing to the carrel backend: leave it out.")
-    if backend_config.get("ENV_MANAGER") == "local":
+    # Inside a task it is what says "the same environment as mine", and a project's files say that too.
+    if backend_config.get("ENV_MANAGER") == "local" and "CARREL_JOB_ID" not in os.environ:
         raise ExecutionException("--env-manager local means nothing in a lab: leave it out, and the project's files decide.")
     settings = {key: value for key, value in backend_config.items() if key not in _MLFLOWS_OWN}
     detach = settings.pop("detach", False)

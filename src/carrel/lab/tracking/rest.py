@@ -126,6 +126,18 @@ class MlflowRest:
         ]["info"]
         return info
 
+    def run_data(self, workspace: str, run_id: str) -> Mapping[str, Any]:
+        """The run's `data`: last values of its metrics, and its parameters."""
+        found = self._call(workspace, "GET", f"/api/2.0/mlflow/runs/get?run_id={quote(run_id, safe='')}")
+        data: Mapping[str, Any] = found["run"].get("data") or {}
+        return data
+
+    def metric_history(self, workspace: str, run_id: str, name: str, *, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Values of one metric of the run; of very many the first `limit`."""
+        asked = f"run_id={quote(run_id, safe='')}&metric_key={quote(name, safe='')}&max_results={limit}"
+        found = self._call(workspace, "GET", f"/api/2.0/mlflow/metrics/get-history?{asked}")
+        return found.get("metrics") or ()
+
     def has_model(self, workspace: str, model_id: str) -> bool:
         """True when the logged model exists in the workspace."""
         try:
@@ -152,9 +164,9 @@ class MlflowRest:
         }
         self._call(workspace, "POST", "/api/2.0/mlflow/runs/log-batch", body)
 
-    def end_run(self, workspace: str, run_id: str, *, status: str, end_time: int) -> None:
-        """Set the status (FINISHED, FAILED, KILLED) and the end in Unix milliseconds."""
-        body = {"run_id": run_id, "status": status, "end_time": end_time}
+    def end_run(self, workspace: str, run_id: str, *, status: str, end_time: int | None) -> None:
+        """Set the status (FINISHED, FAILED, KILLED) and the end in Unix milliseconds; or RUNNING, without an end."""
+        body = {"run_id": run_id, "status": status} | ({} if end_time is None else {"end_time": end_time})
         self._call(workspace, "POST", "/api/2.0/mlflow/runs/update", body)
 
     def _call(self, workspace: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def node_token(secret: bytes) -> str:
     return hmac.new(secret, b"carrel-node", hashlib.sha256).hexdigest()
 
 
-#: Roles of processes of a session that borrow devices.
+#: Roles of processes of a session, or of a worker of a pool, that borrow devices.
 _BORROWS = (KERNEL, RESIDENCY)
 
 
@@ -72,8 +72,8 @@ class ClientAuthentication:
     def _foreign(self, role: str, uid: int, path: object, job: int, attempt: int) -> Identity:
         """Of a job that runs as its owner, whose files are the owner's."""
         found = read_foreign(path, uid, job=job, attempt=attempt)
-        if role == KERNEL and not found.session:
-            raise _not_a_session(job, "task")
+        if role == KERNEL and not found.borrows:
+            raise _borrows_nothing(job, "task")
         if role == RESIDENCY and found.session and found.reserve:
             raise _has_its_own(job)
         return Identity(
@@ -83,9 +83,9 @@ class ClientAuthentication:
             # Not by their name in the lab, which only the files say; the lab knows it by the job.
             owner=f"uid:{uid}",
             gpus=found.gpus,
-            assigned=self._task(job, found.shares, found.session) if _is_task(role, found.session) else found.assigned,
+            assigned=self._task(job, found.shares, found.borrows) if _is_task(role, found.borrows) else found.assigned,
             reserved=found.reserve,
-            bound=self._bound(job, found.shares) if role in _BORROWS and found.session else (),
+            bound=self._bound(job, found.shares) if role in _BORROWS and found.borrows else (),
             memory=found.memory,
         )
 
@@ -95,28 +95,29 @@ class ClientAuthentication:
             raise Denied(f"Attempt {attempt} of job {job} does not run.", remedy="Only what runs can borrow GPUs.")
         launch = _read_launch(directory, job)
         session = launch.task.session
-        if role == KERNEL and session is None:
-            raise _not_a_session(job, launch.kind)
+        borrows = session is not None or launch.task.borrows > 0
+        if role == KERNEL and not borrows:
+            raise _borrows_nothing(job, launch.kind)
         if role == RESIDENCY and session is not None and session.reserve:
             raise _has_its_own(job)
         assigned = tuple(device.uuid for device in present_devices(directory.devices, launch.devices))
-        if self._shared is not None and _is_task(role, session is not None):
-            assigned = self._task(job, launch.shares, session is not None)
+        if self._shared is not None and _is_task(role, borrows):
+            assigned = self._task(job, launch.shares, borrows)
         return Identity(
             role=role,
             job=job,
             attempt=attempt,
             owner=launch.owner,
-            gpus=session.gpus if session is not None else launch.resources.gpus,
+            gpus=session.gpus if session is not None else launch.task.borrows or launch.resources.gpus,
             assigned=assigned,
             reserved=session is not None and session.reserve,
-            bound=self._bound(job, launch.shares) if role in _BORROWS and session is not None else (),
+            bound=self._bound(job, launch.shares) if role in _BORROWS and borrows else (),
             memory=0 if self._shared is None else launch.resources.memory,
         )
 
-    def _task(self, job: int, shares: Sequence[int], is_session: bool) -> tuple[str, ...]:
+    def _task(self, job: int, shares: Sequence[int], borrows: bool) -> tuple[str, ...]:
         """The devices that a task of a cluster gives to cells for a while. Whole ones are its own, and so are a session's."""
-        if not shares or is_session:
+        if not shares or borrows:
             raise Denied(f"Job {job} has its GPUs from Slurm.", remedy="Use them without asking.")
         return self._bound(job, shares)
 
@@ -133,16 +134,16 @@ class ClientAuthentication:
         return bound
 
 
-def _is_task(role: str, is_session: bool) -> bool:
-    """True for the runner of a job, and for the processes of one that is no session."""
-    return role == RUNNER or (role == RESIDENCY and not is_session)
+def _is_task(role: str, borrows: bool) -> bool:
+    """True for the runner of a job, and for the processes of one that borrows nothing."""
+    return role == RUNNER or (role == RESIDENCY and not borrows)
 
 
 def _has_its_own(job: int) -> Denied:
     return Denied(f"Session {job} has GPUs of its own.", remedy="Use them without asking.")
 
 
-def _not_a_session(job: int, kind: str) -> Denied:
+def _borrows_nothing(job: int, kind: str) -> Denied:
     return Denied(f"Job {job} is a {kind}, not a session: its GPUs are its own.", remedy="Use them without asking.")
 
 

@@ -33,7 +33,9 @@ class ForeignJob:
     """What a job's own files say about it."""
 
     session: bool
-    #: Of a session: devices that a cell gets, and whether they are its own.
+    #: It is a session, or a worker of a pool: its processes borrow devices.
+    borrows: bool
+    #: Devices that a cell or a call gets; and, of a session, whether they are its own.
     gpus: int
     reserve: bool
     #: Positions on the node of the GPUs of which it has a share.
@@ -122,9 +124,11 @@ def _understood(found: Any, job: int, attempt: int) -> ForeignJob:
         raise Denied(f"These are not the files of attempt {attempt} of job {job}.", remedy="Start the session again.")
     session = found["task"].get("session")
     about = {} if session is None else session
+    borrowed = _number(found["task"].get("borrows", 0), _MOST_GPUS)
     return ForeignJob(
         session=session is not None,
-        gpus=_number(about.get("gpus", 0), _MOST_GPUS),
+        borrows=session is not None or borrowed > 0,
+        gpus=_number(about.get("gpus", borrowed), _MOST_GPUS),
         reserve=about.get("reserve") is True,
         shares=tuple(_number(item, _MOST_GPUS) for item in found.get("shares", ())[:_MOST_GPUS]),
         assigned=tuple(str(device["uuid"]) for device in found.get("devices", ())[:_MOST_GPUS]),

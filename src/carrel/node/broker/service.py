@@ -105,6 +105,7 @@ class Service:
         #: Those of tenants, connected or not.
         self._processes = WatchedProcesses(loop, on_end=self._died)
         self._listener: socket.socket | None = None
+        self._closing = False
         self._waking: Timer | None = None
         self._wake_at = NEVER
         self._effects: deque[Effects] = deque()
@@ -244,6 +245,7 @@ class Service:
         if self._listener is not None:
             self._loop.unwatch(self._listener.fileno())
             self._listener.close()
+        self._closing = True
         for connection in list(self._clients):
             connection.end(Dropped())
 
@@ -278,7 +280,7 @@ class Service:
                 self.carry_out(self._core.left_gate(client.member, self._now()))
         elif client.tenant and self._tenants.get(client.tenant) is connection:
             del self._tenants[client.tenant]
-            if not closed:
+            if not closed and not self._closing:
                 _log.warning("tenant %s does not read and was dropped; it keeps what it has", client.tenant)
             self.carry_out(self._core.disconnected(client.tenant, self._now(), closed=closed))
 

@@ -31,6 +31,9 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR, _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}
 _MNT_DETACH = 2
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR = 38, 24, 22, 47, 4
+_PR_CAP_AMBIENT_RAISE = 2
+#: The right to change one's root (capabilities(7)).
+CAP_SYS_CHROOT = 18
 _SECCOMP_MODE_FILTER = 2
 _LANDLOCK_VERSION = 1
 #: Abstract unix sockets and signals of processes outside (landlock(7), ABI 6).
@@ -102,15 +105,24 @@ def unmount(target: str) -> None:
     _checked(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmounting {target}")
 
 
-def drop_privileges() -> None:
-    """Hold no capability, and never gain one: not by what is executed either."""
+def drop_privileges(keep: int | None = None) -> None:
+    """Hold no capability, and never gain one: not by what is executed either. `keep` is the one that stays, and is passed on."""
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR, 0, 0, 0)
+    header = struct.pack("Ii", _CAP_VERSION_3, 0)
+    kept = 0 if keep is None else 1 << keep
+    if kept:  # what is not in the bounding set cannot be made inheritable
+        now = ctypes.create_string_buffer(24)
+        _checked(_libc.capget(header, now), "capabilities")
+        effective, permitted, inheritable, *upper = struct.unpack("IIIIII", now.raw)
+        _checked(_libc.capset(header, struct.pack("IIIIII", effective, permitted, inheritable | kept, *upper)), "capabilities")
     for number in range(_LAST_CAP + 1):
         if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
             break  # there is no such capability in this kernel
-    header = struct.pack("Ii", _CAP_VERSION_3, 0)
-    _checked(_libc.capset(header, bytes(24)), "capabilities")
+    # Effective, permitted and inheritable; then the same of those above 31.
+    _checked(_libc.capset(header, struct.pack("IIIIII", kept, kept, kept, 0, 0, 0)), "capabilities")
+    if keep is not None:
+        _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, keep, 0, 0), "capabilities")
 
 
 def landlock_version() -> int:

@@ -62,7 +62,7 @@ def contain(
     first = os.fork()
     if first == 0:
         _close_all_but(tell, lifeline, forwarder.held, *close_first)
-        _be_first(tell, lifeline, become, close_first, whole=whole, processes=walls.processes)
+        _be_first(tell, lifeline, become, close_first, whole=whole, walls=walls)
     # Locks, connections and pipes of the runner must not live as long as this.
     _close_all_but(told)
     _watch(first, told, forwarder)
@@ -87,6 +87,11 @@ def build(walls: Walls) -> None:
     wanted = [*(f"/dev/{name}" for name in _NODES), *walls.devices]
     nodes = [(node, calls.clone_tree(node)) for node in wanted if Path(node).exists()]
     temporary = calls.clone_tree(walls.temporary)
+    view = None
+    if walls.view is not None:
+        from carrel.node.containment.view import take_trees
+
+        view = take_trees(walls.view)
     covered = []
     if walls.root:
         from carrel.node.containment.image import change_root
@@ -112,6 +117,10 @@ def build(walls: Walls) -> None:
         calls.place_tree(tree, path)
         os.close(tree)
     _make_devices(nodes, walls.shared_memory)
+    if walls.view is not None and view is not None:
+        from carrel.node.containment.view import show_view
+
+        show_view(walls.view, *view)
     for path in covered:
         calls.set_attributes(path, on=calls.ATTR_RDONLY, recursive=False)
 
@@ -172,15 +181,19 @@ def _watch(first: int, told: int, forwarder: Forwarder) -> None:
 
 
 def _be_first(
-    tell: int, lifeline: int, become: Callable[[], None], close_first: tuple[int, ...], *, whole: bool, processes: int
+    tell: int, lifeline: int, become: Callable[[], None], close_first: tuple[int, ...], *, whole: bool, walls: Walls
 ) -> None:
     """The first process of the namespace: reap, pass signals on, and end when the runner does."""
     try:
-        _mount_proc(processes)
+        _mount_proc(walls.processes)
+        if walls.view is not None:
+            from carrel.node.containment.view import show_processes
+
+            show_processes(walls.view)
         command = os.fork()
         if command == 0:
             os.close(tell)
-            _be_command(become)
+            _be_command(become, enters=walls.view is not None)
             os._exit(125)
         for fd in close_first:
             os.close(fd)
@@ -257,11 +270,11 @@ def _limit_processes(most: int) -> None:
         Path("/proc/sys/kernel/pid_max").write_text(str(max(most, _FEWEST_NUMBERS)))
 
 
-def _be_command(become: Callable[[], None]) -> None:
+def _be_command(become: Callable[[], None], *, enters: bool) -> None:
     for number in _PASSED_ON:
         signal.signal(number, signal.SIG_DFL)
     os.setsid()
-    calls.drop_privileges()
+    calls.drop_privileges(keep=calls.CAP_SYS_CHROOT if enters else None)
     if calls.landlock_version() >= 6:
         calls.scope_with_landlock()
     program = filter_program()

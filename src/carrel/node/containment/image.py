@@ -37,18 +37,23 @@ def change_root(image: str, places: Iterable[str]) -> None:
     calls.place_tree(tree, str(source))
     os.close(tree)
     calls.mount("tmpfs", str(root), "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=0755,size=4m")
-    wanted = {Path(place).parts[1:] for place in places}
-    for entry in sorted(os.scandir(source), key=lambda one: one.name):
-        if entry.name not in _OURS:
-            _lay(entry, root, wanted, 0)
-    for name in _OURS:
-        (root / name).mkdir()
+    lay_image(source, root, places)
     calls.place_tree(proc, str(root / "proc"))
     os.close(proc)
     os.chdir(root)
     calls.pivot_root(".", ".")
     calls.unmount(".")
     os.chdir("/")
+
+
+def lay_image(source: Path, root: Path, places: Iterable[str]) -> None:
+    """Show the image that is mounted at `source` in the empty directory `root`, with mount points for `places`."""
+    wanted = {Path(place).parts[1:] for place in places}
+    for entry in sorted(os.scandir(source), key=lambda one: one.name):
+        if entry.name not in _OURS:
+            _lay(entry, root, wanted, 0)
+    for name in _OURS:
+        (root / name).mkdir()
 
 
 def _lay(entry: os.DirEntry[str], directory: Path, places: set[tuple[str, ...]], depth: int) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from carrel.node.containment.walls import Bind, Door, Walls
+from carrel.node.containment.walls import Bind, Door, View, Walls
 
 _ENTER = "import sys; sys.path.append(sys.argv[1]); from carrel.node.containment.program import main; main()"
 _OURS = str(Path(__file__).resolve().parents[3])
@@ -85,15 +85,7 @@ def main() -> None:
     from carrel.node.containment.entering import contain
 
     about: dict[str, Any] = json.loads(sys.argv[2])
-    plain = about["walls"]
-    doors = plain["doors"]
-    walls = Walls(
-        **{
-            **plain,
-            "binds": tuple(Bind(**bind) for bind in plain["binds"]),
-            "doors": None if doors is None else tuple(Door(**door) for door in doors),
-        }
-    )
+    walls = read_walls(about["walls"])
     arguments, lifeline = about["arguments"], int(about["lifeline"])
     os.set_inheritable(lifeline, False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -112,6 +104,19 @@ def main() -> None:
         contain(walls, lifeline, become, whole=True)
     except OSError as error:
         _fail(f"It cannot be kept apart from the lab: {error.strerror} ({error.filename})")
+
+
+def read_walls(plain: Mapping[str, Any]) -> Walls:
+    """Return the walls that were written down as JSON (`dataclasses.asdict`)."""
+    doors, view = plain["doors"], plain["view"]
+    return Walls(
+        **{
+            **plain,
+            "binds": tuple(Bind(**bind) for bind in plain["binds"]),
+            "doors": None if doors is None else tuple(Door(**door) for door in doors),
+            "view": None if view is None else View(**{**view, "binds": tuple(Bind(**bind) for bind in view["binds"])}),
+        }
+    )
 
 
 def _fail(why: str) -> None:

@@ -44,11 +44,25 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The root of an image beside the machine's files, for what the contained process starts (`view`)."""
+
+    #: A directory with the file system of an image.
+    root: str
+    #: The directory at which the root appears. It is there, and is empty.
+    place: str
+    #: What is shown in it.
+    binds: Sequence[Bind] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Walls:
     """The system is there, read-only; beside that only this. Paths are absolute and without links."""
 
     #: A directory with the file system of an image, which is there instead of the machine's; "": the machine's.
     root: str = ""
+    #: An image that is there beside the machine's files; None: none is.
+    view: View | None = None
 
     #: Directories that are empty, but for what `binds` puts below them.
     hidden: Sequence[str] = ()

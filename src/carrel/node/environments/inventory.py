@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
@@ -9,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from carrel.core.domain.task import EnvironmentKind
 from carrel.node.environments.guards import try_exclusive
-from carrel.node.environments.records import Layout, Marker, read_lock, read_marker
+from carrel.node.environments.records import IMAGE_ABOUT, Layout, Marker, read_lock, read_marker
 
 #: Seconds after which scratch space belongs to a preparation that was killed.
 _ABANDONED = 24 * 3600.0
@@ -69,6 +71,46 @@ def collect_environments(
     return removed
 
 
+def trim_images(layout: Layout, most: int, keep: str) -> list[Path]:
+    """Remove images that nobody uses, those used longest ago first, until all take `most` bytes or less; but not that of `keep`.
+
+    Returns what was removed. How large an image is was written down when it was unpacked.
+    """
+    found = []
+    for path in _directories(layout.environments):
+        marker = read_marker(path)
+        if marker is not None and marker.kind == EnvironmentKind.IMAGE:
+            found.append((_used(layout, path, marker.created), marker.digest, path, _size_of_image(path)))
+    total, removed = sum(size for *_, size in found), []
+    for used, digest, path, size in sorted(found):
+        if total <= most:
+            break
+        hold = try_exclusive(layout.guards / path.name) if digest != keep else None
+        if hold is None:
+            continue
+        with hold:
+            if _used(layout, path, used) != used:  # meanwhile somebody else has
+                continue
+            _discard(layout, path)
+        total -= size
+        removed.append(path)
+    return removed
+
+
+def _used(layout: Layout, path: Path, otherwise: float) -> float:
+    try:
+        return (layout.guards / path.name).stat().st_mtime
+    except FileNotFoundError:
+        return otherwise
+
+
+def _size_of_image(path: Path) -> int:
+    try:
+        return int(json.loads((path / IMAGE_ABOUT).read_bytes())["size"])
+    except (OSError, ValueError, LookupError, TypeError):  # of a version that did not say it
+        return size_of(path)
+
+
 def _sweep(layout: Layout, unused_for: float, now: float) -> None:
     """Remove what no environment needs: trash, abandoned scratch space, and locks that nobody used for so long."""
     for path in _directories(layout.trash):
@@ -114,15 +156,12 @@ def _is_old(guard: Path, info: EnvironmentInfo, unused_for: float, now: float) -
 def _describe(layout: Layout, path: Path) -> EnvironmentInfo:
     marker: Marker | None = read_marker(path)
     changed = path.stat().st_mtime
-    try:
-        used = (layout.guards / path.name).stat().st_mtime
-    except FileNotFoundError:
-        used = changed
+    used = _used(layout, path, changed)
     return EnvironmentInfo(
         digest=marker.digest if marker else path.name,
         complete=marker is not None,
         path=path,
-        size=_size(path),
+        size=size_of(path),
         created=marker.created if marker else changed,
         last_used=used,
         packages=marker.packages if marker else (),
@@ -135,7 +174,8 @@ def _directories(parent: Path) -> Iterator[Path]:
         yield from sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """Return how many bytes of the disk a directory takes."""
     total, seen = 0, set()
     for directory, _, names in os.walk(path):
         for name in [".", *names]:

@@ -14,7 +14,7 @@ from carrel.node.environments.store import EnvironmentSettings, EnvironmentStore
 def store_of(launch: Launch, environ: Mapping[str, str] | None = None) -> EnvironmentStore:
     """Return the store in which the environment of a launch is built; `environ` as `EnvironmentStore` has it."""
     builds = Builds(owner=launch.owner, walls=launch.walls) if launch.walls is not None else None
-    settings = EnvironmentSettings(download_python=launch.download_python)
+    settings = EnvironmentSettings(download_python=launch.download_python, image_cache=launch.limits.image_cache)
     return EnvironmentStore(Path(launch.paths.environments), settings=settings, environ=environ, builds=builds)
 
 

@@ -18,6 +18,8 @@ from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
 MARKER = "carrel-environment.json"
 #: Beside it, the lock as text.
 LOCK = "carrel.lock"
+#: In that of an image: what the image says of itself, and its size.
+IMAGE_ABOUT = "image.json"
 #: Changes when environments are built in another way, so that none of the old ones is taken for the new.
 _FORMAT = 1
 

@@ -18,8 +18,9 @@ from carrel.node.environments.confinement import Builds
 from carrel.node.environments.equipment import address_secrets, cache_beside, find_uv, workshops
 from carrel.node.environments.errors import EnvironmentFailed, EnvironmentTimeout, from_os_error
 from carrel.node.environments.guards import OpenGuard, WaitLimit, try_shared
-from carrel.node.environments.images import find_image_tools
-from carrel.node.environments.inventory import EnvironmentInfo, collect_environments, list_environments
+from carrel.node.environments.image_tools import find_image_tool
+from carrel.node.environments.images import tidy_image
+from carrel.node.environments.inventory import EnvironmentInfo, collect_environments, list_environments, trim_images
 from carrel.node.environments.mirrors import read_mirrors
 from carrel.node.environments.preparation import Request, find_lock, is_current, is_sound, make_environment
 from carrel.node.environments.pythons import NO_DOWNLOADS, Interpreter, find_interpreter, identity, lab_interpreter, platform_tag
@@ -45,6 +46,8 @@ class EnvironmentSettings:
     download_python: bool = False
     #: True compiles every module when an environment is built: slower to build, faster first start of each job.
     compile_bytecode: bool = False
+    #: Bytes of images that are kept beside those in use; those used longest ago go first. 0: all are kept.
+    image_cache: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ class EnvironmentStore:
                 try:
                     return self._make(request, build_context)
                 finally:
+                    tidy_image(build_context)
                     build_context.context.tidy()
         except OSError as error:
             raise from_os_error(error, str(self._layout.root)) from error
@@ -170,7 +174,7 @@ class EnvironmentStore:
         That is a Python that fits, or programs for conda packages or images. Whether the packages exist is for the index to say.
         """
         if recipe.kind is EnvironmentKind.IMAGE:
-            find_image_tools(read_mirrors(self._environ).variables)
+            find_image_tool(read_mirrors(self._environ).variables)
             return
         if recipe.kind is EnvironmentKind.CONDA:
             find_conda_tool(read_mirrors(self._environ).variables, recipe.source)
@@ -321,6 +325,8 @@ class EnvironmentStore:
                 entry, built = make_environment(entry, request, self._layout, build_context)
             ready = self._open(entry, request, built=built)
             if ready is not None:
+                if ready.image and ready.built and self._settings.image_cache:
+                    trim_images(self._layout, self._settings.image_cache, ready.digest)
                 return ready
             build_context.context.patience.check()
         raise EnvironmentFailed(

@@ -175,8 +175,10 @@ def _chunks(process: subprocess.Popen[bytes], patience: WaitLimit) -> Iterator[t
         selector.register(process.stderr, selectors.EVENT_READ)
         while selector.get_map():
             patience.check()
-            ready = selector.select(_POLL)
-            if not ready and _exited(process):
+            # Asked before: what it has said until its end is there to be read then.
+            gone = _exited(process)
+            ready = selector.select(0 if gone else _POLL)
+            if gone and not ready:
                 break
             for key, _ in ready:
                 stream = process.stdout if key.fileobj is process.stdout else process.stderr

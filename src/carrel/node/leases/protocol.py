@@ -186,7 +186,7 @@ LONGEST = 1 << 20
 #: Code of a refusal: the devices cannot be cleared now, and the job can be placed elsewhere.
 BLOCKED = "blocked"
 
-#: Role of a Jupyter kernel: its cells borrow devices.
+#: Role of a Jupyter kernel, whose cells borrow devices, and of a worker of a pool, whose calls do.
 KERNEL = "kernel"
 #: Role of the runner of a task or of a reserved session: it holds the devices that placement gave it.
 RUNNER = "runner"

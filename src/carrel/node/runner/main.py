@@ -262,11 +262,16 @@ class AttemptRun:
         variables = without_network(variables, network)
         arguments = shell(prepared.command) if prepared.root is None else image_shell(prepared.command, prepared.root)
         started_with: Mapping[str, str] = variables
+        from carrel.node.runner.walls import walls_of
+
+        walls = walls_of(launch, self._directory, prepared)
         if launch.is_group:
             from carrel.node.runner.group.start import write_group
 
-            self._group = group = write_group(self._directory, launch, prepared.directory, variables, self._around)
+            self._group = group = write_group(self._directory, launch, prepared.directory, variables, self._around, walls=walls)
             arguments, started_with = group.arguments, group.variables
+            if group.across and launch.walls is None:
+                walls = None  # its agents build them, each on its node
         elsewhere = self._group.use if self._group is not None and self._group.across else None
         self._sampler = sampler = sampler_of(launch, self._cgroup, elsewhere, cluster=self._around.allocate is not None)
         if self._signals.cancelled_by() is not None:
@@ -279,9 +284,6 @@ class AttemptRun:
             note_checkpoint(self._directory)
         with suppress(OSError):  # the job's directory was removed: then there is no claim that could be mistaken
             note_begun(self._directory.claim)
-        from carrel.node.runner.walls import walls_of
-
-        walls = walls_of(launch, self._directory, prepared)
         read, write = os.pipe2(os.O_CLOEXEC)
         kills_before = 0 if self._cgroup else machine_oom_kills()
         try:
@@ -303,7 +305,7 @@ class AttemptRun:
         finally:
             os.close(write)
         from carrel.node.runner.disk import disk_guard
-        from carrel.node.runner.hardware import device_facts
+        from carrel.node.runner.hardware import device_facts, limit_facts
         from carrel.node.runner.limits import MemoryGuard
         from carrel.node.runner.watch import Watch
 
@@ -324,10 +326,11 @@ class AttemptRun:
             hold=lease,
             before_stop=self._group.stop if self._group else None,
             sheds=launch.task.session is not None,
-            on_sample=self._note_environment(prepared) if launch.task.session is not None else None,
+            on_sample=self._note_environment(prepared) if launch.task.session is not None and prepared.view is None else None,
         )
-        hardware = {**self._around.facts(), **device_facts(launch.devices), "network": str(network)}
-        self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
+        limits = limit_facts(self._cgroup.path if self._cgroup else None)
+        hardware = {**self._around.facts(), **limits, **device_facts(launch.devices), "network": str(network)}
+        self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables, prepared.secrets)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)
 

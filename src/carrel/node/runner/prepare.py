@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from carrel.core.domain.errors import CarrelError, StorageFull
 from carrel.core.domain.launch import EnvironmentReady, InputsReady, Launch, Preparing
 from carrel.core.domain.session import SessionSpec
-from carrel.core.domain.task import InputSpec
+from carrel.core.domain.task import EnvironmentKind, InputSpec
 from carrel.core.spool import AttemptDirectory
 from carrel.node.runner.prepared import Prepared
 from carrel.node.runner.report import Reporter
@@ -84,13 +84,11 @@ class Preparation:
             return command
         command = replace(command, lock=environment.lock)
         if environment.image:
-            from carrel.node.environments.images import image_variables
+            from carrel.node.runner.image import variables_inside
 
-            variables = image_variables(environment.path, self.base)
-            if self.launch.devices:
-                from carrel.node.runner.image import with_driver
-
-                variables = with_driver(variables)
+            variables = variables_inside(environment.path, self.base, self.launch)
+            if self.launch.is_group:
+                return replace(command, activated=variables, view=environment.path)
             return replace(command, activated=variables, root=environment.path)
         from carrel.node.environments import activate
 
@@ -118,6 +116,8 @@ class Preparation:
         except OSError as error:
             shared = " It has to be on a file system that all nodes see." if self.launch.remote else ""
             raise CodeFailed(f"The session's directory {directory} cannot be used: {error.strerror}.{shared}") from error
+        if self.launch.task.environment.wanted:
+            return self._session_in_image(directory)
         self.signals.check()
         began = self.monotonic()
         try:
@@ -141,15 +141,28 @@ class Preparation:
             digest=session.environment, lock=kept, python=found.python, built=False, seconds=round(self.monotonic() - began, 3)
         )
         self.reporter.record(ready, ring=False)
+        return self._prepared_session(directory, Path(found.prefix))
+
+    def _session_in_image(self, directory: Path) -> Prepared:
+        """JupyterLab is the lab's; its kernels and terminals run in the image."""
+        from carrel.node.runner.image import image_place, write_inside
+
+        image = self._environment(directory)
+        assert image is not None
+        write_inside(self.directory, image.path, self.base, self.launch)
+        prepared = self._prepared_session(directory, image.path)
+        places = replace(prepared.places, image=image_place(self.directory))
+        return replace(prepared, lock=image.lock, places=places, view=image.path)
+
+    def _prepared_session(self, directory: Path, environment: Path) -> Prepared:
         self.reporter.record(InputsReady(digests={}), ring=False)
-        temporary = make_temporary(self.directory.temporary)
         return Prepared(
             command=self.launch.task.command,
             directory=directory,
             places=Places(
                 outputs=directory,
-                temporary=temporary,
-                environment=Path(found.prefix),
+                temporary=make_temporary(self.directory.temporary),
+                environment=environment,
                 address=self.directory.session_address if self.launch.remote else None,
                 attempt=self._elsewhere,
                 authority=self._authority(),
@@ -194,6 +207,10 @@ class Preparation:
         from carrel.node.environments import EnvironmentStopped, store_of
 
         self.signals.check()
+        if self.launch.remote and recipe.kind is EnvironmentKind.IMAGE:
+            from carrel.node.runner.image import check_node
+
+            check_node()
         try:
             environment = store_of(self.launch).prepare(
                 replace(recipe, lock=None),

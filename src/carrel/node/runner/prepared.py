@@ -23,5 +23,7 @@ class Prepared:
     lock: str
     #: The files of the image that is the environment; None: the machine's own.
     root: Path | None = None
+    #: The same where the command is a program of the lab's own, and starts others in the image; None: there is none.
+    view: Path | None = None
     #: Values of the owner's secrets by name; in variables and nowhere else.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)

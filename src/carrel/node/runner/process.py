@@ -46,6 +46,8 @@ class Command:
     cgroup: str | None = None
     #: What it sees; None: all that the lab's own user does.
     walls: Walls | None = None
+    #: The root of an image that is entered first, from within walls that show it (`carrel.node.containment.view`).
+    image: str | None = None
 
 
 def become_subreaper() -> None:
@@ -133,8 +135,13 @@ def _become(command: Command, parent: int, failed: int, lifeline: int) -> None:
 
 
 def _execute(command: Command, failed: int) -> None:
-    step = f"started in {command.directory}"
+    step = "put into its image"
     try:
+        if command.image is not None:
+            from carrel.node.containment.view import enter
+
+            enter(command.image)
+        step = f"started in {command.directory}"
         os.chdir(command.directory)
         step = "started"
         os.execve(command.arguments[0], command.arguments, command.variables)

@@ -70,6 +70,9 @@ class Sampler:
         self._memory = 0
         self._peak = 0
         self._far = Usage()
+        #: Sums of what GPUs said, and how often they said it.
+        self._busy: dict[str, tuple[float, int]] = {}
+        self._samples = 0
         #: Processes at the last look.
         self.processes: list[int] = []
 
@@ -83,17 +86,28 @@ class Sampler:
         self._peak = max(self._peak, self._memory)
         return self._memory
 
-    def take(self) -> Usage:
-        """Return a sample of everything."""
+    def take(self, *, stopped: bool = False) -> Usage:
+        """Return a sample of everything. While the job is `stopped` others may have its GPUs: that is no use of its own."""
         self.look()
         gpus = self._gpus.read()
+        utilization = {**gpus.gpu_utilization, **self._far.gpu_utilization}
+        if utilization and not stopped:
+            self._samples += 1
+            for name, percent in utilization.items():
+                total, count = self._busy.get(name, (0.0, 0))
+                self._busy[name] = (total + percent, count + 1)
         return Usage(
             cpu_seconds=round(self._cpu, 3),
             memory=self._memory,
             memory_peak=self._peak,
-            gpu_utilization={**gpus.gpu_utilization, **self._far.gpu_utilization},
+            gpu_utilization=utilization,
             gpu_memory={**gpus.gpu_memory, **self._far.gpu_memory},
+            gpu_mean=self._means(),
+            gpu_samples=self._samples,
         )
+
+    def _means(self) -> dict[str, float]:
+        return {name: round(total / count, 2) for name, (total, count) in self._busy.items()}
 
     def total(self, peak: int = 0) -> Usage:
         """Return the sum, after every process was waited for; `peak` is a larger peak if somebody knows one."""
@@ -102,7 +116,12 @@ class Sampler:
         # the figure says something about the job only when it is larger than all that.
         largest = use.ru_maxrss * 1024 if use.ru_maxrss > self._largest_before else 0
         cpu = max(self._cpu, use.ru_utime + use.ru_stime - self._base + self._elsewhere().cpu_seconds)
-        return Usage(cpu_seconds=round(cpu, 3), memory_peak=max(self._peak, largest, peak))
+        return Usage(
+            cpu_seconds=round(cpu, 3),
+            memory_peak=max(self._peak, largest, peak),
+            gpu_mean=self._means(),
+            gpu_samples=self._samples,
+        )
 
 
 def _children_cpu() -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from carrel.core.domain.launch import Launch, LaunchTracking
 from carrel.core.domain.network import Network
 from carrel.core.domain.session import SessionSpec
+from carrel.core.domain.task import ORDER
 from carrel.core.spool import SESSION_SOCKET
 
 #: Passed on from the lab's own environment, where set.
@@ -39,8 +41,46 @@ _PASSED = (
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
 )
+#: Variables by which numeric libraries choose how they compute, in how many threads, and from which seed; for the record.
+_RECORDED = (
+    *(
+        "CARREL_SEED",
+        "PYTHONHASHSEED",
+        "PL_GLOBAL_SEED",
+        "OMP_NUM_THREADS",
+        "OMP_DYNAMIC",
+        "OMP_SCHEDULE",
+        "MKL_NUM_THREADS",
+        "MKL_DYNAMIC",
+    ),
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE", "BLIS_NUM_THREADS", "GOTO_NUM_THREADS"),
+    *("NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPY_DISABLE_CPU_FEATURES"),
+    *("CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    *("TORCH_CUDNN_V8_API_DISABLED", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "XLA_FLAGS"),
+    *("JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC"),
+    *("TF_ENABLE_ONEDNN_OPTS", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "MALLOC_ARENA_MAX"),
+)
 #: What makes a run repeatable; a task may set its own. cuBLAS: https://docs.nvidia.com/cuda/cublas, "Results Reproducibility".
 _SEEDS = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+#: What `carrel run --deterministic` adds; a task may set its own. The rest is set in Python (`carrel_deterministic`).
+DETERMINISTIC = {
+    # TensorFlow before 2.9, which has no call for it.
+    "TF_DETERMINISTIC_OPS": "1",
+    "TF_CUDNN_DETERMINISTIC": "1",
+    # The same number of threads each time, and one way through oneMKL's code
+    # (https://www.intel.com/content/www/us/en/docs/onemkl/developer-guide-linux/, "Reproducibility Conditions").
+    "OMP_DYNAMIC": "FALSE",
+    "MKL_DYNAMIC": "FALSE",
+    "MKL_CBWR": "AUTO",
+    # Sums in the switch between GPUs come in any order.
+    "NCCL_NVLS_ENABLE": "0",
+}
+#: The same for JAX; other flags of the task are kept.
+_XLA = "--xla_gpu_deterministic_ops=true"
+
+#: Directory in that of the client whose ``sitecustomize`` Python imports when it starts.
+CLIENT_HOOK = "hook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +93,8 @@ class Places:
     checkpoint: Path | None = None
     #: Prefix of the environment in which a session's kernels run; None for a task.
     environment: Path | None = None
+    #: Where the root of the image is in which a session's kernels run; None: they run in `environment`.
+    image: Path | None = None
     #: File in which a session on another machine than the lab's says where it is; None on the lab's own.
     address: Path | None = None
     #: File with whom to trust when the lab is asked; None: whom the machine trusts.
@@ -108,10 +150,12 @@ def command_variables(
     `activated` are those of the base after the environment was activated. What the task sets, and its owner's `secrets`, goes
     before what the lab suggests; the names by which a job is known and the devices that it was given can be set by nobody else.
     """
+    seed = launch.task.deterministic_seed
     variables = {
         **activated,
         "PYTHONUNBUFFERED": "1",
         **_SEEDS,
+        **({} if seed is None else DETERMINISTIC),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "OMP_NUM_THREADS": str(launch.resources.cpus),
         **_tracking_variables(launch, token, tracking),
@@ -123,10 +167,22 @@ def command_variables(
         "CARREL_ATTEMPT": str(launch.attempt),
         **(launch.element.variables() if launch.element is not None else {}),
         **({"CARREL_POOL": str(launch.task.pool)} if launch.task.pool is not None else {}),
+        **_trial(launch),
         "CARREL_OUTPUT_DIR": str(places.outputs),
         # A job never sees a GPU that it did not ask for: the empty list hides all.
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in launch.devices),
     }
+    if seed is not None:
+        variables["CARREL_SEED"] = str(seed)
+        if _XLA.partition("=")[0] not in variables.get("XLA_FLAGS", ""):
+            variables["XLA_FLAGS"] = f"{variables.get('XLA_FLAGS', '')} {_XLA}".strip()
+    if launch.task.order is not None:
+        variables["CARREL_ORDER_DIR"] = str(places.outputs / ORDER)
+    if launch.task.order_of is not None:
+        variables |= {
+            "CARREL_ORDER_JOB": launch.task.order_of,
+            "CARREL_ORDER_REPEATS": str(places.outputs.parent / launch.task.order_place),
+        }
     if places.checkpoint is not None:
         variables["CARREL_CHECKPOINT_DIR"] = str(places.checkpoint)
     if launch.task.session is not None and places.environment is not None:
@@ -134,6 +190,11 @@ def command_variables(
     elif launch.lends and launch.devices and token and launch.paths.broker and launch.paths.residency:
         # A task that lends its GPUs to cells stops at the gate of the library.
         variables |= {"CARREL_BROKER": launch.paths.broker, "LD_PRELOAD": preload(launch.paths.residency, variables)}
+        variables |= _attempt(places)
+    elif launch.task.borrows and token and launch.paths.broker:
+        # A worker borrows them for each call, and looks at those that it is lent.
+        variables |= {"CARREL_BROKER": launch.paths.broker, "CARREL_BORROWS": str(launch.task.borrows)}
+        variables |= {"LD_PRELOAD": preload(launch.paths.residency, variables)} if launch.paths.residency else {}
         variables |= _attempt(places)
     if launch.gateway:
         variables["CARREL_URL"] = launch.gateway
@@ -143,7 +204,14 @@ def command_variables(
                 variables["MLFLOW_TRACKING_SERVER_CERT_PATH"] = str(places.authority)
     if token:
         variables["CARREL_TOKEN"] = token
+    if launch.paths.client and launch.task.session is None:
+        variables["PYTHONPATH"] = with_client(variables.get("PYTHONPATH", ""), launch.paths.client)
     return variables
+
+
+def with_client(path: str, client: str) -> str:
+    """PYTHONPATH with what puts the client for tasks (`carrel.engines.task_client`) at the end of the import path."""
+    return os.pathsep.join(part for part in (path, f"{client}/{CLIENT_HOOK}") if part)
 
 
 def without_network(variables: Mapping[str, str], network: Network) -> dict[str, str]:
@@ -169,14 +237,22 @@ def _session_variables(launch: Launch, session: SessionSpec, places: Places, env
         "CARREL_SESSION_ENVIRONMENT": str(environment),
         "CARREL_SESSION_ENVIRONMENT_NAME": session.environment,
         "CARREL_SESSION_GPUS": str(session.gpus),
+        **({"CARREL_SESSION_IMAGE": str(places.image), "CARREL_SESSION_IMAGE_NAME": session.image} if places.image else {}),
         **({"CARREL_SESSION_RESERVED": "1"} if session.reserve or launch.resources.gpus else {}),
         **({"CARREL_SESSION_HUB": session.hub} if session.hub else {}),
         **({"CARREL_SESSION_ADDRESS": str(places.address)} if places.address else {}),
         **({"CARREL_SESSION_PORTS": launch.session_ports} if places.address else {}),
         **({"CARREL_BROKER": launch.paths.broker} if launch.paths.broker else {}),
+        **({"CARREL_SESSION_CLIENT": launch.paths.client} if launch.paths.client else {}),
         **({"CARREL_SESSION_RESIDENCY": launch.paths.residency} if launch.paths.broker and launch.paths.residency else {}),
         **_attempt(places),
     }
+
+
+def _trial(launch: Launch) -> Mapping[str, str]:
+    """What `carrel.report` goes by."""
+    sweep, trial = launch.task.sweep, launch.task.trial
+    return {} if sweep is None else {"CARREL_SWEEP": str(sweep), "CARREL_TRIAL": str(trial)}
 
 
 def _attempt(places: Places) -> Mapping[str, str]:
@@ -188,9 +264,9 @@ def preload(library: str, variables: Mapping[str, str]) -> str:
     return ":".join(part for part in (library, variables.get("LD_PRELOAD", "")) if part)
 
 
-def seeds(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those of `variables` that make a run repeatable, for the record."""
-    return {name: variables[name] for name in _SEEDS if name in variables}
+def seeds(variables: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
+    """Return those of `variables` that make a run repeatable, for the record; of `secrets`, which are names, none."""
+    return {name: variables[name] for name in _RECORDED if name in variables and name not in secrets}
 
 
 def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | None) -> dict[str, str]:
@@ -204,6 +280,9 @@ def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | N
     # The job's token opens the lab; another server is none of its business, on the same host or not.
     if token and launch.gateway and _is_ours(tracking.uri, launch):
         found["MLFLOW_TRACKING_TOKEN"] = token
+        if launch.task.session is not None:  # it has no run of its own; MLflow writes these tags at those that are made in it
+            tags = {"carrel.session": str(launch.job_id), "mlflow.user": launch.owner}
+            found["MLFLOW_RUN_CONTEXT"] = json.dumps(tags, ensure_ascii=True)
     return found
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.core.domain.network import Network
 from carrel.core.spool import AttemptDirectory
 from carrel.node.containment.root import covers_for_root
-from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, Walls
+from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, View, Walls
 
 if TYPE_CHECKING:
     from carrel.node.runner.prepared import Prepared
@@ -29,12 +29,15 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
     An image takes the place of the machine's files. Where jobs are not kept apart, it is there with the home directory alone.
     """
     walls = launch.walls
-    if walls is None and prepared.root is None:
+    image = prepared.root or prepared.view
+    if walls is None and image is None:
         return None
     if walls is None:
         walls = LaunchWalls(home=os.path.realpath(Path.home()))
     private = private_temporary(directory)
     private.mkdir(mode=0o700, exist_ok=True)
+    if launch.is_group:
+        directory.group.parent.mkdir(mode=0o700, exist_ok=True)
     if walls.home:
         Path(walls.home).mkdir(mode=0o700, parents=True, exist_ok=True)
     writable = [
@@ -42,23 +45,32 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         directory.work,
         directory.checkpoint,
         prepared.places.temporary,
-        prepared.places.environment,
+        prepared.places.environment if image is None else None,
         directory.group.parent,  # its leader says there how it went
         prepared.directory if launch.task.session is not None else None,
+        *(launch.paths.shown if image is not None else ()),
+        directory.path if prepared.places.address is not None else None,  # where its server says how the lab reaches it
     ]
-    seen = [directory.path, launch.paths.broker, _parent(launch.paths.residency)]
-    if prepared.root is None:
-        seen += [*walls.readable, *_environment(prepared)]
-    binds = [*_existing(seen, writable=False), *_existing(writable, writable=True)]
+    seen = [directory.path, launch.paths.broker, _parent(launch.paths.residency), launch.paths.client, launch.paths.bodies]
+    given = [*_existing(seen, writable=False), *_existing(writable, writable=True)]
+    # Paths of the attempt go before those of the machine.
+    binds = given if prepared.root else [*_existing([*walls.readable, *_environment(prepared)], writable=False), *given]
     doors = doors_of(launch, walls.network)
     hosts = list(_hosts(directory, doors)) if doors is not None else []
+    inside = _inside(launch, given, hosts) if image is not None else []
+    view = None
     if prepared.root is not None:
-        from carrel.node.runner.image import shown_in_images
+        binds = inside
+    else:
+        binds += hosts
+    if prepared.view is not None:
+        from carrel.node.runner.image import image_place
 
-        binds += shown_in_images(launch)
-        hosts = [Bind(bind.source, "/etc/hosts") for bind in hosts]
-    binds += hosts
+        place = image_place(directory)
+        place.mkdir(mode=0o700, exist_ok=True)
+        view = View(root=str(prepared.view), place=str(place), binds=_once(inside))
     return Walls(
+        view=view,
         root=str(prepared.root or ""),
         hidden=walls.hidden,
         binds=_once([*binds, *(covers_for_root() if prepared.root is None else ())]),
@@ -68,6 +80,14 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         processes=walls.processes,
         shared_memory=launch.resources.memory,
     )
+
+
+def _inside(launch: Launch, given: Sequence[Bind], hosts: Sequence[Bind]) -> list[Bind]:
+    """What is shown in an image: what the job was given, and what of the machine every program needs."""
+    from carrel.node.runner.image import HOOK, shown_in_images
+
+    hook = _existing([HOOK] if launch.task.session is not None else [], writable=False)
+    return [*given, *hook, *shown_in_images(launch), *(Bind(bind.source, "/etc/hosts") for bind in hosts)]
 
 
 def private_temporary(directory: AttemptDirectory) -> Path:
@@ -164,13 +184,19 @@ def _environment(prepared: Prepared) -> Iterator[str]:
 
 
 def _devices(launch: Launch) -> Iterator[str]:
-    """Nodes of the GPUs that it was given; of all where its cells borrow."""
-    borrows = launch.task.session is not None and bool(launch.paths.broker)
+    """Nodes of the GPUs that it was given; of all where its cells or calls borrow."""
+    borrows = (launch.task.session is not None or launch.task.borrows > 0) and bool(launch.paths.broker)
     if not launch.devices and not borrows:
         return
-    given = {f"nvidia{device.index}" for device in launch.devices}
+    # On a cluster its cgroup says which of them can be opened, as without walls.
+    every = borrows or launch.remote
+    yield from gpu_nodes(None if every else {f"nvidia{device.index}" for device in launch.devices})
+
+
+def gpu_nodes(given: Collection[str] | None) -> Iterator[str]:
+    """Yield what programs on these GPUs of the machine open; None: on any of them."""
     for name in sorted(entry.name for entry in os.scandir("/dev")):
-        if name in _OF_ALL_GPUS or name in given or (borrows and re.fullmatch(r"nvidia\d+", name)):
+        if name in _OF_ALL_GPUS or (re.fullmatch(r"nvidia\d+", name) and (given is None or name in given)):
             yield f"/dev/{name}"
 
 

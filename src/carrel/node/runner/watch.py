@@ -323,7 +323,8 @@ class Watch:
         self._output.settle(now)
         if now >= self._sample_at:
             self._sample_at = now + self._limits.sample
-            self._reporter.record(Sampled(usage=self._sampler.take()))
+            stopped = self._time.stopped_at is not None or self._time.paused_at is not None
+            self._reporter.record(Sampled(usage=self._sampler.take(stopped=stopped)))
             if self._on_sample is not None:
                 self._on_sample()
         if now >= self._look_at and self._guard is not None:

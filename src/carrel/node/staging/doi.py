@@ -63,7 +63,7 @@ def copy_doi(uri: str, target: Path, news: News, *, cache: InputCache | None = N
         return _copy(chosen[0], uri, target, news, cache)
     if not files:
         raise InputFailed(f"{doi} has no files that everybody may fetch.")
-    return manifest((one.path, _copy(one, f"{uri}/{one.path}", target / one.path, news, cache)) for one in files)
+    return manifest(((one.path, _copy(one, f"{uri}/{one.path}", target / one.path, news, cache)) for one in files), news)
 
 
 def _files(uri: str, doi: str) -> Iterator[Published]:

@@ -48,6 +48,10 @@ class Most:
 NO_LIMIT = Most()
 
 
+#: Files of a directory up to which each has its digest in the record.
+MOST_LISTED = 200
+
+
 class News:
     """Tells the owner how far an input is, not too often."""
 
@@ -67,6 +71,8 @@ class News:
         self._now = 0
         #: The address of exactly this, where what was named may be something else tomorrow: a commit for a branch; "": as named.
         self.source = ""
+        #: Digests of the files of a directory, by their paths in it.
+        self.contents: dict[str, str] = {}
         report(message)
 
     def at(self, size: int, total: int | None) -> None:
@@ -79,6 +85,11 @@ class News:
         of = f" of {format_size(total)}" if total else ""
         more = f", {format_size(self._before)} of other files before" if self._before else ""
         self._report(f"{self._message}: {format_size(size)}{of}{more}")
+
+    def found(self, path: str, digest: str) -> None:
+        """The digest of a file of a directory. Names that are no text are left out: a record is text."""
+        if len(self.contents) <= MOST_LISTED and not any("\ud800" <= letter <= "\udfff" for letter in path):
+            self.contents[path] = digest
 
     def also(self, text: str) -> None:
         """Something else that the owner should know of it."""
@@ -132,9 +143,10 @@ class Download:
         return f"sha256:{self._digest.hexdigest()}"
 
 
-def manifest(files: Iterable[tuple[str, str]]) -> str:
-    """The digest of a directory: that of its paths and their digests, in this order."""
+def manifest(files: Iterable[tuple[str, str]], news: News) -> str:
+    """The digest of a directory: that of its paths and their digests, in this order. `news` remembers those of its files."""
     digest = hashlib.sha256()
     for path, file_digest in files:
+        news.found(path, file_digest)
         digest.update(f"{path}\0{file_digest}\n".encode(errors="surrogateescape"))
     return f"sha256:{digest.hexdigest()}"

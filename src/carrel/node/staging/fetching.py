@@ -18,7 +18,7 @@ from carrel.core.domain.launch import InputsReady, LaunchRucio
 from carrel.core.domain.task import LAB_SCHEMES, InputSpec
 from carrel.core.spool.disk import full_at, is_full
 from carrel.node.staging.cache import InputCache
-from carrel.node.staging.download import NO_LIMIT, Download, Most, News, manifest
+from carrel.node.staging.download import MOST_LISTED, NO_LIMIT, Download, Most, News, manifest
 from carrel.node.staging.failed import InputFailed, shown
 from carrel.node.staging.lab import LabFiles, check_lab_uri
 
@@ -69,7 +69,8 @@ def stage_inputs(
     What comes from elsewhere is kept in `cache` and taken from there, where it is still the same. What was `staged` for the job
     before is what it gets, as long as that is kept.
 
-    A directory's digest is that of its sorted list of paths and digests. Raises `InputFailed` or `StorageFull`.
+    A directory's digest is that of its sorted list of paths and digests; files of a small one have theirs beside it.
+    Raises `InputFailed` or `StorageFull`.
     """
     digests = {}
     for item in inputs:
@@ -91,6 +92,8 @@ def stage_inputs(
                 remedy="It was changed or damaged: correct the digest, or the place where it comes from.",
             )
         digests[item.path] = found
+        if len(news.contents) <= MOST_LISTED:
+            digests |= {f"{item.path}/{path}": digest for path, digest in news.contents.items()}
         if news.source:
             resolved(item.path, news.source)
     return digests
@@ -232,10 +235,8 @@ def _inside(directory: Path, path: str) -> Path:
 def _copy_local(source: Path, target: Path, news: News, closed: Closed) -> str:
     closed.check(Path(os.path.realpath(source)), source)  # where it is not even seen, too
     if source.is_dir():
-        files = _files(source)
-        return manifest(
-            (str(file.relative_to(source)), _copy_local(file, target / file.relative_to(source), news, closed)) for file in files
-        )
+        inside = [(str(file.relative_to(source)), file) for file in _files(source)]
+        return manifest(((name, _copy_local(file, target / name, news, closed)) for name, file in inside), news)
     with source.open("rb", buffering=0) as file:
         # By the descriptor: a link may lead elsewhere by the time it is looked at.
         closed.check(Path(f"/proc/self/fd/{file.fileno()}").readlink(), source)
@@ -273,7 +274,7 @@ def _copy_remote(uri: str, target: Path, news: News, cache: InputCache | None) -
         names = sorted(name for name in filesystem.find(path) if not name.endswith("/"))
         inside = [(str(PurePosixPath(name).relative_to(path)), name) for name in names]
         return manifest(
-            (relative, _write_remote(filesystem, name, _inside(target, relative), news, uri, cache)) for relative, name in inside
+            ((path, _write_remote(filesystem, name, _inside(target, path), news, uri, cache)) for path, name in inside), news
         )
     return _write_remote(filesystem, path, target, news, uri, cache)
 

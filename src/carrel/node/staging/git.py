@@ -124,7 +124,7 @@ def _place(git: Git, commit: str, wanted: Repository, target: Path, news: News) 
     places = [target / one.path for one in files]
     digests = list(zip((one.path for one in files), _write(git, files, places, news), strict=True))
     digests += _link(git, links, target, news)
-    return manifest(sorted(digests))
+    return manifest(sorted(digests), news)
 
 
 def _entries(git: Git, commit: str, wanted: Repository) -> Iterator[_Entry]:

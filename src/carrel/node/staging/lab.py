@@ -66,7 +66,7 @@ class LabFiles:
         if len(found) == 1 and not found[0].path:
             return self._copy(found[0], uri, target, news)
         placed = sorted((one.path, one) for one in found)
-        return manifest((path, self._copy(one, f"{uri.rstrip('/')}/{path}", target / path, news)) for path, one in placed)
+        return manifest(((path, self._copy(one, f"{uri.rstrip('/')}/{path}", target / path, news)) for path, one in placed), news)
 
     def _copy(self, found: Found, uri: str, target: Path, news: News) -> str:
         digest = copy_http(

@@ -87,7 +87,7 @@ def copy_rucio(uri: str, target: Path, news: News, here: LaunchRucio | None, *, 
     names = [one.name for one in replicas]
     apart = len(set(names)) < len(names)  # two scopes may use one name
     placed = [(_place(f"{one.scope}/{one.name}" if apart else one.name), one) for one in replicas]
-    return manifest(sorted((path, _take(one, target / path, news, here, local, remote)) for path, one in placed))
+    return manifest(sorted((path, _take(one, target / path, news, here, local, remote)) for path, one in placed), news)
 
 
 def _place(name: str) -> str:

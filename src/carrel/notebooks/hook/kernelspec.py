@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: The directory with the hook and nothing else: of Carrel's own package nothing becomes importable in the user's environment.
+#: The directory with the hook and nothing else. Of Carrel's own package the client alone becomes importable in the user's
+#: environment: a copy, at the end of the import path (`carrel.engines.task_client`).
 HOOK_DIRECTORY = Path(__file__).parent / "front"
 
 
-def kernel_spec(python: Path, display_name: str) -> Mapping[str, Any]:
-    """The spec of a kernel that runs in the environment of `python`, with the hook in front."""
-    path = os.pathsep.join(part for part in (str(HOOK_DIRECTORY), os.environ.get("PYTHONPATH", "")) if part)
+def kernel_spec(python: Sequence[str], display_name: str) -> Mapping[str, Any]:
+    """The spec of a kernel that `python` starts, with the hook in front."""
+    parts = (str(HOOK_DIRECTORY), os.environ.get("PYTHONPATH", ""), client_path(os.environ.get("CARREL_SESSION_CLIENT", "")))
+    path = os.pathsep.join(part for part in parts if part)
     return {
-        "argv": [str(python), "-m", "carrel_kernel", "-f", "{connection_file}"],
+        "argv": [*python, "-m", "carrel_kernel", "-f", "{connection_file}"],
         "display_name": display_name,
         "language": "python",
         "interrupt_mode": "signal",
         "metadata": {"debugger": True},
         "env": {"PYTHONPATH": path, **_residency()},
     }
+
+
+def client_path(client: str) -> str:
+    """What PYTHONPATH names so that the client in this directory can be imported; "" when there is none."""
+    return f"{client}/hook" if client else ""
 
 
 def _residency() -> Mapping[str, str]:
@@ -35,7 +42,7 @@ def _residency() -> Mapping[str, str]:
     return {"LD_PRELOAD": f"{library}:{before}" if before else library, "CARREL_DEVICES": "lease"}
 
 
-def install(directory: Path, *, python: Path, display_name: str) -> None:
+def install(directory: Path, *, python: Sequence[str], display_name: str) -> None:
     """Write the spec as the kernel `python3` of the Jupyter data directory `directory`."""
     place = directory / "kernels" / "python3"
     place.mkdir(mode=0o700, parents=True, exist_ok=True)

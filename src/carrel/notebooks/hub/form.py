@@ -33,6 +33,7 @@ def render(offer: Offer, defaults: Mapping[str, Any]) -> str:
     checked = " checked" if defaults.get("reserve") else ""
     parts = [
         _select("environment", "Environment", environments, defaults.get("environment", "default")),
+        _text("image", "Image, in the place of an environment", defaults.get("image"), "has python3 and ipykernel"),
         _select("gpus", f"{kind[0].upper()}{kind[1:]} for a cell that uses them", gpus, defaults.get("gpus")),
         '<div class="form-check mb-3"><input class="form-check-input" type="checkbox" id="carrel-reserve" name="reserve"'
         f'{checked}><label class="form-check-label" for="carrel-reserve">'
@@ -55,10 +56,19 @@ def _select(name: str, label: str, values: Sequence[tuple[str, str]], chosen: An
     )
 
 
+def _text(name: str, label: str, value: Any, hint: str) -> str:
+    wanted = "" if value is None else str(value)
+    return (
+        f'<div class="mb-3"><label class="form-label" for="carrel-{name}">{escape(label)}</label>'
+        f'<input class="form-control" id="carrel-{name}" name="{name}" value="{escape(wanted)}" '
+        f'placeholder="{escape(hint)}"></div>'
+    )
+
+
 def read(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """What a user chose. Raises `LabRefused` for what the form cannot say."""
     options: dict[str, Any] = {"reserve": bool(form.get("reserve"))}
-    for name in ("environment", "gpus", "qos"):
+    for name in ("environment", "image", "gpus", "qos"):
         text = (form.get(name) or [""])[0].strip()
         if text:
             options[name] = text

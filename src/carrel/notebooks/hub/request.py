@@ -12,7 +12,7 @@ from carrel.notebooks.hub.words import LabRefused
 from carrel.wire import v1
 
 #: What a user may choose, by the names of `carrel.wire.v1.SessionRequest`.
-CHOICES = ("gpus", "reserve", "environment", "qos", "partition", "account", "cpus", "memory", "time")
+CHOICES = ("gpus", "reserve", "environment", "image", "qos", "partition", "account", "cpus", "memory", "time")
 #: A hub's variables that say nothing to a session: which program to run is the lab's affair, and a session is never without the
 #: files of its user, who may do in its kernels all that the server may.
 _NOT_TOLD = frozenset({"JUPYTERHUB_DISABLE_USER_CONFIG", "JUPYTERHUB_ROOT_DIR", "JUPYTERHUB_SINGLEUSER_APP"})

@@ -49,8 +49,8 @@ class CarrelSpawner(Spawner):  # type: ignore[misc]
     )
     session_defaults = Dict(
         config=True,
-        help="""What a session is asked for unless its user chose otherwise: gpus, reserve, environment, qos, partition, account,
-        cpus, memory ("8G"), time ("12h").""",
+        help="""What a session is asked for unless its user chose otherwise: gpus, reserve, environment, image, qos, partition,
+        account, cpus, memory ("8G"), time ("12h").""",
     )
 
     #: Of all spawners together: a lab that does not answer must not keep the hub from its other work.

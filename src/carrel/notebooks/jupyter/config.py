@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from carrel.notebooks.hook.kernelspec import client_path
 from carrel.notebooks.jupyter.context import SessionContext
 
 #: Where a session keeps JupyterLab's own settings, layout and signatures, below the directory of its files.
@@ -30,6 +31,11 @@ _DISABLED_PLUGINS = (
 )
 
 
+def pages_directory(session: SessionContext) -> Path:
+    """Where programs of the session may listen on sockets: nobody but its owner comes in."""
+    return session.temporary / "pages"
+
+
 def variables(session: SessionContext, private: Path, directory: Path) -> Mapping[str, str]:
     """What the notebook server, its kernels and its terminals find in their environment beside what the session has."""
     state = directory / STATE
@@ -44,6 +50,8 @@ def variables(session: SessionContext, private: Path, directory: Path) -> Mappin
         "JUPYTER_DATA_DIR": str(state / "data"),
         "JUPYTERLAB_SETTINGS_DIR": str(state / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(state / "workspaces"),
+        # Programs that listen on a socket in it have their pages at ``/proxy/<name of the socket>/``.
+        "CARREL_SESSION_PAGES": str(pages_directory(session)),
         "IPYTHONDIR": inherited.get("IPYTHONDIR") or str(state / "ipython"),
         # Terminals and `!pip` find the environment of the kernel first.
         "PATH": os.pathsep.join((str(session.environment / "bin"), inherited.get("PATH", os.defpath))),
@@ -107,6 +115,8 @@ def server_config(session: SessionContext, directory: Path, shell: Sequence[str]
 def bash_start(session: SessionContext) -> str:
     """What an interactive bash reads: a person's own file, and then the session's environment first, as for kernels."""
     own = "".join(f"[ -r {file} ] && . {file}\n" for file in ("/etc/bash.bashrc", "~/.bashrc"))
+    if session.client:
+        own += f"export PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}{shlex.quote(client_path(session.client))}\n"
     return f"{own}export PATH={shlex.quote(str(session.environment / 'bin'))}:$PATH\n"
 
 

@@ -26,6 +26,9 @@ class SessionContext:
     #: Prefix of the kernel's environment, and its name.
     environment: Path
     environment_name: str
+    #: Where the image is in which kernels and terminals run, and its name; None: they run in the environment.
+    image: Path | None = None
+    image_name: str = ""
     terminal: bool
     gpus: int
     reserved: bool
@@ -39,6 +42,8 @@ class SessionContext:
     #: File in which it says where the lab finds it, on another machine than the lab's, and the ports that it may listen on.
     address: Path | None = None
     ports: str = ""
+    #: Directory of the lab's client for kernels and terminals, "" when there is none.
+    client: str = ""
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> SessionContext:
@@ -53,6 +58,8 @@ class SessionContext:
                 socket=Path(variables["CARREL_SESSION_SOCKET"]),
                 environment=Path(variables["CARREL_SESSION_ENVIRONMENT"]),
                 environment_name=variables.get("CARREL_SESSION_ENVIRONMENT_NAME", ""),
+                image=Path(variables["CARREL_SESSION_IMAGE"]) if variables.get("CARREL_SESSION_IMAGE") else None,
+                image_name=variables.get("CARREL_SESSION_IMAGE_NAME", ""),
                 terminal=variables.get("CARREL_SESSION_KIND") == "terminal",
                 gpus=int(variables.get("CARREL_SESSION_GPUS") or 0),
                 reserved=bool(variables.get("CARREL_SESSION_RESERVED")),
@@ -62,6 +69,7 @@ class SessionContext:
                 temporary=Path(variables["TMPDIR"]),
                 address=Path(variables["CARREL_SESSION_ADDRESS"]) if variables.get("CARREL_SESSION_ADDRESS") else None,
                 ports=variables.get("CARREL_SESSION_PORTS", ""),
+                client=variables.get("CARREL_SESSION_CLIENT", ""),
             )
         except (KeyError, ValueError) as error:
             raise Invalid(f"This is no session of Carrel's: {error}.", remedy="Start one with `carrel notebook`.") from error

@@ -34,7 +34,7 @@ class SessionFacts:
             "attempt": session.attempt,
             "kind": "terminal" if session.terminal else "notebook",
             "name": job.get("name") or ("terminal" if session.terminal else "notebook"),
-            "environment": session.environment_name,
+            "environment": session.image_name or session.environment_name,
             "gpus": session.gpus,
             "reserved": session.reserved,
             "devices": [part for part in session.visible.split(",") if part],

@@ -21,10 +21,13 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.notebooks.jupyter.activity import activity
+from carrel.notebooks.jupyter.config import pages_directory
 from carrel.notebooks.jupyter.context import SessionContext
 from carrel.notebooks.jupyter.facts import SessionFacts
 from carrel.notebooks.jupyter.kernels import SessionKernelManager
 from carrel.notebooks.jupyter.lending import Lending
+from carrel.notebooks.jupyter.listeners import SessionListeners
+from carrel.notebooks.jupyter.programs import LISTENERS, ROUTE, ProgramHandler
 from carrel.notebooks.jupyter.recall import CellRun, Recall
 
 _KERNEL = r"(?P<kernel_id>\w+-\w+-\w+-\w+-\w+)"
@@ -253,4 +256,6 @@ def add_handlers(app: Any) -> None:
     base = url_path_join(settings["base_url"], "carrel")
     added = [(url_path_join(base, place), handler) for place, handler in places.items()]
     terminals = url_path_join(settings["base_url"], "terminals", r"\w+")
-    app.web_app.add_handlers(".*$", [*added, (terminals, TerminalPage)])
+    settings[LISTENERS] = SessionListeners(pages_directory(session))
+    programs = url_path_join(settings["base_url"], ROUTE)
+    app.web_app.add_handlers(".*$", [*added, (terminals, TerminalPage), (programs, ProgramHandler)])

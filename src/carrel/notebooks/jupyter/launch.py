@@ -13,8 +13,9 @@ from typing import Any
 
 from carrel.core.domain.errors import Unavailable, in_words
 from carrel.notebooks.hook.kernelspec import install
-from carrel.notebooks.jupyter.config import STATE, bash_start, page_config, server_config, variables
+from carrel.notebooks.jupyter.config import STATE, bash_start, page_config, pages_directory, server_config, variables
 from carrel.notebooks.jupyter.context import SessionContext
+from carrel.notebooks.jupyter.inside import words
 
 #: Seconds before a relay that died is started again.
 _PAUSE = 1.0
@@ -34,8 +35,9 @@ def launch(session: SessionContext) -> None:
         (directory / STATE).mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in ("", "config", "config/labconfig", "data", "runtime"):
             (private / place).mkdir(mode=0o700, exist_ok=True)
+        pages_directory(session).mkdir(mode=0o700, exist_ok=True)
         os.environ.update(variables(session, private, directory))
-        install(private / "data", python=session.environment / "bin/python", display_name=_kernel_name(session))
+        install(private / "data", python=_python(session), display_name=_kernel_name(session))
         shell = _shell(session, private)
         (private / "config/jupyter_server_config.json").write_text(json.dumps(server_config(session, directory, shell)))
         (private / "config/labconfig/page_config.json").write_text(json.dumps(page_config()))
@@ -72,7 +74,29 @@ def keep_relay(session: SessionContext, address: Path) -> None:
     threading.Thread(target=keep, name="relay", daemon=True).start()
 
 
+def _python(session: SessionContext) -> list[str]:
+    """The Python of kernels. Raises `Unavailable` where an image has none that could be one."""
+    if session.image is None:
+        return [str(session.environment / "bin/python")]
+    python = words(session.image, "python")
+    if session.terminal:
+        return python
+    tried = subprocess.run([*python, "-c", "import ipykernel"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        print(tried.stderr, end="", file=sys.stderr)
+        said = [line for line in tried.stderr.splitlines() if line.strip()]
+        last = next((line for line in reversed(said) if "rror" in line), said[-1] if said else f"exit code {tried.returncode}")
+        raise Unavailable(
+            f"The image {session.image_name} cannot run a kernel: {last.strip()[:300].rstrip('.')}.",
+            remedy="Put Python 3 and ipykernel into it (RUN pip install ipykernel). `carrel terminal --image` needs neither.",
+        )
+    return python
+
+
 def _shell(session: SessionContext, private: Path) -> list[str]:
+    if session.image is not None:
+        name = next((shell for shell in ("/bin/bash", "/usr/bin/bash") if os.path.lexists(f"{session.image}{shell}")), "/bin/sh")
+        return words(session.image, name)
     shell = os.environ["SHELL"]
     if not shell.endswith("/bash"):
         return [shell]
@@ -96,5 +120,5 @@ def _lab_app() -> Any:
 
 
 def _kernel_name(session: SessionContext) -> str:
-    name = Path(session.environment_name).name or "default"
+    name = Path(session.image_name or session.environment_name).name or "default"
     return f"Python 3 ({name})"

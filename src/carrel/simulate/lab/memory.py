@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.news import after_stops
-from carrel.core.control.ports import AttemptChange, AttemptRow, NewEvent, PreemptOrder, StartOrder, Used
+from carrel.core.control.ports import AttemptChange, AttemptRow, PreemptOrder, StartOrder, Used
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.task import TaskSpec
 
@@ -35,6 +36,10 @@ class MemoryStore:
 
     def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:  # noqa: ARG002
         """There are no arrays."""
+        return ()
+
+    def same_as(self, owner: str, key: str) -> Sequence[Job]:  # noqa: ARG002
+        """Nothing is taken from a cache."""
         return ()
 
     def namesake(self, job: Job) -> Job | None:  # noqa: ARG002

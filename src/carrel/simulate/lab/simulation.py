@@ -11,8 +11,9 @@ from math import ceil
 
 from carrel.core.control.inbox import News
 from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import LoopSettings, Scheduler
+from carrel.core.control.scheduler import Scheduler
 from carrel.core.domain.errors import CarrelError, Impossible
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Ended, LaunchLimits, LaunchPaths
@@ -238,5 +239,5 @@ class _Replay:
         for job in fresh:
             hold = queue_report.wait_of(job.id)
             if hold is not None:
-                self._scheduler.calibration.told(hold, now)
+                self._scheduler.start_ranges.told(hold, now)
                 answer(hold, now)

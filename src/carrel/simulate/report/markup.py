@@ -19,15 +19,15 @@ _ICON = (
 _BRAND = '<svg viewBox="0 0 32 32" aria-hidden="true"><path d="M4 27V9l12-5 12 5v18M4 18h24M10 27v-9M22 27v-9"/></svg>'
 
 
-def document(title: str, sections: Sequence[str]) -> str:
-    """A whole page with its style in it."""
-    style = files("carrel.simulate.report").joinpath("page.css").read_text(encoding="utf-8")
+def document(title: str, sections: Sequence[str], *, about: str = "simulation", more_style: str = "") -> str:
+    """A whole page with its style in it; `about` stands beside the brand."""
+    style = files("carrel.simulate.report").joinpath("page.css").read_text(encoding="utf-8") + more_style
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
         f'<title>{safe(title)}</title>\n<link rel="icon" href="{_ICON}">\n<style>\n{style}</style>\n</head>\n<body>\n'
-        f'<header class="top"><div class="wide"><span class="brand">{_BRAND}Carrel</span><span class="muted">simulation</span>'
+        f'<header class="top"><div class="wide"><span class="brand">{_BRAND}Carrel</span><span class="muted">{safe(about)}</span>'
         f'</div></header>\n<main class="wide">\n{"".join(sections)}</main>\n</body>\n</html>\n'
     )
 

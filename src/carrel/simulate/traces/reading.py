@@ -14,7 +14,7 @@ from carrel.simulate.traces.muri import is_muri, read_muri, read_muri_iterations
 from carrel.simulate.traces.openb import is_openb, read_openb
 from carrel.simulate.traces.philly import is_philly, read_philly
 from carrel.simulate.traces.philly_log import is_philly_log, read_philly_log
-from carrel.simulate.traces.sacct import is_sacct, read_sacct
+from carrel.simulate.traces.sacct import is_sacct, is_xdmod, read_sacct, read_xdmod
 from carrel.simulate.traces.swf import is_swf, read_swf
 from carrel.simulate.traces.tiresias import is_tiresias, read_tiresias
 
@@ -42,6 +42,9 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         "openb": Form(description="Alibaba's GPU cluster of 2023", read=read_openb, recognise=is_openb),
         "sacct": Form(description="Slurm's accounting (sacct --parsable2)", read=read_sacct, recognise=is_sacct),
+        "xdmod": Form(
+            description="Slurm's accounting without a header, as Open XDMoD reads it", read=read_xdmod, recognise=is_xdmod
+        ),
         "cells": Form(description="GPU cells of notebooks, in the columns of Tiresias", read=read_cells),
         "swf": Form(description="Standard Workload Format, also gzip'ed", read=read_swf, recognise=is_swf),
     }

@@ -1,24 +1,27 @@
-"""What Slurm's accounting says of past jobs: `sacct --parsable2` (sacct(1))."""
+"""What Slurm's accounting says of past jobs: `sacct --parsable2` (sacct(1)), and the same without a header for Open XDMoD."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from carrel.core.exports import SACCT_COLUMNS
 from carrel.simulate.trace import Trace, TraceJob
 from carrel.simulate.traces.lines import Line, first_line, lines_of, trace_of
 
-#: Columns that must be there; Account, JobName, TimelimitRaw and ReqTRES are read where they are.
+#: Columns that must be there; Account, JobName, TimelimitRaw, else Timelimit, and ReqTRES are read where they are.
 COLUMNS = ("JobID", "User", "Submit", "Start", "End", "AllocTRES")
 #: What makes such a file, for the message that there is none.
 COMMAND = (
     "sacct --allusers --allocations --parsable2 --starttime now-30days --format "
     "JobID,User,Account,Submit,Start,End,TimelimitRaw,ReqTRES,AllocTRES,JobName"
 )
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)(?:,|$)")
 
 
@@ -29,16 +32,25 @@ def read_sacct(path: Path) -> Trace:
     jobs without GPUs, and jobs that never started or have not ended are left out; the last two are counted in the notes. Names
     with a "|" are read only where JobName is the last column: Slurm does not mark them. Raises `Invalid` for what cannot be read.
     """
+    return _read(path, ())
+
+
+def read_xdmod(path: Path) -> Trace:
+    """Read the same from a file for the shredder of Open XDMoD: it has no header, and always these columns."""
+    return _read(path, SACCT_COLUMNS)
+
+
+def _read(path: Path, columns: Sequence[str]) -> Trace:
     left_out: Counter[str] = Counter()
     jobs: list[tuple[Line, TraceJob, float]] = []
-    for line, row in _rows(path):
+    for line, row in _rows(path, columns):
         if "." in row["JobID"]:
             continue
         started, ended = _moment(line, "Start", row["Start"]), _moment(line, "End", row["End"])
         gpus = _gpus(row)
         if not gpus:
             left_out["without GPUs"] += 1
-        elif started is None or ended is None:
+        elif started is None or ended is None or _ended_in_line(row):
             left_out["that never started or have not ended"] += 1
         else:
             submitted = _moment(line, "Submit", row["Submit"])
@@ -49,7 +61,7 @@ def read_sacct(path: Path) -> Trace:
                 submitted=0.0,
                 duration=max(0.0, ended - started),
                 gpus=gpus,
-                time=_walltime(line, row.get("TimelimitRaw", "")),
+                time=_walltime(line, row),
                 user=row["User"] or "user",
                 account=row.get("Account", ""),
                 name=row.get("JobName") or "job",
@@ -65,8 +77,14 @@ def is_sacct(path: Path) -> bool:
     return set(COLUMNS) <= set(first_line(path).split("|"))
 
 
-def _rows(path: Path) -> Iterator[tuple[Line, Mapping[str, str]]]:
-    header: list[str] = []
+def is_xdmod(path: Path) -> bool:
+    """True when the file begins with a line of these columns: its moment of submission is where it has to be."""
+    values = first_line(path).split("|")
+    return len(values) >= len(SACCT_COLUMNS) and _MOMENT.fullmatch(values[SACCT_COLUMNS.index("Submit")]) is not None
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Line, Mapping[str, str]]]:
+    header = list(columns)
     for line, text in lines_of(path):
         values = text.split("|")
         if not header:
@@ -97,6 +115,18 @@ def _gpus(row: Mapping[str, str]) -> int:
     return int(found[1]) if found else 0
 
 
-def _walltime(line: Line, text: str) -> int | None:
+def _ended_in_line(row: Mapping[str, str]) -> bool:
+    """True of a job that never had a place: where it is fast, Slurm says that it began when it ended."""
+    return row.get("NodeList") == "None assigned" or (not row["AllocTRES"] and row["Start"] == row["End"])
+
+
+def _walltime(line: Line, row: Mapping[str, str]) -> int | None:
     """Seconds; None for "UNLIMITED" and what Slurm took from the partition without saying how much."""
+    if "TimelimitRaw" not in row:
+        found = _LIMIT.fullmatch(row.get("Timelimit", ""))
+        if found is None:
+            return None
+        days, hours, minutes, seconds = (line.whole("Timelimit", part or "0") for part in found.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds or None
+    text = row["TimelimitRaw"]
     return line.whole("TimelimitRaw", text) * 60 or None if text.strip().isdigit() else None

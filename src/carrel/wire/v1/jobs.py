@@ -35,6 +35,49 @@ class TrackingRequest(Request):
     uri: str | None = None
 
 
+class StepRequest(Request):
+    """Which step of the project's pipeline it is."""
+
+    name: str = Field(max_length=64)
+    #: What all steps that are submitted together have in common; a word that nobody else uses.
+    pipeline: str = Field(pattern="[0-9a-f]{32}")
+    #: The jobs of the steps before it, by their names.
+    jobs: dict[str, int] = Field(default_factory=dict)
+
+
+class InputRequest(Request):
+    """One input of a job that is repeated."""
+
+    path: str
+    uri: str
+    #: None: what is there is taken.
+    digest: str | None = None
+
+
+class ReplayRequest(Request):
+    """What was decided when a job was submitted that is to be repeated: it comes in the place of what the code's own files say.
+
+    All of it is checked as what a file says is. Environments are read from the code; here is only what the job's came to.
+    """
+
+    #: The lab that it was a job of, and its number there.
+    lab: str = Field(pattern="^[0-9A-Za-z_-]{1,64}$")
+    job: int = Field(ge=1, le=2**63 - 1)
+    #: What the job is called if the request does not say.
+    name: str
+    command: str = Field(min_length=1)
+    #: Where path parameters are staged: place in the working directory -> URI.
+    path_parameters: dict[str, str] = Field(default_factory=dict)
+    inputs: list[InputRequest] = Field(default_factory=list)
+    outputs: list[str] = Field(default_factory=list)
+    #: False: it had no environment, but the machine's own Python.
+    environment: bool = True
+    #: The lock of its environment; None: it is resolved anew, if there is one.
+    lock: str | None = Field(default=None, max_length=16 * 1024**2)
+    #: The Python that it had: "3.12", "3.12.4".
+    python: str | None = Field(default=None, pattern=r"^3\.[0-9]{1,2}(\.[0-9]{1,3})?$")
+
+
 class SlurmRequest(request_of(SlurmOptions)):  # type: ignore[misc] # made from the declaration
     """What a task asks of Slurm beyond resources; a field that is None comes from the task's own file."""
 
@@ -70,8 +113,12 @@ class TaskRequest(request_of(TaskOptions)):  # type: ignore[misc] # made from th
     slurm: SlurmRequest | None = None
     #: What is asked of other engines: by the engine's name, the options that it declares.
     engines: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    #: None: it is no step; else `entry_point`, `script` and `arguments` are what the step says.
+    step: StepRequest | None = None
     git: GitRequest | None = None
     tracking: TrackingRequest | None = None
+    #: None: the task is what its own files say. Else `parameters` are all values, and `entry_point` what they were given to.
+    replay: ReplayRequest | None = None
 
 
 class ResourceView(Response):
@@ -141,6 +188,12 @@ class JobView(Response):
     requeues_left: int = 0
     #: What it waits for before its first attempt; "" for nothing.
     dependency: str = ""
+    #: The job that submitted it; None: a person did.
+    parent: int | None = None
+    #: What it has in common with the other steps of its pipeline; "": it is no step.
+    pipeline: str = ""
+    #: In the answer to a submission: True when it is an earlier job, whose result is taken again.
+    cached: bool = False
     #: Of an element of an array: the array's number, which is that of its first job, its index, and what was asked for ("0-9%2").
     array_job_id: int | None = None
     array_task_id: int | None = None
@@ -173,6 +226,9 @@ class UsageView(Response):
     memory_peak: int = 0
     gpu_utilization: dict[str, float] = Field(default_factory=dict)
     gpu_memory: dict[str, int] = Field(default_factory=dict)
+    #: Means of `gpu_utilization` over so many samples, while the command was not stopped.
+    gpu_mean: dict[str, float] = Field(default_factory=dict)
+    gpu_samples: int = 0
 
 
 class AttemptView(Response):
@@ -211,6 +267,12 @@ class JobDetail(JobView):
     git_commit: str | None = None
     git_dirty: bool = False
     rerun_of: int | None = None
+    #: What came of repeating it, as it was asked for last: "bit-identical in 3 repetitions"; "": it was not asked.
+    verified: str = ""
+    #: What its owner may want to change: its GPUs are hardly busy, and why that probably is; "": nothing.
+    hint: str = ""
+    #: The job whose record it repeats, as its submitter says: "job 12 of the lab 2d23d8fa769d"; "": none.
+    replay_of: str = ""
     #: What it asks of Slurm beyond resources, as options of sbatch and "module NAME".
     slurm: list[str] = Field(default_factory=list)
     #: What it asks of other engines, by their names.
@@ -220,6 +282,8 @@ class JobDetail(JobView):
     tasks_per_node: int = 1
     #: Why it gives its GPUs to no cell while it runs; "" for one that has none, or gives them.
     keeps_gpus: str = ""
+    #: What `reason` means, also where an engine brought the code; "" where nobody has declared it.
+    meaning: str = ""
     attempts: list[AttemptView] = Field(default_factory=list)
 
 
@@ -245,7 +309,8 @@ class EventView(Response):
     """One entry of the event stream. SSE: ``id`` is `id`, ``event`` is `type`, ``data`` is this object as JSON.
 
     `data` by type. state: state, reason, message, attempt, exit_code, signal. queue: position, message,
-    estimated_start. log: attempt, offset, text. progress: message; reason where it is not about preparing (Preempting, Resuming).
+    estimated_start. log: attempt, offset, text. progress: message; reason where it is not about preparing (Preempting, Resuming,
+    or an engine's own).
     storage (only in streams, of no job in particular, without an id of its own): room, message; a disk of the lab's has run full,
     or has room again.
     """

@@ -102,6 +102,8 @@ class LabView(Response):
     tracking: str
     tracking_message: str = ""
     tracking_url: str | None = None
+    #: Address at which nodes of a cluster reach the lab; None where that is not set.
+    cluster_url: str | None = None
     storage: list[DiskView] = Field(default_factory=list)
     #: For administrators.
     start_ranges: StartRangesView | None = None

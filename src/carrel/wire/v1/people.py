@@ -68,6 +68,8 @@ class UserView(Response):
     state: str = "active"
     state_reason: str = ""
     state_since: datetime | None = None
+    #: Who they are at a sign-in provider: its address, a space, and its name for them; "" for nobody. In lists only.
+    linked_to: str = ""
 
 
 class NewUser(Response):

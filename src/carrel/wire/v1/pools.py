@@ -23,8 +23,23 @@ class WorkerPoolRequest(Request):
     max_workers: int = Field(ge=1, le=MOST_WORKERS)
     #: Seconds after which a worker that has nothing to do ends.
     idle_time: float = Field(default=60.0, ge=0, le=7 * 86400, allow_inf_nan=False)
+    #: A worker's GPUs are its own from start to end. False: it borrows them for each call, where GPUs are lent. The worker has to
+    #: ask the node's broker then, as that of `carrel.Executor` does.
+    reserve: bool = True
     #: The task that each worker is.
     task: TaskRequest
+
+
+class BodyFile(Response):
+    """A file of the lab's for a large body: who shows the ticket at one of the sockets gets a descriptor, once."""
+
+    ticket: str
+    #: What the lab says at the socket; whoever says something else there is not the lab.
+    proof: str
+    #: Bytes that it has, or will have.
+    size: int
+    #: Unix sockets on the lab's machine: paths, and names (after "@") in the abstract namespace.
+    sockets: list[str]
 
 
 class WorkerView(Response):
@@ -32,8 +47,10 @@ class WorkerView(Response):
 
     job_id: int
     state: str
-    #: Why it waits, while it does.
+    #: Why it waits, while it does: its job for a place, or its call for a GPU.
     message: str = ""
+    #: GPUs that it has borrowed for the call that it carries out.
+    borrowed: list[str] = Field(default_factory=list)
 
 
 class WorkerPoolView(Response):
@@ -44,6 +61,8 @@ class WorkerPoolView(Response):
     min_workers: int
     max_workers: int
     idle_time: float
+    #: GPUs of a worker that it borrows for each call; 0 where it has none, or its own from start to end.
+    borrows: int = 0
     created_at: datetime
     closed_at: datetime | None = None
     #: The job in which it was opened.
@@ -75,8 +94,9 @@ class CallView(Response):
     ended_at: datetime | None = None
     #: The worker that has or had it.
     job_id: int | None = None
-    #: What kind of failure: exception, worker_died, not_picklable, workers_do_not_start, cancelled.
+    #: What kind of failure: exception, worker_died, not_picklable, workers_do_not_start, dependency_failed, cancelled.
     error: str = ""
+    #: Of a call that runs: why it waits for a GPU, and its place in line.
     message: str = ""
     retries_left: int = 0
     #: Its place among the ended calls of its pool, from 1 on; None before.
@@ -84,6 +104,11 @@ class CallView(Response):
     #: Bytes of its pickled arguments, and of its result.
     arguments_size: int = 0
     result_size: int = 0
+    #: Calls that it waits for: whose results it needs, or which is equal to it.
+    waits_for: list[int] = Field(default_factory=list)
+    #: Digest of function, code and arguments, if its result may be used for equal calls; and the equal call whose result it has.
+    cache: str | None = None
+    cached_from: int | None = None
 
 
 class CallPage(Response):
@@ -98,3 +123,9 @@ class CallNumbers(Response):
     """The numbers of submitted calls, in their order."""
 
     calls: list[int]
+
+
+class Forgotten(Response):
+    """How many results are not kept any more."""
+
+    results: int

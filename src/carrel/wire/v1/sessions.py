@@ -20,6 +20,8 @@ class SessionRequest(Request):
     directory: str | None = None
     #: Name of an environment, or the absolute path of one (administrators).
     environment: str = "default"
+    #: The image in which its kernels and terminals run, as a registry has it; null: they run in the environment.
+    image: str | None = None
     #: GPUs that a cell gets when it uses CUDA; with `reserve` they are the session's own from start to end.
     gpus: int | None = None
     reserve: bool = False
@@ -45,6 +47,8 @@ class SessionView(Response):
     kind: str
     directory: str
     environment: str
+    #: The image in which its kernels and terminals run, as it was asked for; null for none.
+    image: str | None = None
     gpus: int
     reserve: bool
     #: True when the program inside answers, so that opening it shows something at once.
@@ -61,6 +65,8 @@ class SessionView(Response):
     trouble: str = ""
     #: Address of the cluster's node that it runs on, once it is ready; "" for the lab's own machine.
     host: str = ""
+    #: Its own address (``http://s12-….localhost:8000``) while it runs, where one session is asked for. Nobody gets in by it.
+    address: str = ""
 
 
 class SessionList(Response):

@@ -63,7 +63,7 @@ class TideEngine:
                 self._machine.start(launch, token=token)
                 return
             self._waiting[key] = (launch, token)
-        self._say(key, Preparing(message=f"waits for high water: {mark.name} is not marked"))
+        self._say(key, Preparing(message=f"waits for high water: {mark.name} is not marked", reason="HighWater"))
 
     def adopt(self, attempts: Iterable[tuple[Attempt, Launch, str]]) -> None:
         """After a restart: the machine goes on with what it had, the rest waits again."""
@@ -101,7 +101,12 @@ class TideEngine:
         while not self._closed.wait(LOOK):
             with self._lock:
                 for key, (launch, token) in list(self._waiting.items()):
-                    if self._mark(launch).exists():
+                    mark = self._mark(launch)
+                    if mark.with_suffix(".closed").exists():
+                        del self._waiting[key]
+                        reason = Reason(code="QuayClosed", message=f"{mark.name} is closed.")
+                        self._say(key, Ended(state=JobState.FAILED, reason=reason))
+                    elif mark.exists():
                         self._machine.start(launch, token=token)
                         del self._waiting[key]
 

@@ -72,6 +72,11 @@ class TideFactory:
 
     title = "Tide"
     keys = ("tide_quays",)
+    #: The reason codes that no other engine gives, what each means, and what to do then.
+    reasons: Mapping[str, str] = {
+        "HighWater": "Its quay waits for high water. It starts by itself then; `--tide-quay` takes it to another quay.",
+        "QuayClosed": "Its quay was closed before the water came. Submit it again for another quay.",
+    }
 
     def read(self, name: str, table: Mapping[str, object], where: str) -> Partition:
         """Return the partition. It takes tasks alone, and its engine chooses when and where they run."""

@@ -10,9 +10,10 @@ from fastapi import APIRouter, Path, Query
 from carrel.core.domain.array import LARGEST_INDEX
 from carrel.core.domain.job import Job
 from carrel.lab.gateway.context import LARGEST, Base, Ctx, Gateway, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.wire.v1 import API, ArrayView
 
-router = APIRouter(prefix=f"{API}/arrays", tags=["jobs"])
+router = APIRouter(prefix=f"{API}/arrays", tags=["jobs"], route_class=Endpoint)
 
 ArrayId = Annotated[int, Path(ge=1, le=LARGEST, description="Number of the array: that of its first job.")]
 

@@ -12,9 +12,10 @@ from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, allowed
 from carrel.lab.audit import AuditFilter, AuditLog
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Gateway, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.wire.v1 import API, AuditCheck, AuditPage
 
-router = APIRouter(prefix=API, tags=["lab"])
+router = APIRouter(prefix=API, tags=["lab"], route_class=Endpoint)
 _Text = Annotated[str | None, Query(max_length=500, pattern=NO_ZERO)]
 
 

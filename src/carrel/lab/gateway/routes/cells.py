@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query
 
 from carrel.core.domain.cells import KeptCell
 from carrel.lab.gateway.context import LARGEST, Ctx, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.wire.v1 import API, CellPageView, CellView
 
-router = APIRouter(prefix=API, tags=["sessions"])
+router = APIRouter(prefix=API, tags=["sessions"], route_class=Endpoint)
 
 
 @router.get("/cells", summary="When cells of sessions had GPUs: one's own, or everybody's (operators, administrators)")

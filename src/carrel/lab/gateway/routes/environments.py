@@ -10,6 +10,7 @@ from starlette.responses import StreamingResponse
 
 from carrel.core.domain.errors import NotFound, Unavailable
 from carrel.lab.gateway.context import NO_ZERO, Ctx, Gateway, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.environments import Environments
 from carrel.node.environments.named import EVERYBODY, Work
 from carrel.wire.v1 import (
@@ -23,7 +24,7 @@ from carrel.wire.v1 import (
     NamedEnvironmentView,
 )
 
-router = APIRouter(prefix=API, tags=["environments"])
+router = APIRouter(prefix=API, tags=["environments"], route_class=Endpoint)
 
 Name = Annotated[
     str, Path(max_length=400, pattern=NO_ZERO, description='One\'s own ("torch"), or with its owner ("ada/torch", "site/torch").')

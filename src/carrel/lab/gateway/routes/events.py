@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.responses import StreamingResponse
 
 from carrel.core.domain.errors import Invalid
 from carrel.lab.gateway.context import LARGEST, Ctx, Gateway, Granted, JobId
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.events import EventFilter, page
 from carrel.lab.gateway.gate import Grant
 from carrel.wire.v1 import API, EventPage
 
-router = APIRouter(prefix=API, tags=["events"])
+router = APIRouter(prefix=API, tags=["events"], route_class=Endpoint)
 
 After = Annotated[int, Query(ge=-1, le=LARGEST, description="Only events with larger ids; -1: only what comes from now on.")]
 LastEventId = Annotated[
@@ -59,10 +62,26 @@ async def job_events(
     last_event_id: LastEventId = None,
     types: Types = None,
     limit: Limit = 200,
+    *,
+    waits: Annotated[
+        bool, Query(description="Of a job's token: this job, which it submitted, may have its place meanwhile.")
+    ] = False,
 ) -> Response:
     """The stream ends by itself after the job's last state, when all of its log has been sent."""
     which = EventFilter(after=start_of(after, last_event_id), job_id=job_id, types=frozenset(types) if types else None)
-    return await answer(request, ctx, grant, which, limit)
+    found = await answer(request, ctx, grant, which, limit)
+    parent = grant.caller.job_id
+    if waits and parent is not None and isinstance(found, StreamingResponse):
+        job = await to_thread.run_sync(ctx.lab.job, grant.caller, job_id)
+        if job.parent == parent:
+            found.body_iterator = _while_waiting(ctx, parent, job_id, found.body_iterator)
+    return found
+
+
+async def _while_waiting(ctx: Gateway, parent: int, child: int, pieces: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    with ctx.lab.loop.waits(parent, child):
+        async for piece in pieces:
+            yield piece
 
 
 def start_of(after: int, last_event_id: str | None) -> int:
@@ -77,13 +96,15 @@ def start_of(after: int, last_event_id: str | None) -> int:
 async def answer(request: Request, ctx: Gateway, grant: Grant, which: EventFilter, limit: int) -> Response:
     """A stream when the client wants one, else a page."""
     caller, job_id = grant.caller, which.job_id
-    if which.after < 0:
-        which = replace(which, after=await to_thread.run_sync(ctx.lab.last_event_id))
-    if job_id is not None:
-        which = replace(which, log=await to_thread.run_sync(ctx.lab.may_read, caller, job_id))
+
+    def settled() -> EventFilter:
+        after = ctx.lab.last_event_id() if which.after < 0 else which.after
+        return replace(which, after=after, log=which.log if job_id is None else ctx.lab.may_read(caller, job_id))
+
     if "text/event-stream" not in request.headers.get("accept", ""):
-        found = await to_thread.run_sync(page, ctx.lab, caller, which, limit)
-        return Response(found.model_dump_json(), media_type="application/json")
+        found = await to_thread.run_sync(lambda: page(ctx.lab, caller, settled(), limit).model_dump_json())
+        return Response(found, media_type="application/json")
+    which = await to_thread.run_sync(settled)
     if job_id is not None:
         job = await to_thread.run_sync(ctx.lab.job, caller, job_id)
         rest = (

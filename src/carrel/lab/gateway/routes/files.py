@@ -19,10 +19,11 @@ from carrel.core.domain.user import Caller
 from carrel.core.snapshots.extraction import write_all
 from carrel.core.spool.disk import full_at, is_full
 from carrel.lab.gateway.context import LARGEST, Ctx, Gateway, JobId, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import output_view
 from carrel.wire.v1 import API, OutputList, SnapshotView
 
-router = APIRouter(prefix=API)
+router = APIRouter(prefix=API, route_class=Endpoint)
 
 Digest = Annotated[str, PathParameter(pattern="^sha256:[0-9a-f]{64}$", description='"sha256:" and 64 hexadecimal digits.')]
 #: Written to disk in pieces of this size, each by a thread.
@@ -69,6 +70,23 @@ def head_snapshot(digest: Digest, ctx: Ctx, who: Who) -> Response:
 
 
 @router.get(
+    "/snapshots/{digest}",
+    tags=["code"],
+    summary="Download code",
+    response_class=FileResponse,
+    responses={
+        200: {"content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}, "description": "Its archive."}
+    },
+)
+def get_snapshot(digest: Digest, ctx: Ctx, who: Who) -> FileResponse:
+    """The archive, for those who have uploaded the code; what others uploaded is not told."""
+    if not ctx.lab.has_snapshot(who, digest):
+        raise NotFound(f"There is no code {digest} of yours.", remedy="It is shown to who has uploaded it.")
+    path = ctx.lab.files.code.path(digest)
+    return FileResponse(path, filename=path.name, media_type="application/x-tar", headers=_DOWNLOAD)
+
+
+@router.get(
     "/jobs/{job_id}/log",
     tags=["jobs"],
     summary="Read a job's log",
@@ -84,7 +102,7 @@ def get_log(
     limit: Annotated[int, Query(ge=0, le=16 * MIB)] = MIB,
 ) -> Response:
     """A piece of the log. ``X-Carrel-Offset`` says where it begins, ``X-Carrel-Size`` how long the log is now."""
-    chunk = ctx.lab.log_range(who, job_id, attempt=attempt, offset=offset, limit=limit)
+    chunk = ctx.lab.produced.log_range(who, job_id, attempt=attempt, offset=offset, limit=limit)
     place = {"X-Carrel-Attempt": str(chunk.attempt), "X-Carrel-Offset": str(chunk.offset), "X-Carrel-Size": str(chunk.size)}
     return Response(chunk.data, headers=place, media_type="text/plain; charset=utf-8")
 
@@ -92,14 +110,14 @@ def get_log(
 @router.get("/jobs/{job_id}/outputs", tags=["jobs"], summary="List a job's outputs")
 def list_outputs(job_id: JobId, ctx: Ctx, who: Who) -> OutputList:
     """Stored outputs of the last attempt."""
-    return OutputList(outputs=[output_view(file) for file in ctx.lab.outputs(who, job_id)])
+    return OutputList(outputs=[output_view(file) for file in ctx.lab.produced.outputs(who, job_id)])
 
 
 @router.post("/jobs/{job_id}/outputs", tags=["jobs"], summary="Store outputs that could not be stored at the job's end")
 def collect_outputs(job_id: JobId, ctx: Ctx, who: Who) -> OutputList:
     """Stores what the last attempt left in its working directory; the answer, which may take a while, has all that is stored."""
-    found = ctx.lab.collect_outputs(who, job_id)
-    return OutputList(outputs=[output_view(file) for file in ctx.lab.outputs(who, job_id)], notes=list(found.notes))
+    found = ctx.lab.produced.collect_outputs(who, job_id)
+    return OutputList(outputs=[output_view(file) for file in ctx.lab.produced.outputs(who, job_id)], notes=list(found.notes))
 
 
 @router.get(
@@ -121,7 +139,7 @@ def get_output(job_id: JobId, path: str, ctx: Ctx, who: Who) -> FileResponse:
 
 def download(ctx: Gateway, who: Caller, job_id: int, path: str) -> FileResponse:
     """An output as a download. Raises `NotFound` when it is not among the job's outputs or its content is gone."""
-    blob = ctx.lab.blob_path(who, job_id, path)
+    blob = ctx.lab.produced.blob_path(who, job_id, path)
     if not blob.is_file():
         raise NotFound(f'The content of "{path}" is not stored any more.', remedy="Run the job again.")
     return FileResponse(blob, filename=path.rpartition("/")[2], media_type="application/octet-stream", headers=_DOWNLOAD)

@@ -16,10 +16,11 @@ from carrel.core.domain.user import Caller, User
 from carrel.core.policy.access import CHOICES
 from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.context import Gateway
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.signin import Granted, Issuer, Refused
 from carrel.lab.signin.clients import find_client
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=Endpoint)
 
 METADATA = "/.well-known/oauth-authorization-server"
 #: Addresses that programs ask; none of them needs a sign-in.

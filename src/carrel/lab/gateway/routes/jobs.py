@@ -11,10 +11,11 @@ from carrel.core.control.ports import JobFilter
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import JobState
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Granted, JobId, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import job_detail
-from carrel.wire.v1 import API, JobDetail, JobPage, JobView, RunView, TaskRequest
+from carrel.wire.v1 import API, JobDetail, JobPage, JobView, MetricsView, RunView, TaskRequest
 
-router = APIRouter(prefix=f"{API}/jobs", tags=["jobs"])
+router = APIRouter(prefix=f"{API}/jobs", tags=["jobs"], route_class=Endpoint)
 
 Key = Annotated[
     str | None,
@@ -31,7 +32,7 @@ def submit(request: TaskRequest, ctx: Ctx, who: Who, base: Base, response: Respo
     if not submitted.created:
         response.status_code = 200
     response.headers["Location"] = f"{API}/jobs/{submitted.job.id}"
-    return ctx.show(submitted.job, base).model_copy(update={"notes": list(notes)})
+    return ctx.show(submitted.job, base).model_copy(update={"notes": list(notes), "cached": submitted.cached})
 
 
 @router.get("", summary="List jobs, newest first")
@@ -61,7 +62,9 @@ def get_job(job_id: JobId, ctx: Ctx, who: Who, base: Base) -> JobDetail:
     hold = None if job.state.ended else ctx.lab.waiting(job_id)
     task, attempts = ctx.lab.task(who, job_id), ctx.lab.attempts(who, job_id)
     qos = ctx.lab.policy.qos.get(job.qos)
-    return job_detail(ctx.lab.as_told(job), hold, ctx.run_url(base, job.run_id), task, attempts, qos)
+    run_url = ctx.run_url(base, job.run_id)
+    verified = ctx.lab.verifications.of(job_id)
+    return job_detail(ctx.lab.as_told(job), hold, run_url, task, attempts, qos, reasons=ctx.settings.reasons, verified=verified)
 
 
 @router.post("/{job_id}/cancel", status_code=202, summary="Ask for a job's end")
@@ -73,7 +76,7 @@ def cancel(job_id: JobId, ctx: Ctx, who: Who, base: Base) -> JobView:
 @router.post("/{job_id}/rerun", status_code=201, summary="Run the same task again")
 def rerun(job_id: JobId, ctx: Ctx, who: Who, base: Base, response: Response) -> JobView:
     """A new job with the same code, parameters and resources."""
-    job = ctx.lab.rerun(who, job_id)
+    job = ctx.lab.repeating.rerun(who, job_id)
     response.headers["Location"] = f"{API}/jobs/{job.id}"
     return ctx.show(job, base)
 
@@ -81,7 +84,13 @@ def rerun(job_id: JobId, ctx: Ctx, who: Who, base: Base, response: Response) -> 
 @router.get("/{job_id}/record", summary="Everything needed to explain and repeat a job")
 def record(job_id: JobId, ctx: Ctx, who: Who) -> dict[str, Any]:
     """Code, environment lock, inputs, seeds, hardware and outputs, each by digest."""
-    return ctx.lab.record(who, job_id)
+    return ctx.lab.produced.record(who, job_id)
+
+
+@router.get("/{job_id}/metrics", summary="What the job's run has measured")
+def metrics(job_id: JobId, ctx: Ctx, who: Who) -> MetricsView:
+    """The last value of each metric, and all its steps where they are not too many; or why nothing is known of them."""
+    return ctx.comparing.of_run(who, job_id)
 
 
 @router.get(

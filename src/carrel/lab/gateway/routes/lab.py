@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path
 from carrel import __version__
 from carrel.core.policy.access import Action, allowed
 from carrel.lab.gateway.context import NO_ZERO, Base, Ctx, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import (
     cluster_node_view,
     disk_view,
@@ -23,13 +24,13 @@ from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NodeList, Re
 
 NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
 
-router = APIRouter(prefix=API, tags=["lab"])
+router = APIRouter(prefix=API, tags=["lab"], route_class=Endpoint)
 
 
 @router.get("/lab", summary="What this lab is, and who asks")
 def get_lab(ctx: Ctx, who: Who, base: Base) -> LabView:
     """Version, classes of service, the state of tracking, and the caller."""
-    rules, tracking, nodes = ctx.lab.policy.rules.current, ctx.tracking_status(), ctx.lab.devices(who)
+    rules, tracking, nodes = ctx.lab.policy.rules.current, ctx.tracking_status(), ctx.lab.machines.devices(who)
     return LabView(
         version=__version__,
         lab_id=ctx.lab.lab_id,
@@ -41,6 +42,7 @@ def get_lab(ctx: Ctx, who: Who, base: Base) -> LabView:
         tracking_message=tracking.message,
         storage=[disk_view(one) for one in ctx.lab.storage.disks()],
         tracking_url=ctx.tracking_url(base),
+        cluster_url=ctx.settings.cluster_url or None,
         start_ranges=start_ranges_view(ctx.lab.loop.coverage) if allowed(who, Action.SEE_SHARES) else None,
     )
 
@@ -61,8 +63,8 @@ def reload_rules(ctx: Ctx, who: Who) -> Reloaded:
 def list_nodes(ctx: Ctx, who: Who) -> NodeList:
     """Of the jobs of others only that they are there."""
     return NodeList(
-        nodes=[node_view(status) for status in ctx.lab.devices(who)],
-        cluster=[cluster_node_view(node, partitions) for node, partitions in ctx.lab.cluster_nodes()],
+        nodes=[node_view(status) for status in ctx.lab.machines.devices(who)],
+        cluster=[cluster_node_view(node, partitions) for node, partitions in ctx.lab.machines.cluster_nodes()],
     )
 
 

@@ -11,6 +11,7 @@ from carrel.core.domain.errors import NotFound
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import Role
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import moment, token_view, user_view
 from carrel.wire.v1 import (
     API,
@@ -29,7 +30,7 @@ from carrel.wire.v1 import (
     UserRequest,
 )
 
-router = APIRouter(prefix=API, tags=["people"])
+router = APIRouter(prefix=API, tags=["people"], route_class=Endpoint)
 
 Subject = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
 TokenId = Annotated[int, Path(ge=1, le=LARGEST, description="Number of the token.")]

@@ -10,18 +10,19 @@ from fastapi import APIRouter, Path, Response
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.reservation import Reservation
 from carrel.lab.gateway.context import NO_ZERO, Ctx, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import reservation_view
 from carrel.wire.v1 import API, ReservationChange, ReservationList, ReservationRequest
 
 Name = Annotated[str, Path(max_length=64, pattern=NO_ZERO)]
 
-router = APIRouter(prefix=API, tags=["lab"])
+router = APIRouter(prefix=API, tags=["lab"], route_class=Endpoint)
 
 
 @router.get("/reservations", summary="Reservations of nodes, in force and to come")
 def list_reservations(ctx: Ctx, who: Who) -> ReservationList:
     """Everybody may know when which nodes are not theirs, and what for."""
-    nodes = [status.node.name for status in ctx.lab.devices(who)]
+    nodes = [status.node.name for status in ctx.lab.machines.devices(who)]
     found = ctx.lab.administration.list_reservations(who)
     return ReservationList(reservations=[reservation_view(one, nodes, who.user) for one in found])
 
@@ -40,7 +41,7 @@ def reserve(name: Name, request: ReservationRequest, ctx: Ctx, who: Who) -> Rese
         reason=request.reason,
     )
     changed = lab.administration.reserve(who, asked)
-    nodes = [status.node.name for status in lab.devices(who)]
+    nodes = [status.node.name for status in lab.machines.devices(who)]
     return ReservationChange(changed=changed, reservation=reservation_view(asked, nodes, who.user))
 
 

@@ -6,9 +6,10 @@ from fastapi import APIRouter
 
 from carrel.core.domain.retention import Kind, Stored
 from carrel.lab.gateway.context import Ctx, JobId, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.wire.v1 import API, CollectedView, CollectionView, CollectRequest, OutputsRemoved, StorageView, StoredView
 
-router = APIRouter(prefix=API)
+router = APIRouter(prefix=API, route_class=Endpoint)
 
 
 @router.get("/storage", tags=["lab"], summary="How much of the lab's disk is whose")

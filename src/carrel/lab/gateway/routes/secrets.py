@@ -9,12 +9,13 @@ from fastapi import APIRouter, Path, Response
 
 from carrel.core.domain.errors import NotFound
 from carrel.lab.gateway.context import NO_ZERO, Ctx, JobId, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import moment
 from carrel.wire.v1 import API, JobSecrets, SecretChange, SecretList, SecretRequest, SecretView
 
 Name = Annotated[str, Path(max_length=200, pattern=NO_ZERO)]
 
-router = APIRouter(prefix=API, tags=["secrets"])
+router = APIRouter(prefix=API, tags=["secrets"], route_class=Endpoint)
 
 
 @router.get("/secrets", summary="Names of one's own secrets")

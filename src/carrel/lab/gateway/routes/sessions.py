@@ -11,11 +11,12 @@ from carrel.core.domain.errors import Invalid, Unavailable
 from carrel.core.domain.session import SessionKind
 from carrel.core.domain.units import parse_duration, parse_size
 from carrel.lab.gateway.context import NO_ZERO, Base, Ctx, Gateway, JobId, Who
+from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.routes.jobs import Key
 from carrel.lab.gateway.views import lending_view, session_view
 from carrel.wire.v1 import API, HubRequest, HubView, LendingView, SessionLink, SessionList, SessionRequest, SessionView
 
-router = APIRouter(prefix=API, tags=["sessions"])
+router = APIRouter(prefix=API, tags=["sessions"], route_class=Endpoint)
 
 _LONGEST = 255
 
@@ -39,6 +40,7 @@ def start(request: SessionRequest, ctx: Ctx, who: Who, base: Base, response: Res
         name=request.name,
         directory=request.directory,
         environment=request.environment,
+        image=request.image or "",
         gpus=request.gpus,
         reserve=request.reserve,
         qos=request.qos,
@@ -74,10 +76,10 @@ def list_sessions(
 
 @router.get("/sessions/{job_id}", summary="Look at one session")
 def get_session(job_id: JobId, ctx: Ctx, who: Who, base: Base) -> SessionView:
-    """The session, and whether it answers."""
+    """The session, whether it answers, and its own address."""
     sessions = _sessions(ctx)
     job, spec = sessions.get(who, job_id)
-    return session_view(ctx.show(job, base), spec, sessions.status(job))
+    return session_view(ctx.show(job, base), spec, sessions.status(job), sessions.address(who, job, spec, base=base))
 
 
 @router.post("/sessions/{job_id}/open", summary="A link that lets one browser in, once")

@@ -28,7 +28,9 @@ async function refresh(live) {
   tellTimes(fresh);
   for (const part of live.querySelectorAll("[data-part]")) {
     const newer = fresh.querySelector(`[data-part="${part.dataset.part}"]`);
-    if (!newer || newer.innerHTML === part.innerHTML) continue;
+    if (!newer) continue;
+    part.querySelectorAll("details").forEach((one, index) => newer.querySelectorAll("details")[index]?.toggleAttribute("open", one.open));
+    if (newer.innerHTML === part.innerHTML) continue;
     const focus = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
     part.replaceChildren(...newer.childNodes);
     if (focus) part.querySelector(`a[href="${CSS.escape(focus)}"]`)?.focus();

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from pathlib import Path
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.task import Launcher
 from carrel.core.transport.reactor import Reactor
+from carrel.node.containment.view import found_in
 from carrel.node.runner.group.labels import Labelled
 from carrel.node.runner.group.link import Link
 from carrel.node.runner.group.plan import (
@@ -36,12 +38,14 @@ from carrel.node.runner.group.plan import (
     torchrun_command,
 )
 from carrel.node.runner.limits import MemoryGuard
-from carrel.node.runner.process import Command, LaunchError, become_subreaper, shell, start
+from carrel.node.runner.process import Command, LaunchError, become_subreaper, image_shell, shell, start
 from carrel.node.runner.samples import GpuWatch, Sampler, gpus_on
 from carrel.node.runner.tree import continue_all, descendants, measure, stop_all
 
 #: The program of the interpreter.
 START = "import sys; from carrel.node.runner.group.agent import main; sys.exit(main(sys.argv[1:]))"
+#: The argument of an agent that is behind its walls.
+INSIDE = "--inside"
 _CHUNK = 64 * 1024
 #: Bytes of the end of what a process wrote that are looked at when it has failed.
 _TAIL = 16 * 1024
@@ -95,6 +99,10 @@ def main(arguments: Sequence[str]) -> int:
     """Be the agent of the plan in the file of the first argument, whose leader listens on the port in the second."""
     os.umask(0o077)
     plan = from_plain(GroupPlan, json.loads(Path(arguments[0]).read_bytes()))
+    if plan.walls is not None and INSIDE not in arguments[2:]:
+        from carrel.node.runner.group.inside import be_inside
+
+        return be_inside(plan.walls, [sys.executable, "-P", "-c", START, *arguments, INSIDE])
     host = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1") if plan.step else "127.0.0.1"
     become_subreaper()
     agent = Agent(plan, os.environ)
@@ -188,13 +196,15 @@ class Agent:
                 self._start_torchrun(started, variables)
             elif plan.launcher is Launcher.MPI and not plan.pmi:
                 command = mpirun_command(plan, meeting, variables)
-                self._start(started, self._found(mpirun_arguments(plan, shell(command)), variables), variables, rank=-1, label="")
+                self._start(
+                    started, self._found(mpirun_arguments(plan, self._shell(command)), variables), variables, rank=-1, label=""
+                )
             else:
                 for local in [self._local] if plan.pmi else range(plan.tasks_per_node):
                     place = rank_variables(plan, meeting, node=self._node, local=local)
                     rank = int(place["RANK"])
                     label = f"{rank}: " if plan.size > 1 else ""
-                    self._start(started, shell(plan.command), {**variables, **place}, rank=rank, label=label)
+                    self._start(started, self._shell(plan.command), {**variables, **place}, rank=rank, label=label)
         except (LaunchError, OSError) as error:
             self._link.say("failed", message=f"On {self._name}: {error}")
 
@@ -232,19 +242,26 @@ class Agent:
             self._watch(
                 started, os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), _Source(Labelled(""), named_in=named_in)
             )
-        arguments = torchrun_arguments(plan, started.meeting, node=self._node, shell=shell(torchrun_command(plan.command)))
+        arguments = torchrun_arguments(plan, started.meeting, node=self._node, shell=self._shell(torchrun_command(plan.command)))
         label = f"{self._name}: " if plan.size > 1 else ""
         self._start(started, self._found(arguments, variables), {**variables, RANKS: str(ranks)}, rank=-1, label=label)
 
     def _found(self, arguments: list[str], variables: Mapping[str, str]) -> list[str]:
         """The program by its path in the task's environment, or else a `LaunchError` that says what to do."""
-        program = shutil.which(arguments[0], path=variables.get("PATH"))
+        if self._plan.image:
+            program = found_in(self._plan.image, arguments[0], variables)
+        else:
+            program = shutil.which(arguments[0], path=variables.get("PATH"))
         if program is None:
+            where = "image" if self._plan.image else "environment"
             package = "torch" if arguments[0] == "torchrun" else "an MPI"
             raise LaunchError(
-                f"the launcher {arguments[0]} is not in the task's environment. Add {package} to it, or take the launcher out."
+                f"the launcher {arguments[0]} is not in the task's {where}. Add {package} to it, or take the launcher out."
             )
         return [program, *arguments[1:]]
+
+    def _shell(self, command: str) -> list[str]:
+        return image_shell(command, Path(self._plan.image)) if self._plan.image else shell(command)
 
     def _start(self, started: _Try, arguments: list[str], variables: Mapping[str, str], *, rank: int, label: str) -> None:
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -252,7 +269,15 @@ class Agent:
         source = _Source(Labelled(label), rank=rank)
         self._watch(started, read, source)
         try:
-            pid = start(Command(arguments=arguments, variables=variables, directory=self._plan.directory, output=write))
+            pid = start(
+                Command(
+                    arguments=arguments,
+                    variables=variables,
+                    directory=self._plan.directory,
+                    output=write,
+                    image=self._plan.image or None,
+                )
+            )
         finally:
             os.close(write)
         started.processes[pid] = _Started(rank=rank, source=source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.task import Launcher
@@ -41,6 +42,10 @@ class GroupPlan:
     launcher: Launcher
     nodes: int
     tasks_per_node: int
+    #: The root of the image in which they run; "": there is none.
+    image: str = ""
+    #: What agents on several nodes see, with the image, as JSON; None: as their node is, or what their leader sees.
+    walls: Mapping[str, Any] | None = None
     #: Starts the agents; () where there is one, beside the leader.
     step: tuple[str, ...] = ()
     #: True when each agent has one process, which speaks PMI.

@@ -9,9 +9,9 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from carrel.core.domain.launch import Launch, Usage
 from carrel.core.domain.serial import to_plain
@@ -21,6 +21,9 @@ from carrel.node.runner.group.plan import Allocation, plan_group
 from carrel.node.runner.group.report import GroupEnd, read_end, read_use
 from carrel.node.runner.tree import read_proc
 from carrel.node.runner.variables import base_variables
+
+if TYPE_CHECKING:
+    from carrel.node.containment.walls import Walls
 
 #: Seconds that processes on other nodes may take to be stopped.
 _STOP = 10.0
@@ -72,11 +75,29 @@ class Group:
 
 
 def write_group(
-    directory: AttemptDirectory, launch: Launch, working: Path, variables: Mapping[str, str], around: GroupContext
+    directory: AttemptDirectory,
+    launch: Launch,
+    working: Path,
+    variables: Mapping[str, str],
+    around: GroupContext,
+    *,
+    walls: Walls | None = None,
 ) -> Group:
-    """Write the plan of the launch's group into the attempt's directory, where all nodes see it."""
-    allocation = around.allocate(launch) if around.allocate is not None else None
+    """Write the plan of the launch's group into the attempt's directory, where all nodes see it.
+
+    Where the `walls` show an image, its processes run there. On one node the leader is behind them, and what it starts; on
+    several it has to reach the cluster, and each agent builds them on its node.
+    """
+    inside = walls is not None and walls.view is not None
+    # An image has its own MPI, of which the cluster knows nothing.
+    alone = around.allocate is None or (inside and launch.resources.nodes == 1)
+    allocation = None if alone or around.allocate is None else around.allocate(launch)
     plan = plan_group(launch, secret=secrets.token_hex(32), directory=str(working), variables=variables, allocation=allocation)
+    if inside:
+        from carrel.node.runner.image import image_place
+
+        assert walls is not None
+        plan = replace(plan, image=str(image_place(directory)), walls=asdict(walls) if plan.step else None)
     path = directory.group
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:

@@ -12,9 +12,12 @@ import sys
 import traceback
 from typing import Any
 
-from carrel_worker import capture, pickling
-from carrel_worker.connection import Lab, Over, first_frame, note
-from carrel_worker.frames import encode, head
+from carrel_worker import capture, display, pickling
+from carrel_worker.bodies import Bodies
+from carrel_worker.connection import Lab, Over, note
+from carrel_worker.frames import encode
+from carrel_worker.interrupts import Interrupts
+from carrel_worker.leases import Leases, NotWanted, StateLost
 from carrel_worker.live import Live
 
 #: Unpickled functions that are remembered.
@@ -27,12 +30,19 @@ class Worker:
     def __init__(self, pool: str) -> None:
         self._pool = "/pools/" + pool
         self._lab = Lab()
+        self._bodies = Bodies(self._lab, self._pool)
         self._functions: dict[str, Any] = {}
         self._live = Live(pool)
         self._streams = [capture.Stream("stdout", 1, self._live.told), capture.Stream("stderr", 2, self._live.told)]
+        self._interrupts = Interrupts(pool)
+        self._leases = Leases(pool)
+        display.send, display.flush = self._show, self._all_shown
         self._leaving = False
+        #: None: nothing has begun that an end would cut off.
         self._call: int | None = None
         signal.signal(signal.SIGTERM, self._leave)
+        # A process that a call forks ends at SIGTERM like any other: pools of processes wait for that.
+        os.register_at_fork(after_in_child=_as_any_process)
 
     def _leave(self, *_: Any) -> None:
         # A call that runs has the time that the lab gives it; between two calls nothing is left to do.
@@ -40,41 +50,85 @@ class Worker:
         if self._call is None:
             raise SystemExit(0)
 
+    def _show(self, number: int, data: bytes) -> None:
+        self._take_printed()  # it was printed before
+        self._live.told("display", number, data)
+
+    def _all_shown(self) -> None:
+        self._take_printed()
+        self._live.flush()
+
+    def _take_printed(self) -> None:
+        capture.flush()
+        for stream in self._streams:
+            stream.drain()
+
     def initialize(self, digest: str) -> None:
         """Call the initializer of the pool."""
-        function, args = pickling.load(self._lab.ask("GET", self._pool + "/functions/" + digest))
-        function(*args)
+        body = self._lab.ask("GET", self._pool + "/functions/" + digest)
+        with self._leases.during("initializer"):
+            function, args = pickling.load(body)
+            function(*args)
 
     def run(self) -> int:
         """Work until there is nothing to do."""
         parts: list[Any] = []
         try:
             while not self._leaving:
-                header, body = first_frame(self._lab.ask("POST", self._pool + "/work", _request(parts)))
+                header, body = self._bodies.next_call(parts)
                 if header["type"] == "retire":
                     return 0
                 parts, self._call = [], None
                 if header["type"] == "call":
-                    self._call = header["call"]
-                    parts = self._carry_out(header, bytearray(body))
+                    parts = self._with_gpu(header, body)
+                del body  # it may be large
         except SystemExit:
-            parts = []  # a call that was given in this moment has not begun
+            parts = []  # a call that was given in this moment, or waits for a GPU, has not begun
         self._call = 0  # nothing interrupts this
-        Lab().ask("POST", self._pool + "/work?take=false", _request(parts))
+        Bodies(Lab(), self._pool).tell(parts)
         return 0
 
-    def _carry_out(self, header: dict[str, Any], arguments: bytearray) -> list[Any]:
-        """Return the frames that tell how the call ended."""
+    def _with_gpu(self, header: dict[str, Any], arguments: Any) -> list[Any]:
+        """Carry the call out once it has a GPU, if calls borrow theirs here; return what `Bodies` is to tell of its end.
+
+        That is nothing where it was given back: what a worker does not hold, and does not tell the end of, has not begun.
+        """
+        refused: BaseException | None = None
+        call: int = header["call"]
+        with self._leases.asked("call {}".format(call)) as lease, self._interrupts.watched(call, lease.want_no_more):
+            try:
+                with self._interrupts.during(call):
+                    lease.wait()
+            except NotWanted:
+                return []
+            except StateLost as reason:
+                note(f"this worker ends: {reason}")
+                raise SystemExit(0) from None
+            except (Exception, KeyboardInterrupt) as error:
+                refused = error
+            self._call = call
+            self._interrupts.begun()
+            lease.begin()
+            parts, lease.failed = self._carry_out(header, arguments, refused)
+        return parts
+
+    def _carry_out(self, header: dict[str, Any], arguments: Any, refused: BaseException | None) -> tuple[list[Any], str]:
+        """Return what is to be told of the call's end, and the name of what it raised. `refused`: why it cannot begin."""
         self._live.start(header["call"])
         for stream in self._streams:
             stream.start()
         ending: dict[str, Any] = {"type": "ended", "call": header["call"], "state": "COMPLETED"}
+        failed = ""
         try:
+            if refused is not None:
+                raise refused
             function = self._function(header["function"])
-            args, kwargs = pickling.load(arguments)
-            result = function(*args, **kwargs)
+            args, kwargs = pickling.load(arguments, self._results())
+            with self._interrupts.during(header["call"]):
+                result = function(*args, **kwargs)
         except BaseException as error:
-            value, ending["state"], ending["error"] = _raised(error), "FAILED", "exception"
+            value, failed = _raised(error), type(error).__name__
+            ending["state"], ending["error"] = "FAILED", "exception"
             ending["message"] = _words(error)
         else:
             value = result
@@ -87,7 +141,21 @@ class Worker:
         self._live.finish()
         capture.flush()
         printed = [encode({"type": stream.name}, data) for stream in self._streams if (data := stream.finish())]
-        return [*printed, head(ending, pickling.size_of(parts)), *parts]
+        return [printed, ending, parts], failed
+
+    def _results(self) -> Any:
+        """What gives the results of calls that arguments name; the same one for the same call."""
+        known: dict[int, Any] = {}
+
+        def result_of(call: int) -> Any:
+            if call not in known:
+                try:
+                    known[call] = pickling.load(self._bodies.result(call))
+                except Over as reason:
+                    raise RuntimeError("The result of call {} cannot be fetched: {}".format(call, reason)) from None
+            return known[call]
+
+        return result_of
 
     def _function(self, digest: str) -> Any:
         if digest not in self._functions:
@@ -97,9 +165,9 @@ class Worker:
         return self._functions[digest]
 
 
-def _request(endings: list[Any]) -> list[Any]:
-    # It holds nothing but what it tells the end of.
-    return [encode({"type": "holding", "calls": []}), *endings]
+def _as_any_process() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _why_not(error: BaseException, text: str) -> list[Any]:

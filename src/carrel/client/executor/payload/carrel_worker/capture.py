@@ -32,7 +32,7 @@ class Stream:
 
     def start(self) -> None:
         """What comes from now on is the next call's."""
-        self._drain()
+        self.drain()
         with self._guard:
             self._kept, self._size = bytearray(), 0
 
@@ -41,7 +41,7 @@ class Stream:
 
         All that this process has written by now is in it.
         """
-        self._drain()
+        self.drain()
         with self._guard:
             return struct.pack(">Q", self._size) + bytes(self._kept[-KEPT:]) if self._size else b""
 
@@ -52,9 +52,10 @@ class Stream:
         poll.register(self._read, select.POLLIN)
         while True:
             poll.poll()
-            self._drain()
+            self.drain()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Take all that was written by now."""
         with self._guard:
             while True:
                 try:

@@ -24,6 +24,10 @@ class Over(Exception):
     """The lab has nothing more to do with this worker."""
 
 
+class Refused(Over):
+    """It does not take what this request has (409)."""
+
+
 class Lab:
     """One connection. Not for several threads at once."""
 
@@ -32,6 +36,8 @@ class Lab:
         self._token = os.environ["CARREL_TOKEN"]
         self._path = url.path.rstrip("/") + API
         self._timeout = timeout
+        #: Media type of the last answer.
+        self.kind = ""
         self._connection = self._make(url)
 
     def _make(self, url: Any) -> http.client.HTTPConnection:
@@ -56,7 +62,8 @@ class Lab:
                 if status == 404 and unknown < _UNKNOWN:
                     unknown += 1
                 elif status < 500 and status != 429:
-                    raise Over("the lab answers {}: {}".format(status, bytes(body[:500]).decode("utf-8", "replace")))
+                    kind = Refused if status == 409 else Over
+                    raise kind("the lab answers {}: {}".format(status, bytes(body[:500]).decode("utf-8", "replace")))
             time.sleep(pause)
             pause = min(pause * 2, _MOST)
 
@@ -66,6 +73,7 @@ class Lab:
         content: Any = b"".join(parts) if size < 65536 else iter(parts)
         self._connection.request(method, self._path + path, body=content if size else None, headers=headers)
         response = self._connection.getresponse()
+        self.kind = response.headers.get("Content-Type", "")
         return response.status, _read(response)
 
 

@@ -19,6 +19,8 @@ class Live:
     def __init__(self, pool: str) -> None:
         self._path = "/pools/" + pool + "/output"
         self._guard = threading.Lock()
+        #: Held while something is on its way, so that it arrives in its order.
+        self._sending = threading.Lock()
         self._something = threading.Event()
         self._call: int | None = None
         self._waiting: list[bytes] = []
@@ -34,6 +36,10 @@ class Live:
         """The call has ended: its end has what was printed."""
         with self._guard:
             self._call, self._waiting, self._size = None, [], 0
+
+    def flush(self) -> None:
+        """Pass on what waits, and return when the lab has it: what was shown keeps its place between what was printed."""
+        self._pass_on(Lab())
 
     def told(self, stream: str, offset: int, data: bytes) -> None:
         """A piece was printed."""
@@ -51,10 +57,14 @@ class Live:
             self._something.wait()
             time.sleep(_PAUSE)
             self._something.clear()
+            try:
+                self._pass_on(lab)
+            except Over:
+                return
+
+    def _pass_on(self, lab: Lab) -> None:
+        with self._sending:
             with self._guard:
                 data, self._waiting, self._size = b"".join(self._waiting), [], 0
             if data:
-                try:
-                    lab.ask("POST", self._path, [data])
-                except Over:
-                    return
+                lab.ask("POST", self._path, [data])

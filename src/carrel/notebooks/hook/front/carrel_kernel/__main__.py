@@ -19,7 +19,9 @@ def main():
     from ipykernel.kernelapp import IPKernelApp
 
     from carrel_kernel.kernel import CarrelKernel
+    from carrel_kernel.source import name_notebook
 
+    name_notebook()
     IPKernelApp.launch_instance(kernel_class=CarrelKernel)
 
 

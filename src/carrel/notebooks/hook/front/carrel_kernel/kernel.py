@@ -15,6 +15,7 @@ from .interrupts import InterruptsCells
 from .link import Link, Refused
 from .magic import GpuMagic
 from .marks import is_plain, switch, wish
+from .remote import RemoteMagic
 from .residency import Residency
 from .shares import Share, Shares
 from .state import blockers, in_reserve, let_go
@@ -49,6 +50,9 @@ class CarrelKernel(InterruptsCells, IPythonKernel):
                 self.log.warning("Carrel: no leases for this kernel: %s", error)
         with suppress(Exception):
             self.shell.register_magic_function(GpuMagic(self).run, "line", "gpu")
+            remote = RemoteMagic(self)
+            self.shell.register_magic_function(remote.cell, "cell", "remote")
+            self.shell.register_magic_function(remote.line, "line", "remote")
 
     def _begin(self):
         # Asking whether there is a GPU must not take one; large frameworks must not take all memory at once.

@@ -48,6 +48,8 @@ class Link:
         self._hello = {"v": VERSION, "role": "kernel", "token": token, "kernel": kernel_id, "label": label}
         if address := os.environ.get("CARREL_SESSION_ADDRESS"):
             self._hello["attempt"] = os.path.dirname(address)
+        elif attempt := os.environ.get("CARREL_ATTEMPT_DIR"):
+            self._hello["attempt"] = attempt
         self._on_message = on_message
         #: Held while anything changes that is known of leases.
         self.lock = threading.RLock()

@@ -8,7 +8,9 @@ _COMMENT = re.compile(r"\s*#\s*carrel\s*:\s*(.*)")
 _WISH = re.compile(r"(?:gpus\s*=\s*(\d+)|(cpu))", re.IGNORECASE)
 _MAGIC = re.compile(r"\s*%gpu\s+(\d+|off|on|auto)\s*(?:#.*)?$", re.IGNORECASE)
 #: Cell magics whose body runs in another program, or nowhere.
-_ELSEWHERE = frozenset({"bash", "sh", "script", "html", "markdown", "latex", "javascript", "js", "svg", "writefile", "file"})
+_ELSEWHERE = frozenset(
+    {"bash", "sh", "script", "html", "markdown", "latex", "javascript", "js", "svg", "writefile", "file", "remote"}
+)
 _STANDARD = getattr(
     sys, "stdlib_module_names", frozenset({"os", "sys", "re", "math", "json", "time", "pathlib", "random", "datetime"})
 )

@@ -1,0 +1,235 @@
+"""`carrel report`: who used GPUs and what came of it, how long jobs take to begin, worth, and jobs in formats of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from carrel.cli.endings import OK
+from carrel.cli.options import AsJson, Home, open_client
+from carrel.core.domain.errors import Invalid
+
+if TYPE_CHECKING:
+    from carrel.wire.v1 import StartReportView, TimesView, UseReportView, UseView
+
+report_command = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Report how GPUs were used and what they were worth, how long jobs take to begin, and jobs in formats of others.",
+)
+Since = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Only from then on: 2026-11-23, in UTC; by default four weeks.")
+]
+Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only before that; by default now.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)]
+#: What may come of the time that was held, in the order of the columns.
+_ENDS = ("completed", "continued", "failed", "timeout", "cancelled", "lost", "running", "session")
+
+
+@report_command.command("use")
+def use(
+    begin: Since = None,
+    to: Until = None,
+    by: Annotated[str, typer.Option("--by", metavar="WHAT", help="One row for each user, account, qos, week or kind.")] = "user",
+    as_csv: AsCsv = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show for how long GPUs were held and lent, what came of it, and for how long jobs waited.
+
+    You see your own use; account managers see their accounts', administrators everybody's.
+    """
+    from carrel.cli.screen import print_json
+
+    _check(as_csv=as_csv, as_json=as_json)
+    with open_client(home) as client:
+        found = client.report_use(begin=begin, end=to, by=by)
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        _print_csv(
+            ("name", "jobs", "attempts", "waited", "held", *_ENDS, "prepared", "measured", "busy", "sessions", "lent"),
+            [_seconds(row) for row in found.rows],
+        )
+    else:
+        _print_use(found)
+    return OK
+
+
+@report_command.command("starts")
+def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: Home = None, as_json: AsJson = False) -> int:
+    """Show how long jobs took to get their place, to prepare, and to write the first output, by class of service."""
+    from carrel.cli.screen import print_json
+
+    _check(as_csv=as_csv, as_json=as_json)
+    with open_client(home) as client:
+        found = client.report_starts(begin=begin, end=to)
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        heads = [
+            f"{name}_{what}" for name in ("waited", "prepared", "silent", "to_output") for what in ("count", "median", "p95")
+        ]
+        rows = [[one.qos, *(_figure(each) for times in _times(one) for each in (times.count, times.median, times.p95))]
+                for one in found.classes]  # fmt: skip
+        _print_csv(("qos", *heads), rows)
+    else:
+        _print_starts(found)
+    return OK
+
+
+@report_command.command("roi")
+def roi(
+    year: Annotated[int, typer.Option("--year", metavar="YEAR", min=1970, max=9998, help="The year.", show_default=False)],
+    costs: Annotated[
+        Path, typer.Option("--costs", metavar="FILE", help="What the GPUs cost (`carrel schema costs.toml`).", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there: .html or .csv.", show_default=False)
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say what the GPUs cost in a year, and what the same would have cost at price lists that you enter (administrators).
+
+    Every figure has its source or its formula. Without -o a summary is printed.
+    """
+    from carrel.cli.roi.command import report_roi
+
+    return report_roi(year, costs, output, home, as_json=as_json)
+
+
+@report_command.command("jobs")
+def jobs(
+    form: Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="sacct (by default), xdmod or swf.")] = None,
+    begin: Since = None,
+    to: Until = None,
+    file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write into this file.")] = None,
+    hide: Annotated[
+        bool, typer.Option("--anonymous", help="Numbers for users, accounts, job names and nodes.", show_default=False)
+    ] = False,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", metavar="FILE", help="The same numbers each time, by the key in FILE."),
+    ] = None,
+    cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="What the lab is called there.")] = "carrel",
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write a line for each attempt of a job, as Slurm's sacct, Open XDMoD's shredder or SWF have it.
+
+    You see your own; account managers see their accounts', administrators everybody's. Nothing is sent anywhere.
+    """
+    import sys
+
+    from carrel.cli.report_jobs import FORMATS, JSON, export, numbers_of, output
+
+    if as_json and form is not None:
+        raise Invalid("--json and --format are two forms.", remedy="Say one of them.")
+    form = JSON if as_json else form or FORMATS[0]
+    if form not in (*FORMATS, JSON):
+        raise Invalid(f'There is no format "{form}".', remedy=f"Name one of: {', '.join(FORMATS)}.")
+    numbers = numbers_of(hide=hide, key=key, form=form)
+    with open_client(home) as client, output(file) as out:
+        count = export(client, form, begin=begin, end=to, cluster=cluster, numbers=numbers, out=out)
+    if file is not None:
+        print(f"{count:,} attempts in {file}", file=sys.stderr)
+    return OK
+
+
+def _check(*, as_csv: bool, as_json: bool) -> None:
+    if as_csv and as_json:
+        raise Invalid("--csv and --json are two forms.", remedy="Say one of them.")
+
+
+def _seconds(row: UseView) -> list[str]:
+    ends = [row.held_by_end.get(end, 0.0) for end in _ENDS]
+    figures = (row.jobs, row.attempts, row.waited, row.held, *ends, row.prepared, row.measured, row.busy, row.sessions, row.lent)
+    return [row.name, *map(_figure, figures)]
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def _print_csv(heads: tuple[str, ...], rows: list[list[str]]) -> None:
+    import csv
+    import sys
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows(rows)
+
+
+def _print_use(found: UseReportView) -> None:
+    from carrel.cli.screen import print_table
+
+    whose = "everybody" if found.owner is None else ", ".join([found.owner, *(f"account {one}" for one in found.accounts)])
+    print(f"GPU-hours of {whose}, {_day(found.begin.isoformat())} to {_day(found.end.isoformat())} (UTC)\n")
+    if not found.rows:
+        print("No job was there in that time.")
+        return
+    heads = (
+        found.by.upper(),
+        "JOBS",
+        "WAITED",
+        "HELD",
+        *(end.upper() for end in _ENDS),
+        "PREPARING",
+        "BUSY",
+        "SESSIONS OPEN",
+        "LENT",
+    )
+    # With one row there is nothing to add up.
+    rows = [_hours(row) for row in (*found.rows, *([found.total] if len(found.rows) > 1 else ()))]
+    print_table(heads, rows, right=range(1, len(heads)))
+    print("\nWAITED and SESSIONS OPEN are hours of jobs. LENT is what cells and calls borrowed, beside what was held.")
+    print("BUSY is for how much of the time a kernel ran on the GPUs that were measured, while commands ran.")
+
+
+def _hours(row: UseView) -> tuple[str, ...]:
+    ends = (row.held_by_end.get(end, 0.0) for end in _ENDS)
+    figures = (row.waited, row.held, *ends, row.prepared)
+    busy = f"{100 * row.busy / row.measured:.0f} %" if row.measured else ""
+    more = (_in_hours(row.sessions), _in_hours(row.lent))
+    return (row.name or "all", str(row.jobs), *(_in_hours(seconds) for seconds in figures), busy, *more)
+
+
+def _in_hours(seconds: float) -> str:
+    return "" if not seconds else "<0.01" if seconds < 36 else f"{seconds / 3600:.2f}"
+
+
+def _day(text: str) -> str:
+    return text[:16].replace("T", " ")
+
+
+def _print_starts(found: StartReportView) -> None:
+    from carrel.cli.screen import print_table
+
+    if not found.classes:
+        print("No job got its place in that time.")
+        return
+    heads = ("QOS", "JOBS", "WAITED", "P95", "PREPARED", "P95", "TO OUTPUT", "P95", "IN ALL", "P95")
+    rows = [
+        (one.qos, str(one.waited.count), *(text for times in _times(one) for text in (_time(times.median), _time(times.p95))))
+        for one in found.classes
+    ]
+    print_table(heads, rows, right=range(1, len(heads)))
+    print("\nEach is the median, and what 95 of 100 jobs did not exceed: until the job had its place, until its command began,")
+    print("until the lab saw output, and from submission until then. When a metric is logged first the lab does not know.")
+
+
+def _times(one: object) -> tuple[TimesView, ...]:
+    return tuple(getattr(one, name) for name in ("waited", "prepared", "silent", "to_output"))
+
+
+def _time(seconds: float | None) -> str:
+    from carrel.core.domain.units import format_duration
+
+    if seconds is None:
+        return ""
+    return f"{seconds:.2f} s" if seconds < 60 else format_duration(seconds)

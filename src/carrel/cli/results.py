@@ -1,0 +1,49 @@
+"""Whether results are those of another job, on a terminal: for all commands that compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from carrel.core.comparison import Results
+    from carrel.wire.v1 import ResultsView
+
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", metavar="X", min=0.0, max=1.0, help="How far a metric may be away, such as 1e-6.")
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="PATTERN", help="What does not count, such as '*.log'; may be repeated.")
+]
+#: Differences that are printed.
+_SHOWN = 20
+
+
+def answer_lines(found: ResultsView | Results, *, of: str, original: str, tolerance: float, unknown: str) -> Iterator[str]:
+    """Whether the results `of` somebody are those of the `original`, and how they differ; `unknown`: why nobody can say."""
+    from carrel.cli.screen import clean, paint
+    from carrel.cli.words import short_digest
+    from carrel.core.domain.units import format_count
+
+    compared = f"{format_count(found.outputs, 'output')} and {format_count(found.metrics, 'metric')}"
+    match found.agreement.value:
+        case "identical":
+            yield paint(f"Bit-identical: {compared} of {of} are those of {original}.", "green")
+        case "within tolerance":
+            yield paint(f"Within the tolerance: {compared} of {of}.", "green")
+            yield f"Outputs are equal. A metric is away by up to {found.distance:.2g} of its value ({tolerance:g} allowed)."
+        case "different":
+            steps = [one.step for one in found.differences if one.step is not None]
+            since = f" from step {min(steps)} on" if steps else ""
+            yield paint(f"Different{since}: not all of {compared} are those of {original}.", "red")
+        case _:
+            yield paint(f"Unknown: too little is known of the results.{f' {unknown}' if unknown else ''}", "yellow")
+    for one in found.differences[:_SHOWN]:
+        job = f"job {one.job}: " if hasattr(one, "job") else ""
+        step = "" if one.step is None else f" at step {one.step}"
+        yield clean(f"  {job}{one.kind.value} {one.path}{step}: {short_digest(one.found)}, not {short_digest(one.expected)}")
+    if len(found.differences) > _SHOWN:
+        yield f"  and {len(found.differences) - _SHOWN} more (--json has all)"
+    yield from map(clean, found.not_known)

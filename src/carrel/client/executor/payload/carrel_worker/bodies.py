@@ -1,0 +1,89 @@
+"""Arguments and results on their way: large ones in files of the lab's, where it is on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from carrel_worker import body_files, pickling
+from carrel_worker.connection import Lab, Over, Refused, first_frame, note
+from carrel_worker.frames import encode, head
+
+
+class Bodies:
+    """What the worker asks of the lab, and tells it."""
+
+    def __init__(self, lab: Lab, pool: str) -> None:
+        self._lab = lab
+        self._pool = pool
+        #: Files can be tried; the lab has said that it has them.
+        self._tries = True
+        self._offered = False
+
+    def next_call(self, ended: list[Any]) -> tuple[dict[str, Any], Any]:
+        """Tell how a call ended (what was printed, the ending, parts of the result; or nothing) and return the next answer."""
+        while True:
+            header, body = self._told(ended, "/work?files=true" if self._tries else "/work")
+            ended = []
+            self._offered = bool(header.get("files"))
+            if "file" not in header:
+                return header, body
+            try:
+                return header, body_files.read(header["file"])
+            except OSError as error:
+                # The call has not begun here, and waits again, as this worker does not say that it holds it.
+                self._without(error)
+
+    def tell(self, ended: list[Any]) -> None:
+        """Tell how a call ended, and ask for no other one."""
+        self._told(ended, "/work?take=false")
+
+    def result(self, call: int) -> Any:
+        """The pickled result of a call."""
+        if self._tries:
+            found = self._lab.ask("GET", f"/calls/{call}/result?file=true")
+            if self._lab.kind != "application/json":
+                return found
+            try:
+                return body_files.read(json.loads(found))
+            except OSError as error:
+                self._without(error)
+        return self._lab.ask("GET", f"/calls/{call}/result")
+
+    def _told(self, ended: list[Any], path: str) -> tuple[dict[str, Any], Any]:
+        # It holds nothing but what it tells the end of.
+        start = [encode({"type": "holding", "calls": []})]
+        if not ended:
+            return first_frame(self._lab.ask("POST", self._pool + path, start))
+        printed, ending, parts = ended
+        size = pickling.size_of(parts)
+        with self._in_a_file(parts, size) as ticket, contextlib.suppress(Refused):  # the file is gone: the lab was restarted
+            if ticket is not None:
+                return first_frame(
+                    self._lab.ask("POST", self._pool + path, [*start, *printed, encode({**ending, "file": ticket})])
+                )
+        return first_frame(self._lab.ask("POST", self._pool + path, [*start, *printed, head(ending, size), *parts]))
+
+    @contextlib.contextmanager
+    def _in_a_file(self, parts: list[Any], size: int) -> Iterator[Any]:
+        """The ticket of a file that has the parts, which is there meanwhile; None where that cannot be."""
+        if size < body_files.LEAST or not (self._tries and self._offered):
+            yield None
+            return
+        ticket, stream = None, None
+        try:
+            offer = json.loads(self._lab.ask("POST", f"{self._pool}/files?size={size}"))
+            stream = body_files.write(offer, parts)
+            ticket = offer["ticket"]
+        except Over:
+            pass  # not this time
+        except OSError as error:
+            self._without(error)
+        with stream or contextlib.nullcontext():
+            yield ticket
+
+    def _without(self, error: OSError) -> None:
+        self._tries = False
+        note(f"large values go through HTTP: {error}")

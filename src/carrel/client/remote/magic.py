@@ -1,0 +1,109 @@
+"""`%%remote` and `%remote` of a notebook."""
+
+from __future__ import annotations
+
+import linecache
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from carrel.client.remote import names
+from carrel.client.remote.failures import plain
+from carrel.client.remote.options import Options, parse
+from carrel.client.remote.packing import anchored, from_ipython
+from carrel.client.remote.pools import POOLS
+from carrel.client.remote.running import CELL_FILE, run_cell
+from carrel.core.domain.errors import CarrelError, Conflict, Invalid
+
+#: What a notebook has and a remote cell has of its own.
+_NOT_SENT = frozenset({"In", "Out", "get_ipython", "exit", "quit", "display", "open"})
+
+
+class Shown:
+    """The value of a remote cell's last expression, as it was shown there; the value itself comes back by `as=`."""
+
+    def __init__(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        self._data, self._metadata = data, metadata
+
+    def __repr__(self) -> str:
+        return str(self._data.get("text/plain", ""))
+
+    def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._data, self._metadata
+
+
+class RemoteMagic:
+    """The magic of one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._defaults = Options()
+
+    def cell(self, line: str, source: str) -> Shown | None:
+        """`%%remote [gpus=1] [as=result] …`: run the cell on a machine of the lab."""
+        try:
+            return self._cell(line, source)
+        except (CarrelError, BrokenProcessPool) as error:
+            raise plain(error) from None
+
+    def line(self, line: str) -> None:
+        """`%remote` says which pools are open; `%remote gpus=1` holds for the remote cells that follow; `%remote close`."""
+        if line.strip() == "close":
+            print(f"{POOLS.close()} closed.")
+            return
+        try:
+            self._defaults = parse(line).over(self._defaults)
+        except Invalid as error:
+            raise plain(error) from None
+        said = [f"{name}={value}" for name, value in sorted(self._defaults.pool.items())]
+        open_ = [f"pool {one.pool_id}" for one in POOLS.list()]
+        print(f"Remote cells take {', '.join(said) or 'what the lab gives'}; open: {', '.join(open_) or 'none'}.")
+
+    def _cell(self, line: str, source: str) -> Shown | None:
+        options = parse(line).over(self._defaults)
+        number = len(self._shell.history_manager.input_hist_parsed) - 1
+        filename = CELL_FILE.format(number)
+        # The first line is the magic's own, so that lines have the numbers that the notebook shows.
+        code = "\n" + self._shell.transform_cell(source)
+        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+        _check_back(options, code, filename)
+        space = self._shell.user_ns
+        variables = {name: space[name] for name in names.needed(code, filename) if self._travels(name, space)}
+        order = {
+            "source": code,
+            "filename": filename,
+            "back": list(options.back),
+            "shows": not source.rstrip().endswith(";"),
+            "limit": options.limit,
+        }
+        executor = POOLS.get(options.pool)
+        try:
+            outcome = run_cell(executor, order, variables, anchored(space, variables), f"In [{number}]")
+        except Conflict:  # the pool was closed meanwhile, by hand or with the lab
+            POOLS.drop(executor)
+            outcome = run_cell(POOLS.get(options.pool), order, variables, anchored(space, variables), f"In [{number}]")
+        self._shell.push(outcome["back"])
+        return Shown(*outcome["value"]) if outcome["value"] is not None else None
+
+    def _travels(self, name: str, space: dict[str, Any]) -> bool:
+        return name in space and name not in _NOT_SENT and not name.startswith("__") and not from_ipython(space[name])
+
+
+def _check_back(options: Options, code: str, filename: str) -> None:
+    """Raise `Invalid` before anything runs when a name can never come back."""
+    made = names.made(code, filename)
+    missing = [name for name in options.back if made is not None and name not in made]
+    needed = set(names.needed(code, filename)) if missing else set()
+    missing = [name for name in missing if name not in needed]
+    if missing and not (len(options.back) == 1 and names.has_value(code)):
+        raise Invalid(
+            f"as={','.join(options.back)}: the cell makes no variable {', '.join(missing)}.",
+            remedy="Assign it in the cell, or let the last line be an expression and name one variable.",
+        )
+
+
+def register(shell: Any) -> RemoteMagic:
+    """Give the shell `%%remote` and `%remote`; return what carries them out."""
+    magic = RemoteMagic(shell)
+    shell.register_magic_function(magic.cell, "cell", "remote")
+    shell.register_magic_function(magic.line, "line", "remote")
+    return magic

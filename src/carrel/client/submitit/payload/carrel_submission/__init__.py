@@ -1,0 +1,1 @@
+"""What runs in a job of `carrel.submitit`: standard library only, in the user's environment."""

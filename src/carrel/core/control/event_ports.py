@@ -1,0 +1,53 @@
+"""What control needs remembered of events, as protocols; `carrel.lab.store` implements them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event before it has an id."""
+
+    job_id: int
+    owner: str
+    type: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One entry of the event stream."""
+
+    id: int
+    at: float
+    job_id: int
+    owner: str
+    type: str
+    data: Mapping[str, Any]
+
+
+class EventLog(Protocol):
+    """Takes events."""
+
+    def append(self, events: Sequence[NewEvent], *, now: float) -> None:
+        """Add events that belong to no other change."""
+        ...
+
+
+class EventStore(EventLog, Protocol):
+    """The append-only event table."""
+
+    def after(self, event_id: int, *, job_id: int | None, owner: str | None, limit: int) -> Sequence[Event]:
+        """Events with larger ids, oldest first."""
+        ...
+
+    def last_id(self) -> int:
+        """Id of the newest event, or 0."""
+        ...
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` (from any thread) after events were committed; the result ends it."""
+        ...

@@ -1,0 +1,178 @@
+"""Reports of who used GPUs, and of how long jobs take to begin, for those who may see them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.ports import Clock
+from carrel.core.domain.user import Caller
+from carrel.core.exports import ExportedAttempt
+from carrel.core.gpu_use import AttemptFacts, Grouping, LentFacts, Range, StartFacts, StartTimes, UseSums
+from carrel.core.policy.access import Action, Resource, allowed
+
+#: Seconds before the end of a report at which it begins where nobody says when.
+FOUR_WEEKS = 28 * 86400.0
+#: Reports that are made at once: one of a year keeps a processor busy for seconds.
+_AT_ONCE = 2
+#: Those of one user, with those that wait: each holds a thread of the server.
+_AT_ONCE_OF_ONE = 3
+#: The first moment of the year 9999, Unix seconds: what comes later is no date in all time zones.
+_LATEST = 253_370_764_800.0
+#: Seconds that another one waits for its turn.
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose work a report is about: that of one user, and that of some accounts. Without an owner it is everybody's."""
+
+    owner: str | None = None
+    accounts: frozenset[str] = frozenset()
+
+
+class GpuUseStore(Protocol):
+    """What is kept of use. Each iterator reads on as it is asked, from one consistent view."""
+
+    def attempts(self, within: Range, whose: Whose) -> Iterator[AttemptFacts]:
+        """All attempts of the jobs that were there in the range, and those jobs that have none."""
+        ...
+
+    def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]:
+        """What cells and calls had, as far as it is over."""
+        ...
+
+    def starts(self, within: Range, whose: Whose) -> Iterator[StartFacts]:
+        """First attempts that got their place in the range, of jobs that did not wait for others."""
+        ...
+
+    def exported(
+        self, within: Range, whose: Whose, now: float, *, after: int, limit: int
+    ) -> tuple[Sequence[ExportedAttempt], int | None]:
+        """All attempts of the first `limit` jobs after `after` that were there in the range, by job and number; and the last of
+        those jobs, or None where there are no more.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseReport:
+    """Sums of a range."""
+
+    within: Range
+    by: Grouping
+    whose: Whose
+    sums: UseSums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartReport:
+    """How long jobs of a range took to begin."""
+
+    within: Range
+    whose: Whose
+    times: StartTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPage:
+    """Attempts of some jobs that were there in a range."""
+
+    within: Range
+    attempts: Sequence[ExportedAttempt]
+    #: The job after which the next page begins; None: this was the last one.
+    next: int | None
+
+
+class Turns:
+    """Lets few reports be made at once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(_AT_ONCE)
+        self._lock = threading.Lock()
+        self._asked: Counter[str] = Counter()
+
+    @contextmanager
+    def one(self, subject: str) -> Iterator[None]:
+        """A report for this user is made inside. Raises `Unavailable` when they have too many, or when no turn comes."""
+        with self._lock:
+            if self._asked[subject] >= _AT_ONCE_OF_ONE:
+                raise Unavailable(
+                    f"{_AT_ONCE_OF_ONE} reports are being made for you already.", remedy="Wait for one of them, then ask again."
+                )
+            self._asked[subject] += 1
+        try:
+            if not self._free.acquire(timeout=_PATIENCE):
+                raise Unavailable("Others' reports are being made.", remedy="Try again in a minute, or ask for a shorter time.")
+            try:
+                yield
+            finally:
+                self._free.release()
+        finally:
+            with self._lock:
+                self._asked[subject] -= 1
+                self._asked += Counter()  # without those who have none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """Thread-safe."""
+
+    store: GpuUseStore
+    clock: Clock
+    turns: Turns = field(default_factory=lambda: Turns())
+
+    def use(self, caller: Caller, *, begin: float | None, end: float | None, by: Grouping) -> UseReport:
+        """What the caller may see of the use from `begin` until before `end` (Unix seconds), by default of four weeks."""
+        now = self.clock()
+        within, whose = _range(begin, end, now), whose_use(caller)
+        sums = UseSums(by, within, now)
+        with self.turns.one(caller.user.subject):
+            sums.add(self.store.attempts(within, whose))
+            sums.add_lent(self.store.lent(within, whose))
+        return UseReport(within=within, by=by, whose=whose, sums=sums)
+
+    def starts(self, caller: Caller, *, begin: float | None, end: float | None) -> StartReport:
+        """How long jobs took to begin that got their first place in the range."""
+        within, whose = _range(begin, end, self.clock()), whose_use(caller)
+        times = StartTimes()
+        with self.turns.one(caller.user.subject):
+            times.add(self.store.starts(within, whose))
+        return StartReport(within=within, whose=whose, times=times)
+
+    def attempts(self, caller: Caller, *, begin: float | None, end: float | None, after: int, limit: int) -> AttemptPage:
+        """Attempts that were there in the range, with their jobs: those of `limit` jobs after `after`, in the order of jobs.
+
+        Whoever reads all pages with the range of the first has each attempt once; those of one job are of one moment.
+        """
+        now = self.clock()
+        within, whose = _range(begin, end, now), whose_use(caller)
+        with self.turns.one(caller.user.subject):
+            found, last = self.store.exported(within, whose, now, after=after, limit=limit)
+        there = [one for one in found if within.meets(one.submitted_at, now if one.ended_at is None else one.ended_at)]
+        return AttemptPage(within=within, attempts=there, next=last)
+
+
+def whose_use(caller: Caller) -> Whose:
+    """Whose use the caller may see: their own, account managers that of their accounts, administrators everybody's."""
+    if allowed(caller, Action.SEE_USE):
+        return Whose()
+    me = caller.user.subject
+    managed = {name for name in caller.accounts if allowed(caller, Action.SEE_USE, Resource(account=name))}
+    allowed(caller, Action.SEE_USE, Resource(owner=me)).check()
+    return Whose(me, frozenset(managed))
+
+
+def _range(begin: float | None, end: float | None, now: float) -> Range:
+    end = now if end is None else end
+    begin = max(0.0, end - FOUR_WEEKS) if begin is None else begin
+    if begin < 0 or end > _LATEST:
+        raise Invalid("No lab has been there then.", remedy="Name moments from 1970 on, and before the year 9999.")
+    if begin >= end:
+        raise Invalid("The report would end before it begins.", remedy="`to` has to be later than `from`; both are in UTC.")
+    return Range(begin, end)

@@ -1,0 +1,44 @@
+"""Where the lab keeps what is too large for the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from carrel.core.spool import Spool
+
+
+class CodeStore(Protocol):
+    """Code snapshots by digest; `carrel.core.snapshots.SnapshotStore` is one."""
+
+    def has(self, digest: str) -> bool:
+        """True when the content is stored."""
+        ...
+
+    def add(self, digest: str, stream: BinaryIO) -> None:
+        """Check and store the content."""
+        ...
+
+    def path(self, digest: str) -> Path:
+        """The file with its archive."""
+        ...
+
+    def size(self, digest: str) -> int:
+        """Its bytes on the disk; 0 when it is not stored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabFiles:
+    """Where the lab keeps what is too large for the database."""
+
+    spool: Spool
+    blobs: Path
+    code: CodeStore
+
+
+def blob_file(root: Path, digest: str) -> Path:
+    """Where the content with this digest lies."""
+    name = digest.removeprefix("sha256:")
+    return root / name[:2] / name

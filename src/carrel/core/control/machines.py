@@ -1,0 +1,64 @@
+"""The lab's machines, and who holds what on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from carrel.core.control.drains import Drains
+from carrel.core.control.lab_policy import LabPolicy
+from carrel.core.control.loop import ControlLoop
+from carrel.core.control.ports import JobStore
+from carrel.core.control.views import DeviceStatus, NodeStatus
+from carrel.core.domain.job import Job, JobState
+from carrel.core.domain.node import Node
+from carrel.core.domain.ports import Engine
+from carrel.core.domain.user import Caller
+from carrel.core.policy.access import Action, allowed, of_job
+
+
+class Machines:
+    """What callers may see of the machines."""
+
+    def __init__(self, jobs: JobStore, engine: Engine, loop: ControlLoop, drains: Drains, policy: LabPolicy) -> None:
+        self._jobs, self._engine, self._loop, self._drains, self._policy = jobs, engine, loop, drains, policy
+
+    def devices(self, caller: Caller) -> Sequence[NodeStatus]:
+        """The machines, and who holds what on them; the jobs of others are shown without name and owner."""
+        holding = self._loop.holding()
+        withheld = self._engine.withheld()
+        holders = {uuid: held.id for held in holding for uuid in held.devices}
+        statuses = []
+        for node in self._drains.apply(self._engine.nodes()):
+            here = [held for held in holding if held.node == node.name]
+            devices = tuple(
+                DeviceStatus(
+                    device=device,
+                    holder=self._holder(caller, holders.get(device.uuid)),
+                    withheld=device.uuid in withheld and device.uuid not in holders,
+                )
+                for device in node.devices
+            )
+            statuses.append(
+                NodeStatus(
+                    node=node,
+                    cpus_free=node.cpus - sum(held.resources.cpus for held in here),
+                    memory_free=node.memory - sum(held.resources.memory for held in here),
+                    devices=devices,
+                )
+            )
+        return statuses
+
+    def cluster_nodes(self) -> Sequence[tuple[Node, Sequence[str]]]:
+        """The machines of clusters as their engines know them, and the parts of the lab whose jobs may run there."""
+        found: dict[str, tuple[Node, list[str]]] = {}
+        for partition in self._policy.partitions.values():
+            for node in self._policy.cluster(partition) if partition.cluster else ():
+                found.setdefault(node.name, (node, []))[1].append(partition.name)
+        return list(found.values())
+
+    def _holder(self, caller: Caller, job_id: int | None) -> Job | None:
+        job = self._jobs.get(job_id) if job_id is not None else None
+        if job is None or job.state is JobState.PENDING:
+            return None
+        return job if allowed(caller, Action.SEE_JOB, of_job(job)) else replace(job, name="", owner="")

@@ -1,0 +1,119 @@
+"""What becomes of calls: they come into line, begin again when their worker is lost, and end once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from carrel.core.control.pool_board import Board, Ended
+from carrel.core.control.pool_ports import CallStore
+from carrel.core.control.pool_waits import Share, Waiting, Waits
+from carrel.core.domain.call import Call, CallState, Ending
+from carrel.core.domain.job import Job
+from carrel.core.domain.ports import Clock
+
+
+class PoolCalls:
+    """The calls of all pools. Who uses it holds the lock of the pools."""
+
+    def __init__(
+        self, boards: dict[int, Board], *, store: CallStore, share: Share, clock: Clock, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called when a call came into line."""
+        self._boards, self._store, self._clock, self._changed = boards, store, clock, changed
+        #: Calls that wait for others.
+        self.waits = Waits(store=store, share=share, begin=self._in_line, end=self._end_of, now=clock)
+
+    def load(self, job: Callable[[int], Job | None]) -> None:
+        """Take up the calls of all pools whose workers are known; `job` finds a job."""
+        pending: dict[str, list[Waiting]] = {}
+        lost: list[tuple[Board, Call]] = []
+        for board in self._boards.values():
+            owner = board.pool.owner
+            calls = self._store.open_calls(board.pool.id)
+            needed = self._store.dependencies([call.id for call in calls])
+            for call in calls:
+                board.retries[call.id], board.functions[call.id] = call.retries_left, call.function
+                holder = board.workers.get(call.job_id or 0)
+                if call.state is CallState.PENDING:
+                    pending.setdefault(owner, []).append(waiting(board, call.id, tuple(needed.get(call.id, ())), call.cache))
+                    continue
+                self.waits.runs(call, owner)
+                if holder is not None:
+                    holder.call, holder.attempt = call.id, call.attempt
+                    holder.begun = None if board.borrows else call.id
+                else:
+                    lost.append((board, call))
+        for calls_of_one in pending.values():
+            self.waits.place(sorted(calls_of_one, key=lambda one: one.call_id))
+        for board, call in lost:
+            self.lost(board, call.id, job(call.job_id or 0))
+
+    def lost(self, board: Board, call_id: int, job: Job | None) -> None:
+        """Its worker is gone: it begins again if it may, and has failed otherwise."""
+        left = board.retries.get(call_id)
+        if left is None:
+            return
+        if left > 0:
+            self.again(board, call_id, left - 1)
+            return
+        why = why_it_ended(job.id if job is not None else 0, job)
+        ending = Ending(call_id=call_id, state=CallState.FAILED, error="worker_died", message=f"Its worker died: {why}")
+        self.end(board, [ending])
+
+    def again(self, board: Board, call_id: int, retries: int) -> None:
+        """It is the next to begin, and may begin `retries` times more after that."""
+        self._store.again({call_id: retries})
+        board.retries[call_id] = retries
+        board.waiting.appendleft(call_id)
+        board.ring_workers(1)
+
+    def _in_line(self, pool_id: int, numbers: Sequence[int]) -> None:
+        board = self._boards[pool_id]
+        board.waiting.extend(numbers)
+        board.ring_workers(len(numbers))
+        self._changed()
+
+    def _end_of(self, pool_id: int, endings: Sequence[Ending]) -> None:
+        self.end(self._boards[pool_id], endings)
+        self.forget_if_over(self._boards[pool_id])
+
+    def end(self, board: Board, endings: Sequence[Ending]) -> None:
+        """Write down how calls ended; those that have ended before stay as they are."""
+        fresh = [one for one in endings if one.call_id in board.retries]
+        numbered = {board.ended + place: one for place, one in enumerate(fresh, start=1)}
+        keep = {one.call_id: body for one in fresh if (body := self.waits.kept(one)) is not None}
+        self._store.end(numbered, now=self._clock(), keep=keep)
+        board.ended += len(fresh)
+        holders = {worker.call: worker.job_id for worker in board.workers.values()}
+        for number, one in numbered.items():
+            self.waits.drop(one.call_id)
+            del board.retries[one.call_id]
+            board.functions.pop(one.call_id, None)
+            board.bodies.pop(one.call_id, None)
+            board.recent.append(Ended(number=number, job_id=holders.get(one.call_id), ending=one))
+        board.tell()
+        self.waits.ended(fresh)
+
+    def forget_if_over(self, board: Board) -> None:
+        """Keep nothing in memory of a pool that is closed and has nothing left to do."""
+        if board.pool.closed_at is not None and not board.retries and not board.workers and not board.listeners:
+            self._boards.pop(board.pool.id, None)
+
+
+def waiting(board: Board, call_id: int, dependencies: tuple[int, ...], cache: str | None) -> Waiting:
+    """Return a call of the pool as `Waits` takes it."""
+    pool = board.pool
+    return Waiting(call_id=call_id, pool_id=pool.id, owner=pool.owner, dependencies=dependencies, cache=cache)
+
+
+def cancelled(call_id: int) -> Ending:
+    """Return how a call ends that was cancelled."""
+    return Ending(call_id=call_id, state=CallState.CANCELLED, error="cancelled", message="It was cancelled before it began.")
+
+
+def why_it_ended(job_id: int, job: Job | None) -> str:
+    """Return why a worker is gone, in words, and where more is said."""
+    if job is None:
+        return f"job {job_id} is not known any more."
+    words = job.reason.message if job.reason is not None else ""
+    return f"job {job.id} is {job.state.value}. {words}".strip() + f" `carrel logs {job.id}` has its log."

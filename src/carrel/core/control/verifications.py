@@ -1,0 +1,52 @@
+"""What came of repeating a job is kept with it, and told to the tracking server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from carrel.core.control.ports import OutboxEntry
+from carrel.core.control.untracked import nothing_verified
+from carrel.core.domain.comparison import Verification
+from carrel.core.domain.job import Job
+from carrel.core.domain.task import TaskSpec
+
+
+class VerificationStore(Protocol):
+    """Keeps the last one of each job."""
+
+    def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None:
+        """Keep it in the place of an earlier one, and what there is to tell the tracking server."""
+        ...
+
+    def get(self, job_id: int) -> Verification | None:
+        """The last one of the job, or None."""
+        ...
+
+
+class NoVerifications:
+    """A lab that keeps none."""
+
+    def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None:
+        """Forgotten."""
+
+    def get(self, job_id: int) -> Verification | None:  # noqa: ARG002
+        """None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verifications:
+    """Thread-safe."""
+
+    store: VerificationStore = field(default_factory=NoVerifications)
+    describe: Callable[[Job, TaskSpec, Verification], Sequence[OutboxEntry]] = nothing_verified
+
+    def keep(self, job: Job, task: TaskSpec, verification: Verification) -> None:
+        """Keep it with the job."""
+        self.store.put(job.id, verification, self.describe(job, task, verification), now=verification.at)
+
+    def of(self, job_id: int) -> Verification | None:
+        """What came of repeating the job, or None."""
+        return self.store.get(job_id)

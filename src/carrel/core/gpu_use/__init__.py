@@ -1,0 +1,28 @@
+"""Who held GPUs for how long, and what came of it: sums of attempts and of what was lent to cells. Pure.
+
+Every interval is cut at the ends of the range that is asked for, and at the ends of weeks. So the rows of a report add up to
+the time of the attempts, however they are grouped.
+"""
+
+from carrel.core.gpu_use.facts import AttemptFacts, End, LentFacts, StartFacts
+from carrel.core.gpu_use.groups import Grouping, Range
+from carrel.core.gpu_use.low_use import ENOUGH, low_use, mean_of
+from carrel.core.gpu_use.start_times import ClassTimes, StartTimes, Times
+from carrel.core.gpu_use.sums import Use, UseSums
+
+__all__ = [
+    "ENOUGH",
+    "AttemptFacts",
+    "ClassTimes",
+    "End",
+    "Grouping",
+    "LentFacts",
+    "Range",
+    "StartFacts",
+    "StartTimes",
+    "Times",
+    "Use",
+    "UseSums",
+    "low_use",
+    "mean_of",
+]

@@ -1,0 +1,94 @@
+"""Reports of use as the wire has them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from carrel.core.control.gpu_use import AttemptPage, StartReport, UseReport
+from carrel.core.gpu_use import ClassTimes, Grouping, Times, Use
+from carrel.wire.v1 import (
+    ClassTimesView,
+    ExportedAttemptPage,
+    ExportedAttemptView,
+    StartReportView,
+    TimesView,
+    UseReportView,
+    UseView,
+)
+
+
+def use_report_view(report: UseReport) -> UseReportView:
+    """What was used."""
+    rows = [_use(name, use) for name, use in report.sums.rows.items()]
+    if report.by is Grouping.WEEK:
+        rows = [row.model_copy(update={"name": f"{_moment(float(row.name)):%Y-%m-%d}"}) for row in rows]
+        rows.sort(key=lambda row: row.name)
+    else:
+        rows.sort(key=lambda row: (-row.held - row.lent, row.name))
+    return UseReportView(
+        begin=_moment(report.within.begin),
+        end=_moment(report.within.end),
+        by=report.by.value,
+        owner=report.whose.owner,
+        accounts=sorted(report.whose.accounts),
+        rows=rows,
+        total=_use("", report.sums.total),
+    )
+
+
+def start_report_view(report: StartReport) -> StartReportView:
+    """How long jobs took to begin."""
+    return StartReportView(
+        begin=_moment(report.within.begin),
+        end=_moment(report.within.end),
+        owner=report.whose.owner,
+        accounts=sorted(report.whose.accounts),
+        classes=[_class(name, times) for name, times in sorted(report.times.classes.items())],
+    )
+
+
+def attempt_page(page: AttemptPage) -> ExportedAttemptPage:
+    """Attempts with their jobs."""
+    return ExportedAttemptPage(
+        begin=_moment(page.within.begin),
+        end=_moment(page.within.end),
+        attempts=[ExportedAttemptView(**asdict(one)) for one in page.attempts],
+        next=page.next,
+    )
+
+
+def _use(name: str, use: Use) -> UseView:
+    # What is left of rounding where jobs were placed at once is no wait.
+    return UseView(
+        name=name,
+        jobs=use.jobs,
+        attempts=use.attempts,
+        waited=max(0.0, use.waited),
+        held=use.all_held,
+        held_by_end={end.value: use.held[end] for end in sorted(use.held)},
+        prepared=use.prepared,
+        measured=use.measured,
+        busy=use.busy,
+        sessions=use.sessions,
+        lent=use.lent,
+    )
+
+
+def _class(qos: str, times: ClassTimes) -> ClassTimesView:
+    return ClassTimesView(
+        qos=qos,
+        waited=_times(times.waited),
+        prepared=_times(times.prepared),
+        silent=_times(times.silent),
+        to_output=_times(times.to_output),
+    )
+
+
+def _times(times: Times) -> TimesView:
+    median, p95 = times.percentiles(50, 95)
+    return TimesView(count=len(times), median=median, p95=p95)
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

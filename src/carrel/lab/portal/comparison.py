@@ -1,0 +1,52 @@
+"""The page that shows what differs between jobs."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from carrel.core.comparison import Cause
+from carrel.lab.gateway.context import Gateway
+from carrel.lab.portal.requests import caller_of
+from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.templating import Templates
+
+#: Each kind of cause as the page calls it, with what that means.
+_CAUSES = {
+    Cause.LIKELY: ("Likely to change results", "What was asked for, the code that the command reaches, its data and seeds."),
+    Cause.POSSIBLE: ("May change results", "Often only in the last digits."),
+    Cause.UNLIKELY: ("Unlikely to change results", ""),
+    Cause.RESULT: ("Results", "What came out, and how the attempts ended."),
+}
+
+
+class ComparisonPage:
+    """``/jobs/compare?job=12&job=13``."""
+
+    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+        self._gateway = gateway
+        self._sessions = sessions
+        self._look = look
+
+    def routes(self) -> list[BaseRoute]:
+        """The route of the page; it goes before that of single jobs."""
+        return [Route("/jobs/compare", self.page, methods=["GET"])]
+
+    def page(self, request: Request) -> Response:
+        """What differs; without two jobs only the form that asks for them."""
+        names = [name for part in request.query_params.getlist("job") for name in part.replace(",", " ").split()]
+        found = self._gateway.comparing.compare(caller_of(request), names) if len(names) > 1 else None
+        groups = [
+            (title, about, shown)
+            for cause, (title, about) in _CAUSES.items()
+            if found is not None and (shown := [one for one in found.differences if one.cause is cause])
+        ]
+        return self._look.page(
+            request,
+            "comparison.html",
+            names=names,
+            found=found,
+            groups=groups,
+            form_secret=self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or ""),
+        )

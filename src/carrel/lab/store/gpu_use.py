@@ -1,0 +1,121 @@
+"""Reads of what attempts and cells used, row by row: a report of a year never has all of it in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from carrel.core.control.gpu_use import Whose
+from carrel.core.exports import ExportedAttempt
+from carrel.core.gpu_use import AttemptFacts, LentFacts, Range, StartFacts
+from carrel.lab.store.database import Database
+from carrel.lab.store.exported import exported_of, exported_query
+from carrel.lab.store.tables import attempts, cells, events, jobs
+
+#: Rows that are fetched at a time.
+_MANY = 1_000
+
+
+class GpuUseTable:
+    """Implements `carrel.core.control.gpu_use.GpuUseStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def attempts(self, within: Range, whose: Whose) -> Iterator[AttemptFacts]:
+        """All attempts of the jobs that were there in the range, and those jobs that have none."""
+        query = sa.select(
+            jobs.c.owner,
+            jobs.c.account,
+            jobs.c.qos,
+            jobs.c.kind,
+            (jobs.c.gpus * jobs.c.nodes).label("gpus"),
+            jobs.c.submitted_at,
+            jobs.c.ended_at.label("job_ended_at"),
+            jobs.c.attempt.label("last"),
+            sa.func.coalesce(attempts.c.number, 0).label("number"),
+            sa.or_(attempts.c.number.is_(None), _first()).label("first"),
+            sa.func.coalesce(attempts.c.node, "").label("node"),
+            sa.func.coalesce(attempts.c.leased_at, jobs.c.submitted_at).label("leased_at"),
+            attempts.c.started_at,
+            attempts.c.ended_at,
+            sa.func.coalesce(attempts.c.state, "").label("state"),
+            sa.func.coalesce(attempts.c.lease_seconds, 0.0).label("lease_seconds"),
+            sa.func.coalesce(attempts.c.suspended_seconds, 0.0).label("suspended_seconds"),
+            jobs.c.suspended_at,
+            attempts.c.gpu_busy,
+        ).select_from(jobs.outerjoin(attempts, attempts.c.job_id == jobs.c.id))
+        return map(AttemptFacts._make, self._rows(_there(query, within, whose)))
+
+    def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]:
+        """What cells and calls had, as far as it is over."""
+        query = (
+            sa.select(
+                jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.kind,
+                cells.c.gpus, cells.c.granted_at, cells.c.seen_at, cells.c.computed,
+            )
+            .select_from(cells.join(jobs))
+            .where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end, *_of(whose))
+        )  # fmt: skip
+        return map(LentFacts._make, self._rows(query))
+
+    def starts(self, within: Range, whose: Whose) -> Iterator[StartFacts]:
+        """First attempts that got their place in the range, of jobs that did not wait for others."""
+        # In the very words of `carrel.lab.store.rows.dump`.
+        of_attempt = sa.literal('{"attempt":').concat(sa.cast(attempts.c.number, sa.String)).concat(',"offset":0,%')
+        first_output = (
+            sa.select(sa.func.min(events.c.at))
+            .where(events.c.job_id == jobs.c.id, events.c.type == "log", events.c.data.like(of_attempt))
+            .scalar_subquery()
+        )
+        query = (
+            sa.select(
+                jobs.c.qos, jobs.c.kind, attempts.c.node, jobs.c.submitted_at,
+                attempts.c.leased_at, attempts.c.started_at, first_output,
+            )
+            .select_from(jobs.join(attempts, attempts.c.job_id == jobs.c.id))
+            .where(_first(), attempts.c.leased_at >= within.begin, attempts.c.leased_at < within.end, jobs.c.dependency == "")
+        )  # fmt: skip
+        return map(StartFacts._make, self._rows(_there(query, within, whose)))
+
+    def exported(
+        self, within: Range, whose: Whose, now: float, *, after: int, limit: int
+    ) -> tuple[Sequence[ExportedAttempt], int | None]:
+        """All attempts of the first `limit` jobs after `after` that were there in the range, by job and number; and the last of
+        those jobs, or None where there are no more.
+        """
+        numbers = sa.select(jobs.c.id).where(
+            jobs.c.id > after,
+            jobs.c.submitted_at < within.end,
+            sa.or_(jobs.c.ended_at >= within.begin, jobs.c.ended_at.is_(None)),
+            *_of(whose),
+        )
+        with self._database.read() as connection:
+            there = connection.execute(numbers.order_by(jobs.c.id).limit(limit)).scalars().all()
+            found = exported_of(connection.execute(exported_query(there)), now) if there else []
+        return found, there[-1] if len(there) == limit else None
+
+    def _rows(self, query: sa.Select[Any] | sa.CompoundSelect[Any]) -> Iterator[sa.Row[Any]]:
+        with self._database.read() as connection:
+            yield from connection.execution_options(yield_per=_MANY).execute(query)
+
+
+def _first() -> sa.ColumnElement[bool]:
+    """No attempt of the job that is kept is earlier. Those that a cluster refused are not kept, so it need not be number 1."""
+    earlier = attempts.alias("earlier")
+    before = sa.exists().where(earlier.c.job_id == attempts.c.job_id, earlier.c.number < attempts.c.number)
+    return sa.or_(attempts.c.number == 1, ~before)
+
+
+def _there(query: sa.Select[Any], within: Range, whose: Whose) -> sa.CompoundSelect[Any]:
+    """Only of jobs that were there in the range. In two parts, each of which has an index; one statement is one view."""
+    query = query.where(jobs.c.submitted_at < within.end, *_of(whose))
+    return sa.union_all(query.where(jobs.c.ended_at >= within.begin), query.where(jobs.c.ended_at.is_(None)))
+
+
+def _of(whose: Whose) -> list[sa.ColumnElement[bool]]:
+    if whose.owner is None:
+        return []
+    return [sa.or_(jobs.c.owner == whose.owner, jobs.c.account.in_(sorted(whose.accounts)))]

@@ -1,0 +1,32 @@
+"""Which metrics a request to MLflow logs. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+_LOG_METRIC, _LOG_BATCH = "/mlflow/runs/log-metric", "/mlflow/runs/log-batch"
+
+
+def metrics_in(path: str, body: bytes) -> tuple[str, Sequence[tuple[str, int, float]]] | None:
+    """Return the run and the (name, step, value) of each metric, or None for a request that logs none.
+
+    What is not understood here is left out: MLflow will say what is wrong with it.
+    """
+    if not path.endswith((_LOG_METRIC, _LOG_BATCH)):
+        return None
+    said = json.loads(body or b"{}")
+    rows = [said] if path.endswith(_LOG_METRIC) else said.get("metrics")
+    run_id = said.get("run_id") or said.get("runId") or said.get("run_uuid") or said.get("runUuid")
+    if not isinstance(rows, list) or not isinstance(run_id, str):
+        return None
+    found = [one for row in rows if isinstance(row, dict) and (one := _metric(row)) is not None]
+    return (run_id, found) if found else None
+
+
+def _metric(row: Mapping[str, Any]) -> tuple[str, int, float] | None:
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        return str(row["key"]), int(row.get("step") or 0), float(row["value"])
+    return None

@@ -1,0 +1,1 @@
+"""submitit's `core`."""

@@ -1,0 +1,140 @@
+"""Reports of use."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from carrel.wire.v1.base import Response
+
+
+class UseView(Response):
+    """What one row of a report says. Times are seconds; those of GPUs are GPUs × seconds."""
+
+    #: The user, account, QoS or kind of jobs; of a week its Monday ("2026-11-23", in UTC); of all together "".
+    name: str
+    #: Jobs that waited or had a place, and attempts that had one.
+    jobs: int
+    attempts: int
+    #: For how long jobs were in line, added up.
+    waited: float
+    #: GPUs that attempts had for themselves, without the time for which they were stopped; and the same by what came of it:
+    #: "completed", "continued", "failed", "timeout", "cancelled", "lost", "running", "session".
+    held: float
+    held_by_end: dict[str, float]
+    #: That part of it in which environments and inputs were prepared.
+    prepared: float
+    #: That part of it in which commands ran and GPUs were measured, and for how much of that they were busy (NVML's utilisation).
+    measured: float
+    busy: float
+    #: For how long sessions were open, added up.
+    sessions: float
+    #: GPUs that cells of sessions, and calls, borrowed: beside what was held.
+    lent: float
+
+
+class UseReportView(Response):
+    """Who used GPUs for how long, and what came of it: ``GET /api/v1/report/use``."""
+
+    begin: datetime
+    #: What happened then or later does not count.
+    end: datetime
+    by: str
+    #: Whose use it is: None of everybody; else of this user, and of those accounts.
+    owner: str | None
+    accounts: list[str]
+    #: By GPU time, most first; weeks in their order.
+    rows: list[UseView]
+    #: All rows together; a job that was there in two weeks is one.
+    total: UseView
+
+
+class TimesView(Response):
+    """Many lengths of time in seconds."""
+
+    count: int
+    #: By nearest rank; None where there are none.
+    median: float | None
+    p95: float | None
+
+
+class ClassTimesView(Response):
+    """How long jobs of one class of service took."""
+
+    qos: str
+    #: From submission until the job had its place.
+    waited: TimesView
+    #: From then until its command began.
+    prepared: TimesView
+    #: From then until the lab saw output.
+    silent: TimesView
+    #: From submission until the lab saw output.
+    to_output: TimesView
+
+
+class StartReportView(Response):
+    """How long jobs take to begin: ``GET /api/v1/report/starts``."""
+
+    begin: datetime
+    end: datetime
+    owner: str | None
+    accounts: list[str]
+    classes: list[ClassTimesView]
+
+
+class ExportedAttemptView(Response):
+    """One attempt with its job; or a job that has none yet, or that ended without one, with number 0. Times are Unix seconds."""
+
+    job: int
+    #: Of an element of an array: the array's number and the index.
+    array: int | None = None
+    index: int | None = None
+    attempt: int
+    kind: str
+    owner: str
+    account: str
+    qos: str
+    #: "" in a lab without partitions.
+    partition: str
+    name: str
+    #: "" before it had a place; on a cluster the engine and the partition.
+    node: str
+    #: True where the engine chose its node, as on a Slurm cluster.
+    on_cluster: bool
+    #: What follows was asked for on each of them.
+    nodes: int
+    cpus: int
+    #: Bytes.
+    memory: int
+    gpus: int
+    #: Walltime in seconds.
+    time: int
+    #: Of an attempt number 0 that of its job.
+    state: str
+    exit_code: int | None
+    signal: int | None
+    #: True when its job waited for other jobs before this attempt.
+    depends: bool
+    #: True when another attempt followed.
+    followed: bool
+    #: When it got in line: the first attempt with the submission of its job, each other one with the end of that before it.
+    submitted_at: float
+    #: Since when it had its place; None: it had none.
+    since: float | None
+    #: None: it is not over.
+    ended_at: float | None
+    #: For how long it was stopped, and others had its GPUs: seconds.
+    stopped: float
+    #: Largest resident memory that was seen, bytes; 0: not known.
+    memory_peak: int
+
+
+class ExportedAttemptPage(Response):
+    """Attempts of some jobs: ``GET /api/v1/report/jobs``."""
+
+    begin: datetime
+    #: What happened then or later is left out.
+    end: datetime
+    #: In the order of jobs, and of the attempts of each.
+    attempts: list[ExportedAttemptView]
+    #: What to ask with as `after` for the jobs that follow; None where there are no more.
+    next: int | None = None

@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+from carrel.testing.small_lab import client, small_lab
+
+__all__ = ["client", "lab"]
+
+lab = small_lab(gpus=1)

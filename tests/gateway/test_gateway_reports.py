@@ -1,0 +1,120 @@
+"""Reports of use over REST."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from gateway_lab import Rig
+
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Sampled, Usage
+
+V1 = "/api/v1"
+
+
+@pytest.fixture
+def work(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> Rig:
+    """Ada's job has ended well, and Bob's has failed."""
+    for name, who, state in (("ada", ada, JobState.COMPLETED), ("bob", bob, JobState.FAILED)):
+        job = who.post(f"{V1}/jobs", json={"snapshot": rig.upload(name), "resources": {"gpus": 1}}).json()["id"]
+        rig.engine.run(job)
+        rig.engine.end(job, state=state, reason=Reason(code="NonZeroExitCode", message="It is over."), log=b"hello\n")
+        rig.wait(job, state)
+    return rig
+
+
+def test_everybody_sees_their_own_use_and_administrators_all(
+    work: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client
+) -> None:
+    said = {name: who.get(f"{V1}/report/use").json() for name, who in (("ada", ada), ("bob", bob), ("root", root))}
+    assert {name: {row["name"] for row in each["rows"]} for name, each in said.items()} == {
+        "ada": {"ada"},
+        "bob": {"bob"},
+        "root": {"ada", "bob"},
+    }
+    assert {name: each["owner"] for name, each in said.items()} == {"ada": "ada", "bob": "bob", "root": None}
+    rows = {row["name"]: row for row in said["root"]["rows"]}
+    assert list(rows["ada"]["held_by_end"]) == ["completed"]
+    assert list(rows["bob"]["held_by_end"]) == ["failed"]
+    assert said["root"]["total"]["held"] == pytest.approx(rows["ada"]["held"] + rows["bob"]["held"])
+    (row,) = work.store.jobs.attempts(1)
+    assert row.ended_at is not None
+    assert rows["ada"]["held"] == pytest.approx(row.ended_at - row.leased_at)
+
+
+def test_rows_are_what_was_asked_for(work: Rig, root: httpx.Client) -> None:
+    def names(by: str) -> list[str]:
+        return [row["name"] for row in root.get(f"{V1}/report/use", params={"by": by}).json()["rows"]]
+
+    assert (names("account"), names("qos"), names("kind")) == (["default"], ["normal"], ["task"])
+    assert [datetime.fromisoformat(week).weekday() for week in names("week")] in ([0], [0, 0])
+    assert root.get(f"{V1}/report/use", params={"by": "colour"}).status_code == 422
+
+
+def test_a_range_is_in_utc_and_does_not_end_before_it_begins(work: Rig, root: httpx.Client) -> None:
+    tomorrow = datetime.fromtimestamp(time.time() + 86400, UTC)
+    for at in (tomorrow.strftime("%Y-%m-%d"), tomorrow.isoformat(), tomorrow.astimezone().isoformat()):
+        assert root.get(f"{V1}/report/use", params={"to": at}).json()["total"]["jobs"] == 2, at
+    assert root.get(f"{V1}/report/use", params={"to": "2020-01-01"}).json()["rows"] == []
+    backwards = root.get(f"{V1}/report/use", params={"from": "2020-01-02", "to": "2020-01-01"})
+    assert (backwards.status_code, "end before it begins" in backwards.json()["detail"]) == (422, True)
+    for wrong in ("yesterday", "2020-13-01", "1e400", "0001-01-01T00:00:00+14:00", "1969-01-01"):
+        assert root.get(f"{V1}/report/use", params={"from": wrong}).status_code == 422
+        assert root.get(f"{V1}/report/starts", params={"to": wrong}).status_code == 422
+    assert root.get(f"{V1}/report/use", params={"to": "9999-12-31T23:59:59-14:00"}).status_code == 422
+
+
+def test_how_long_jobs_took_to_begin(work: Rig, ada: httpx.Client, root: httpx.Client) -> None:
+    (mine,) = ada.get(f"{V1}/report/starts").json()["classes"]
+    assert (mine["qos"], mine["waited"]["count"], mine["to_output"]["count"]) == ("normal", 1, 1)
+    assert mine["to_output"]["median"] == mine["to_output"]["p95"] >= mine["waited"]["median"]
+    (all_,) = root.get(f"{V1}/report/starts").json()["classes"]
+    assert all_["prepared"]["count"] == 2
+    empty = root.get(f"{V1}/report/starts", params={"to": "2020-01-01"}).json()
+    assert empty["classes"] == []
+
+
+def test_attempts_are_those_of_the_jobs_that_one_may_see(
+    work: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client
+) -> None:
+    said = {name: who.get(f"{V1}/report/jobs").json() for name, who in (("ada", ada), ("bob", bob), ("root", root))}
+    assert {name: [one["owner"] for one in each["attempts"]] for name, each in said.items()} == {
+        "ada": ["ada"],
+        "bob": ["bob"],
+        "root": ["ada", "bob"],
+    }
+    (mine,) = said["ada"]["attempts"]
+    (row,) = work.store.jobs.attempts(mine["job"])
+    assert (mine["state"], mine["since"], mine["ended_at"]) == ("COMPLETED", row.leased_at, row.ended_at)
+
+
+def test_attempts_come_page_by_page(work: Rig, root: httpx.Client) -> None:
+    first = root.get(f"{V1}/report/jobs", params={"limit": 1}).json()
+    told = {"from": first["begin"], "to": first["end"], "limit": 1}
+    second = root.get(f"{V1}/report/jobs", params={**told, "after": first["next"]}).json()
+    third = root.get(f"{V1}/report/jobs", params={**told, "after": second["next"]}).json()
+    assert [[one["job"] for one in page["attempts"]] for page in (first, second, third)] == [[1], [2], []]
+    assert (third["next"], third["end"]) == (None, first["end"])
+    assert root.get(f"{V1}/report/jobs", params={"to": "2020-01-01"}).json()["attempts"] == []
+    assert root.get(f"{V1}/report/jobs", params={"limit": 0}).status_code == 422
+
+
+def test_how_busy_gpus_were_is_reported_where_it_was_measured(rig: Rig, ada: httpx.Client) -> None:
+    for means in ({}, {"GPU-a": 20.0, "GPU-b": 60.0}):
+        job = ada.post(f"{V1}/jobs", json={"snapshot": rig.upload("ada"), "resources": {"gpus": 1}}).json()["id"]
+        rig.engine.run(job)
+        rig.engine.say(job, Sampled(usage=Usage(gpu_mean=means, gpu_samples=len(means))))
+        rig.engine.end(job, usage=Usage(gpu_mean=means, gpu_samples=200 if means else 0))
+        rig.wait(job, JobState.COMPLETED)
+    total = ada.get(f"{V1}/report/use").json()["total"]
+    (row,) = rig.store.jobs.attempts(job)
+    assert row.started_at is not None
+    assert row.ended_at is not None
+    assert total["measured"] == pytest.approx(row.ended_at - row.started_at)
+    assert total["busy"] == pytest.approx(0.4 * total["measured"])
+    (attempt,) = ada.get(f"{V1}/jobs/{job}").json()["attempts"]
+    assert attempt["usage"]["gpu_mean"] == {"GPU-a": 20.0, "GPU-b": 60.0}
+    assert ada.get(f"{V1}/jobs/{job}").json()["hint"] == ""

@@ -1,0 +1,46 @@
+"""Who may ask why jobs differ, over the API; what it finds is tested with real jobs (`tests/cli/test_cli_why.py`)."""
+
+from __future__ import annotations
+
+import httpx
+from gateway_lab import PROJECT, Rig
+
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import StoredFile
+from carrel.wire.v1 import API
+
+
+def done(rig: Rig, http: httpx.Client, user: str, result: str) -> int:
+    project = {"MLproject": PROJECT, "result": result}
+    body = {"snapshot": rig.upload(user, project), "visible": "account"}
+    job = int(http.post(f"{API}/jobs", json=body).raise_for_status().json()["id"])
+    rig.engine.run(job)
+    rig.engine.end(job, outputs=(StoredFile(path="outputs/r", size=1, digest=rig.store_blob(result.encode())),))
+    rig.wait(job, JobState.COMPLETED)
+    return job
+
+
+def test_the_runs_are_jobs_of_who_asks_and_come_once(rig: Rig, ada: httpx.Client) -> None:
+    asked = {"first": str(done(rig, ada, "ada", "x")), "second": str(done(rig, ada, "ada", "y"))}
+    looked = ada.post(f"{API}/comparison/why", json=asked).raise_for_status().json()
+    assert ([one["what"] for one in looked["candidates"]], looked["answer"]) == (["code result"], "")
+    assert [one["job"] for one in looked["variants"]] == [None, None], "looking submits nothing"
+    begun = ada.post(f"{API}/comparison/why/runs", json=asked).raise_for_status().json()
+    jobs = [one["job"] for one in begun["variants"]]
+    assert len(set(jobs)) == 2
+    again = ada.post(f"{API}/comparison/why/runs", json=asked).raise_for_status().json()
+    assert [one["job"] for one in again["variants"]] == jobs
+    assert {ada.get(f"{API}/jobs/{job}").json()["owner"] for job in jobs} == {"ada"}
+
+
+def test_only_who_may_repeat_both_and_has_their_code_may_ask(
+    rig: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client
+) -> None:
+    first, second = done(rig, ada, "ada", "x"), done(rig, ada, "ada", "y")
+    own = done(rig, bob, "bob", "z")
+    for asked in ((first, second), (own, first)):
+        answer = bob.post(f"{API}/comparison/why", json={"first": str(asked[0]), "second": str(asked[1])})
+        assert answer.status_code in (403, 404), answer.text
+    answer = root.post(f"{API}/comparison/why", json={"first": str(first), "second": str(second)})
+    assert (answer.status_code, answer.json()["detail"]) == (422, f"The code of job {first} is not yours, or not kept.")
+    assert "candidates" not in answer.text

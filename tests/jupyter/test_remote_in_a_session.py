@@ -1,0 +1,75 @@
+"""`%%remote` in a session of a real lab: its environment has the client, its token may submit, within the lab's limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from session_rig import wait_until
+
+from carrel import Client
+from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.notebook_client import Kernel, SessionBrowser
+from carrel.testing.waiting import PATIENCE
+from carrel.wire.v1 import SessionRequest
+
+ONE_WORKER = "%%remote requirements=none cpus=1 memory=256M workers=1"
+
+
+@pytest.fixture(scope="module")
+def small_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProcess]:
+    home = tmp_path_factory.mktemp("remote") / "home"
+    process = start_lab(home, "--cpus", "8", simulate_gpus=1, variables={"CARREL_SESSION_JOBS": "1"})
+    yield process
+    process.end_jobs()
+    process.stop()
+
+
+@pytest.fixture(scope="module")
+def session(small_lab: LabProcess) -> Iterator[tuple[Client, int]]:
+    with Client(url=small_lab.url, token=small_lab.token) as client:
+        job = client.start_session(SessionRequest(name="notebook", time="2h")).job.id
+        wait_until(lambda: client.session(job).ready, "the session")
+        yield client, job
+        client.cancel(job)
+
+
+@pytest.fixture
+def kernel(session: tuple[Client, int]) -> Iterator[Kernel]:
+    client, job = session
+    with SessionBrowser(client.open_session(job), patience=PATIENCE) as browser:
+        kernel = browser.start_kernel()
+        kernel.listen()
+        yield kernel
+        kernel.close()
+
+
+def test_a_cell_runs_on_the_lab_as_the_sessions_owner(session: tuple[Client, int], kernel: Kernel) -> None:
+    client, job = session
+    found = kernel.execute(f"{ONE_WORKER} as=where\nimport os\nwhere = int(os.environ['CARREL_JOB_ID'])\nprint('there')")
+    assert (found.status, "there" in found.text) == ("ok", True), found
+    worker = int(kernel.execute("where").text.strip())
+    assert worker != job
+    assert client.job(worker).parent == job
+    assert client.job(worker).owner == client.job(job).owner
+
+
+def test_more_jobs_than_a_session_may_have_wait_and_say_why(kernel: Kernel) -> None:
+    assert kernel.execute(f"{ONE_WORKER}\n1").status == "ok"
+    # The worker that is idle counts; it needs another one.
+    code = (
+        "import carrel, time\n"
+        "lab = carrel.Executor(1, requirements=[], cpus=1, memory='256M')\n"
+        "future = lab.submit(sum, [1, 2])\n"
+        "print(future.call_id > 0)\n"
+        "while not lab.client.pool(lab.pool_id).trouble: time.sleep(0.05)\n"
+        "print(lab.client.pool(lab.pool_id).trouble)\n"
+        "lab.shutdown(cancel_futures=True)"
+    )
+    found = kernel.execute(code)
+    assert "has 1 jobs that wait or run, and the lab lets a session have 1 at once (session_jobs)" in found.text, found
+
+
+def test_the_token_of_a_session_does_not_do_all_that_its_owner_may(kernel: Kernel) -> None:
+    found = kernel.execute("import carrel\nlab = carrel.Client()\nprint(lab.jobs())\nlab.tokens()")
+    assert (found.status, found.error) == ("error", "Denied")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from gateway_lab import PROJECT
+from portal_site import Site
+
+HOSTILE = "<script>alert('x')</script>"
+
+
+def ended(site: Site, user: str = "ada", **body: object) -> int:
+    job = site.submit(user, **body)
+    site.rig.engine.run(job)
+    site.rig.engine.end(job)
+    site.rig.wait_for(lambda: site.rig.store.jobs.get(job).state.ended)  # type: ignore[union-attr]
+    return job
+
+
+def test_the_page_shows_what_differs_by_cause_and_what_is_not_known(site: Site) -> None:
+    one, two = ended(site, parameters={"who": "x"}), ended(site, parameters={"who": HOSTILE})
+    with site.browser("ada") as http:
+        page = http.get("/jobs/compare", params={"job": [one, two]}).text
+        assert f"What differs between {one} and {two}" in page
+        assert "Likely to change results" in page
+        assert "The command was given another value." in page
+        assert '<h2 id="unknown-title">Not known</h2>' in page
+        assert HOSTILE not in page
+        assert "&lt;script&gt;" in page
+        assert page == http.get(f"/jobs/compare?job={one}+{two}").text  # as the form sends it
+
+
+def test_code_is_shown_by_hunks_as_text(site: Site) -> None:
+    jobs = []
+    for text in ("echo 1\n", f"echo '{HOSTILE}'\n"):
+        files = {"MLproject": PROJECT.replace("echo", "sh run.sh"), "run.sh": text}
+        jobs.append(ended(site, snapshot=site.rig.upload("ada", files)))
+    with site.browser("ada") as http:
+        page = http.get("/jobs/compare", params={"job": jobs}).text
+    assert '<span class="removed">-echo 1</span>' in page
+    assert '<span class="added">+echo &#39;&lt;script&gt;' in page
+    assert HOSTILE not in page
+
+
+def test_the_form_and_the_ways_to_it(site: Site) -> None:
+    one = ended(site)
+    with site.browser("ada") as http:
+        assert f'href="/jobs/compare?job={one}"' in http.get(f"/jobs/{one}").text
+        form = http.get("/jobs/compare", params={"job": one})
+        assert (form.status_code, f'value="{one}"' in form.text) == (200, True)
+        assert http.get("/jobs/compare").status_code == 200
+        for wrong, status in (("x y", 422), (f"{one} 999999", 404), (f"{one} {one}", 422)):
+            assert http.get("/jobs/compare", params={"job": wrong}).status_code == status
+
+
+def test_jobs_of_others_are_not_shown(site: Site) -> None:
+    theirs, mine = ended(site), ended(site, "bob")
+    with site.browser("bob") as http:
+        page = http.get("/jobs/compare", params={"job": [mine, theirs]})
+        assert (page.status_code, f"There is no job {theirs}" in page.text) == (404, True)
+    with site.browser() as http:
+        assert http.get("/jobs/compare", params={"job": [1, 2]}).status_code == 401

@@ -1,0 +1,101 @@
+"""How many jobs come from a session, and that there are never more than it may have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from carrel.core.control.ports import NewJob
+from carrel.core.control.session_limit import check_session_jobs
+from carrel.core.domain.errors import Denied, TooMany
+from carrel.core.domain.job import Job, Reason
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.user import User
+from carrel.lab.store import Database, Store
+
+TASK = TaskSpec(entry_point="main", command="true", snapshot="sha256:0")
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    store = Store(Database(database_url))
+    store.people.add(User(subject="ada", name="Ada"), now=1.0)
+    yield store
+    store.close()
+
+
+def submit(
+    store: Store, parent: int | None, *, kind: JobKind = JobKind.TASK, key: str | None = None, most: int = 3, more: int = 1
+) -> Job:
+    new = NewJob(
+        kind=kind, owner="ada", account="default", name="n", qos="q", resources=Resources(), retries=0, task=TASK, parent=parent
+    )
+    admit = partial(check_session_jobs, more=more, most=most)
+    return store.jobs.submit(new, now=2.0, key=key, request="r", outbox=lambda _job: (), admit=admit).job
+
+
+def end(store: Store, job: Job) -> None:
+    reason = Reason(code="Cancelled", message="")
+    store.jobs.request_cancel(job.id, by="ada", reason=reason, now=3.0, outbox=lambda _job, _task: ())
+
+
+def test_jobs_of_its_jobs_count_also_when_those_between_have_ended(store: Store) -> None:
+    session = submit(store, None, kind=JobKind.SESSION)
+    child = submit(store, session.id)
+    grandchild = submit(store, child.id)
+    submit(store, grandchild.id)
+    with pytest.raises(TooMany, match=f"Session {session.id} has 3 jobs that wait or run, and the lab lets a session have 3"):
+        submit(store, grandchild.id)
+    end(store, child)
+    assert submit(store, grandchild.id).parent == grandchild.id
+    with pytest.raises(TooMany):
+        submit(store, session.id)
+    end(store, grandchild)
+    with pytest.raises(TooMany, match="has 2 jobs"):
+        submit(store, session.id, more=2)
+
+
+def test_what_comes_from_no_session_has_no_limit_and_sessions_do_not_share_one(store: Store) -> None:
+    job = submit(store, None)
+    for _ in range(5):
+        job = submit(store, job.id)
+    for _ in range(2):
+        session = submit(store, None, kind=JobKind.SESSION)
+        for _ in range(3):
+            submit(store, session.id)
+    with pytest.raises(Denied, match="session_jobs"):
+        submit(store, session.id, most=0)
+
+
+def test_a_known_key_gives_the_known_job_at_the_limit(store: Store) -> None:
+    session = submit(store, None, kind=JobKind.SESSION)
+    made = [submit(store, session.id, key=f"k{number}") for number in range(3)]
+    assert submit(store, session.id, key="k1").id == made[1].id
+    assert submit(store, session.id, key="k1", most=0).id == made[1].id
+    with pytest.raises(TooMany):
+        submit(store, session.id, key="k3")
+
+
+def test_many_at_once_do_not_pass_the_limit(store: Store) -> None:
+    session = submit(store, None, kind=JobKind.SESSION)
+    together, refused = threading.Barrier(12), []
+
+    def one() -> None:
+        together.wait()
+        try:
+            submit(store, session.id)
+        except TooMany as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 9
+    assert sum(job.parent == session.id for job in store.jobs.active()) == 3

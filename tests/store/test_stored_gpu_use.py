@@ -1,0 +1,193 @@
+"""What a report of use reads, on every database that a lab may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from carrel.core.control.gpu_use import GpuUse, Whose
+from carrel.core.control.ports import NewJob
+from carrel.core.domain.cells import RecordedCell
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.user import Caller, Role, User
+from carrel.core.gpu_use import End, Grouping, Range
+from carrel.lab.store import Database, Store
+from carrel.lab.store.tables import attempts, events, jobs
+
+NEW = NewJob(
+    kind=JobKind.TASK,
+    owner="ada",
+    account="physics",
+    name="train",
+    qos="normal",
+    resources=Resources(gpus=2, nodes=2),
+    retries=0,
+    task=TaskSpec(entry_point="main", command="true", snapshot=""),
+)
+ALL = Range(0, 10_000)
+
+
+class Work:
+    """Jobs with their attempts, as a lab has left them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._keys = 0
+
+    def job(self, *tries: tuple[float, float | None, float | None, str], ended: float | None = None, **more: object) -> int:
+        """A job from 100 on; each attempt as when it had its place, began and ended, and its state."""
+        self._keys += 1
+        new = replace(NEW, **{name: value for name, value in more.items() if name in NEW.__slots__})  # type: ignore[arg-type]
+        made = self.store.jobs.submit(new, now=100.0, key=None, request=str(self._keys), outbox=lambda _job: ())
+        number = made.job.id
+        state = "PENDING" if ended is None else tries[-1][3] if tries else "CANCELLED"
+        numbers = range(1 + int(str(more.get("refused", 0))), 1 + int(str(more.get("refused", 0))) + len(tries))
+        with self.store.database.write() as connection:
+            values = {"state": state, "ended_at": ended, "attempt": len(tries)}
+            connection.execute(sa.update(jobs).where(jobs.c.id == number), values)
+            for count, (leased, started, over, how) in zip(numbers, tries, strict=True):
+                row = {
+                    "job_id": number,
+                    "number": count,
+                    "node": "bench",
+                    "devices": "[]",
+                    "state": how,
+                    "reason": "",
+                    "message": "",
+                }
+                connection.execute(sa.insert(attempts), {**row, "leased_at": leased, "started_at": started, "ended_at": over})
+        return number
+
+    def log(self, job: int, at: float, data: str) -> None:
+        with self.store.database.write() as connection:
+            row = {"at": at, "job_id": job, "owner": "ada", "type": "log", "data": data}
+            connection.execute(sa.insert(events), row)
+
+    def cell(self, job: int, since: float, until: float, number: int = 1) -> None:
+        cell = RecordedCell(broker="b", number=number, job_id=job, attempt=1, process="7-70", asked_at=since, granted_at=since,
+                            returned_at=until, seen_at=until, computed=until - since, gpus=1)  # fmt: skip
+        self.store.cells.add([cell])
+
+
+@pytest.fixture
+def work(database_url: str) -> Iterator[Work]:
+    store = Store(Database(database_url))
+    for name in ("ada", "bob"):
+        store.people.add(User(subject=name, name=name), now=1)
+    yield Work(store)
+    store.close()
+
+
+def test_jobs_come_with_all_their_attempts_and_those_without_one(work: Work) -> None:
+    work.job((110, 120, 150, "FAILED"), (160, 165, 200, "COMPLETED"), ended=200.0)
+    work.job()
+    found = sorted(work.store.gpu_use.attempts(ALL, Whose()), key=lambda facts: (facts.last, facts.number))
+    assert [(facts.last, facts.number, bool(facts.first)) for facts in found] == [(0, 0, True), (2, 1, True), (2, 2, False)]
+    assert {facts.gpus for facts in found} == {4}
+    assert (found[1].leased_at, found[1].started_at, found[1].ended_at, found[1].state) == (110, 120, 150, "FAILED")
+
+
+def test_the_first_attempt_that_is_kept_is_the_first(work: Work) -> None:
+    """A cluster refused three; nothing of them is kept."""
+    work.job((110, 120, 150, "COMPLETED"), ended=150.0, refused=3)
+    assert [(facts.number, bool(facts.first)) for facts in work.store.gpu_use.attempts(ALL, Whose())] == [(4, True)]
+
+
+@pytest.mark.parametrize(
+    ("within", "count"), [(Range(0, 100), 0), (Range(0, 101), 1), (Range(150, 151), 1), (Range(200.5, 300), 0), (ALL, 1)]
+)
+def test_only_jobs_that_were_there_are_read(work: Work, within: Range, count: int) -> None:
+    work.job((110, 120, 200, "COMPLETED"), ended=200.0)
+    assert len(list(work.store.gpu_use.attempts(within, Whose()))) == count
+
+
+def test_a_report_is_of_those_whose_use_the_caller_may_see(work: Work) -> None:
+    for owner, account in (("ada", "physics"), ("bob", "physics"), ("bob", "biology")):
+        work.job((110, 120, 200, "COMPLETED"), ended=200.0, owner=owner, account=account)
+    work.cell(3, 120, 130)
+    use = GpuUse(store=work.store.gpu_use, clock=lambda: 1000.0)
+
+    def rows(name: str, role: Role, *accounts: str) -> dict[str, int]:
+        caller = Caller(user=User(subject=name, name=name, role=role), accounts=frozenset(accounts))
+        found = use.use(caller, begin=0, end=None, by=Grouping.USER)
+        return {row: each.jobs for row, each in found.sums.rows.items()}
+
+    assert rows("ada", Role.USER, "physics") == {"ada": 1}
+    assert rows("ada", Role.MANAGER, "physics") == {"ada": 1, "bob": 1}
+    assert rows("ada", Role.MANAGER, "biology") == {"ada": 1, "bob": 1}
+    assert rows("eve", Role.ADMIN) == {"ada": 1, "bob": 2}
+    assert rows("eve", Role.OPERATOR, "physics") == {}
+
+
+def test_sums_of_what_is_stored(work: Work) -> None:
+    work.job((110, 120, 150, "FAILED"), (160, 165, 200, "COMPLETED"), ended=200.0)
+    session = work.job((110, 111, None, "RUNNING"), kind=JobKind.SESSION, resources=Resources())
+    work.cell(session, 190, 240)
+    caller = Caller(user=User(subject="root", name="root", role=Role.ADMIN))
+    use = GpuUse(store=work.store.gpu_use, clock=lambda: 300.0)
+    rows = use.use(caller, begin=0, end=None, by=Grouping.KIND).sums.rows
+    assert rows["task"].held == {End.FAILED: 4 * 40, End.COMPLETED: 4 * 40}
+    assert (rows["task"].waited, rows["task"].prepared) == (20, 4 * 15)
+    assert (rows["session"].sessions, rows["session"].lent, rows["session"].all_held) == (190, 50, 0)
+    part = use.use(caller, begin=0, end=200, by=Grouping.KIND).sums.rows["session"]
+    assert (part.sessions, part.lent) == (90, 10)
+    with pytest.raises(Invalid, match="end before it begins"):
+        use.use(caller, begin=200, end=200, by=Grouping.KIND)
+
+
+def test_first_output_is_that_of_the_first_attempt(work: Work) -> None:
+    one = work.job((110, 120, 150, "FAILED"), (160, 165, 200, "COMPLETED"), ended=200.0)
+    for at, attempt, offset in ((105, 0, 0), (123, 1, 0), (124, 1, 9), (170, 2, 0)):
+        work.log(one, at, f'{{"attempt":{attempt},"offset":{offset},"size":9}}')
+    work.job((130, 140, None, "RUNNING"), qos="batch")
+    work.job((130, 140, None, "RUNNING"), dependency="afterok:1")
+    found = sorted(work.store.gpu_use.starts(ALL, Whose()))
+    assert [(facts.qos, facts.leased_at, facts.started_at, facts.output_at) for facts in found] == [
+        ("batch", 130, 140, None),
+        ("normal", 110, 120, 123),
+    ]
+    assert [facts.qos for facts in work.store.gpu_use.starts(Range(111, 200), Whose())] == ["batch"]
+
+
+def test_exported_attempts_come_by_job_and_number(work: Work) -> None:
+    tried = work.job((110, 120, 150, "FAILED"), (160, 165, 200, "COMPLETED"), ended=200.0, dependency="afterok:9")
+    ended_in_line = work.job(ended=130.0)
+    waits = work.job()
+    found, last = work.store.gpu_use.exported(ALL, Whose(), 300.0, after=0, limit=3)
+    assert last == waits
+    assert [(one.job, one.attempt, one.submitted_at, one.since, one.ended_at, one.state) for one in found] == [
+        (tried, 1, 100, 110, 150, "FAILED"),
+        (tried, 2, 150, 160, 200, "COMPLETED"),
+        (ended_in_line, 0, 100, None, 130, "CANCELLED"),
+        (waits, 0, 100, None, None, "PENDING"),
+    ]
+    assert [(one.followed, one.depends) for one in found[:3]] == [(True, True), (False, False), (False, False)]
+    assert {(one.nodes, one.gpus, one.name, one.account) for one in found} == {(2, 2, "train", "physics")}
+
+
+def test_exported_pages_leave_nothing_out(work: Work) -> None:
+    for number in range(7):
+        work.job(*[(110, 120, 150, "FAILED")] * (number % 3), ended=200.0, owner="ada" if number % 2 else "bob")
+    for whose, wanted in ((Whose(), [1, 2, 3, 4, 5, 6, 7]), (Whose("ada"), [2, 4, 6])):
+        seen: list[int] = []
+        after: int | None = 0
+        while after is not None:
+            found, after = work.store.gpu_use.exported(ALL, whose, 300.0, after=after, limit=2)
+            seen += dict.fromkeys(one.job for one in found)
+        assert seen == wanted
+    assert work.store.gpu_use.exported(Range(201, 300), Whose(), 300.0, after=0, limit=2) == ([], None)
+
+
+def test_an_exported_attempt_of_a_cluster_had_nothing_before_it_began(work: Work) -> None:
+    began = work.job((110, 120, 150, "COMPLETED"), ended=150.0)
+    waits = work.job((110, None, None, "PENDING"))
+    with work.store.database.write() as connection:
+        connection.execute(sa.update(attempts), {"node": "slurm:main"})
+    found, _ = work.store.gpu_use.exported(ALL, Whose(), 300.0, after=0, limit=9)
+    assert {one.job: (one.since, one.on_cluster) for one in found} == {began: (120, True), waits: (None, True)}

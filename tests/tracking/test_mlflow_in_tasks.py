@@ -1,0 +1,133 @@
+"""``mlflow.run(…, backend="carrel")`` inside a task whose environment has MLflow and no Carrel."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from carrel import Client
+from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE
+from carrel.wire import v1
+
+pytestmark = pytest.mark.mlflow
+
+#: MLflow's client waits for its server's answers, and starts slowly beside other tests.
+LONG = 4 * PATIENCE
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProcess]:
+    process = start_lab(tmp_path_factory.mktemp("multistep") / "home", "--cpus", "8", tracking=True, simulate_gpus=1)
+    yield process
+    process.end_jobs()
+    process.stop()
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of these tests, without Carrel and without what its client alone needs."""
+    place = tmp_path_factory.mktemp("packages")
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "carrel" not in entry.name and not entry.name.startswith(("httpx", "httpcore")) and entry.suffix != ".pth":
+            (place / entry.name).symlink_to(entry)
+    return place
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+STEPS = ["fetch", "sort", "count", "report"]
+NESTED = """
+entry_points:
+  train:
+    parameters: {rate: float}
+    command: "PYTHON train.py {rate}"
+  main:
+    command: "PYTHON main.py"
+"""
+TRAIN = """
+import sys
+import mlflow
+with mlflow.start_run():
+    mlflow.log_metric("loss", 1 - float(sys.argv[1]))
+"""
+#: As MLflow's own examples do it: no word of any backend, and a run that is made before.
+SEARCH = """
+import mlflow
+with mlflow.start_run():
+    mlflow.run(".", "train", parameters={"rate": 0.25}, env_manager="local")
+    with mlflow.start_run(nested=True) as child:
+        made = mlflow.projects.run(".", "train", parameters={"rate": "0.5"}, run_id=child.info.run_id, synchronous=False)
+        assert made.wait()
+    client = mlflow.MlflowClient()
+    print("metrics", *(client.get_run(one).data.metrics["loss"] for one in (made.run_id, child.info.run_id)))
+"""
+LINE = re.compile(r"carrel: (?:Job (?P<ran>\d+) |Taken from the cache: job (?P<cached>\d+) )")
+
+
+@pytest.fixture(scope="module")
+def project(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project of the page, whose program runs where there is MLflow and no Carrel."""
+    place = tmp_path_factory.mktemp("words")
+    description = re.findall(r"```yaml\n# MLproject\n(.*?)```", PAGE, re.DOTALL)[-1]  # the first is of declared steps
+    (program,) = re.findall(r"```python\n# main.py\n(.*?)```", PAGE, re.DOTALL)
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    (place / "MLproject").write_text(description.replace("python main.py", f"PYTHONPATH={packages}:$PYTHONPATH {python} main.py"))
+    (place / "main.py").write_text(program)
+    return place
+
+
+def run(client: Client, project: Path, **more: Any) -> tuple[v1.JobDetail, list[tuple[bool, int]]]:
+    """Run the project; its job, and for each step whether it came from the cache, and its job."""
+    parent = client.submit_project(project, resources=v1.ResourceRequest(cpus=1, memory="1G"), **more)
+    ended = client.wait(parent.id, timeout=LONG)
+    log = "".join(client.stream_log(parent.id))
+    assert ended.state == "COMPLETED", log
+    return ended, [(bool(found["cached"]), int(found["cached"] or found["ran"])) for found in LINE.finditer(log)]
+
+
+def test_a_project_of_several_steps_runs_and_the_second_time_takes_them_from_the_cache(lab: LabProcess, project: Path) -> None:
+    with Client(url=lab.url, token=lab.token) as client:
+        parent, steps = run(client, project)
+        jobs = [client.job(number) for _, number in steps]
+        assert [(cached, job.entry_point, job.state) for (cached, _), job in zip(steps, jobs, strict=True)] == [
+            (False, step, "COMPLETED") for step in STEPS
+        ]
+        assert {job.parent for job in jobs} == {parent.id}
+        # The steps had the lab's one GPU while their parent waited, which never had one.
+        assert [len(job.devices) for job in (parent, *jobs)] == [0, 1, 1, 1, 1]
+        assert b"words: 3" in b"".join(client.log(jobs[-1].id))
+        _, again = run(client, project)
+        assert again == [(True, number) for _, number in steps]
+    headers = {"Authorization": f"Bearer {lab.token}"}
+    with httpx.Client(base_url=f"{lab.url}/mlflow/api/2.0/mlflow", headers=headers, timeout=PATIENCE) as mlflow:
+        for job in jobs:
+            found = mlflow.get("/runs/get", params={"run_id": job.run_id}).raise_for_status().json()["run"]
+            assert {tag["key"]: tag["value"] for tag in found["data"]["tags"]}["mlflow.parentRunId"] == parent.run_id
+
+
+def test_the_runs_of_an_unchanged_program_are_jobs_where_the_task_says_nested(
+    lab: LabProcess, packages: Path, tmp_path: Path
+) -> None:
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    (tmp_path / "MLproject").write_text(NESTED.replace("PYTHON", f"PYTHONPATH={packages}:$PYTHONPATH {python}"))
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "main.py").write_text(SEARCH)
+    config = {"nested": {"cache": True, "mem": "1G", "gpus": 1}}
+    with Client(url=lab.url, token=lab.token) as client:
+        parent, steps = run(client, tmp_path, backend_config=config)
+        jobs = [client.job(number) for _, number in steps]
+        assert [
+            (cached, job.entry_point, job.parent, len(job.devices)) for (cached, _), job in zip(steps, jobs, strict=True)
+        ] == [(False, "train", parent.id, 1)] * 2
+        assert "metrics 0.5 0.5" in "".join(client.stream_log(parent.id))
+        # The second time both come from the cache, and the run that the program made is not left empty.
+        second, again = run(client, tmp_path, backend_config=config)
+        assert again == [(True, number) for _, number in steps]
+        assert "metrics 0.5 0.5" in "".join(client.stream_log(second.id))
