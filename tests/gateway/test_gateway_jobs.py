@@ -252,6 +252,19 @@ def test_the_lab_its_machines_and_its_users(rig: Rig, ada: httpx.Client, bob: ht
     assert holder[held] == {"job_id": job, "name": "mine", "owner": "ada"}
     assert blank[held] == {"job_id": None, "name": None, "owner": None}
 
+    # Pages look again when the end is told, and at no later moment: the GPU is free by then.
+    told: list[list[str]] = []
+
+    def look() -> None:
+        if ada.get(f"{V1}/jobs/{job}").json()["state"] == "COMPLETED":
+            told.append([device["state"] for device in bob.get(f"{V1}/nodes").json()["nodes"][0]["devices"]])
+
+    unsubscribe = rig.lab.subscribe(look)
+    rig.engine.end(job)
+    rig.wait_for(lambda: bool(told))
+    unsubscribe()
+    assert told[0] == ["free", "free"]
+
     assert ada.get(f"{V1}/users").status_code == 403
     made = root.post(f"{V1}/users", json={"name": "eve"})
     assert made.status_code == 201

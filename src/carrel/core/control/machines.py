@@ -25,7 +25,8 @@ class Machines:
 
     def devices(self, caller: Caller) -> Sequence[NodeStatus]:
         """The machines, and who holds what on them; the jobs of others are shown without name and owner."""
-        holding = self._loop.holding()
+        # The end of a job is in the store, and pages hear of it, a moment before the loop's own picture has it.
+        holding = [held for held in self._loop.holding() if not self._has_ended(held.id)]
         withheld = self._engine.withheld()
         holders = {uuid: held.id for held in holding for uuid in held.devices}
         statuses = []
@@ -56,6 +57,10 @@ class Machines:
             for node in self._policy.cluster(partition) if partition.cluster else ():
                 found.setdefault(node.name, (node, []))[1].append(partition.name)
         return list(found.values())
+
+    def _has_ended(self, job_id: int) -> bool:
+        job = self._jobs.get(job_id)
+        return job is not None and job.state.ended
 
     def _holder(self, caller: Caller, job_id: int | None) -> Job | None:
         job = self._jobs.get(job_id) if job_id is not None else None
