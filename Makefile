@@ -1,7 +1,8 @@
 # Everything starts here and needs only python3 and make.
 #   make demo    set up, start a lab, train a real model as a task, show where to look
 #   make quick   whether a change was right, in a minute: every check, and the tests that need no server
-#   make test    set up and pass every check and test
+#   make test    set up; every check, the tests that need no server, and one way through each ability with the real programs
+#   make test-all  every test there is, but those of make soak: half an hour
 #   make check   only lint, types and import contracts
 #   make soak    kill everything for minutes, under load; many random examples
 #   make coverage  what the tests run of each room (TESTS=tests/policy: what these do)
@@ -10,7 +11,7 @@
 #   make matrix  the built wheel on every Python from 3.11 to 3.14 that is here
 #   make bench   the figures that Carrel promises, measured here
 .POSIX:
-.PHONY: help setup demo quick test check types lint contracts unit soak coverage mutants counts matrix bench lock clean
+.PHONY: help setup demo quick test test-all check types lint contracts soak coverage mutants counts matrix bench lock clean
 
 BIN = .venv/bin
 
@@ -26,11 +27,17 @@ demo: setup
 	$(BIN)/python tools/demo.py
 
 quick: check
-	$(BIN)/python -m pytest --quick -n 2 -q
+	$(BIN)/python -m pytest --tier quick -n 2 -q
 
 test: setup
 	sh tools/debian-packages
-	$(MAKE) check unit
+	$(MAKE) check
+	$(BIN)/python -m pytest --tier gate --second-look -n 4 --dist loadgroup --durations 20
+
+test-all: setup
+	sh tools/debian-packages
+	$(MAKE) check
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --durations 20
 
 check: lint types contracts
 
@@ -43,9 +50,6 @@ types: setup
 
 contracts: setup
 	$(BIN)/lint-imports
-
-unit: setup
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 soak: setup
 	$(BIN)/python -m pytest -m soak

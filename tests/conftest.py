@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-import quick
+import second_look
+import tiers
 from carrel import Client
 from carrel.testing.examples import VARIABLE, examples
 from carrel.testing.lab_process import LabProcess, fork_labs, logs_since, start_lab
@@ -42,14 +43,18 @@ _BEGAN = pytest.StashKey[float]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-postgresql", action="store_true", help="leave out the tests against PostgreSQL")
-    parser.addoption("--quick", action="store_true", help="only the tests that start no server, with few random examples")
+    parser.addoption("--tier", choices=list(tiers.TIERS), default="all", help="which tests are run (tests/tiers.py)")
+    parser.addoption("--second-look", action="store_true", help="run up to three tests that fail once more, alone")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     fork_labs()
-    if config.getoption("--quick"):
-        os.environ.setdefault(VARIABLE, "0.05")
-        quick.hold_to_it()
+    tier = config.getoption("--tier")
+    os.environ.setdefault(VARIABLE, str(tiers.TIERS[tier]))
+    if tier == "quick":
+        tiers.hold_to_it()
+    if config.getoption("--second-look") and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(second_look.SecondLook())
     # A slow machine is no failure; and what CI finds, it finds again.
     settings.register_profile("carrel", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=examples(100))
     # For `make mutants`: that a test fails is enough there, and to find the smallest example takes up to minutes.
@@ -59,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if config.getoption("--quick") and not quick.may_hold_some(collection_path) else None
+    return None if tiers.may_hold_some(collection_path, config.getoption("--tier")) else True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,8 +82,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--quick"):
-        quick.select(config, items)
+    tiers.select(config, items, config.getoption("--tier"))
 
 
 def _postgresql_programs() -> Path | None:

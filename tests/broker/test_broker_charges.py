@@ -21,6 +21,7 @@ def charged(broker: BrokerProcess, job: int = 1, attempt: int = 1) -> float:
     return float(found.get((job, attempt), 0.0))
 
 
+@pytest.mark.gate
 def test_a_cell_is_charged_for_each_device_from_its_grant_to_its_release(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(devices=2)
     session = broker.session(1, gpus=2)

@@ -8,6 +8,7 @@ from pretend_shell import live
 from carrel.testing.examples import examples
 
 
+@pytest.mark.gate
 def test_whatever_happens_nobody_shares_a_device_and_nobody_is_forgotten() -> None:
     shells = [live(seed, 120) for seed in range(examples(200))]
     assert sum(shell.granted for shell in shells) > len(shells)

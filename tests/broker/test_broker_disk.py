@@ -63,6 +63,7 @@ def three(node: Node) -> list[State]:
     return made
 
 
+@pytest.mark.gate
 def test_states_go_to_the_disk_and_come_back_with_every_value(node: Node) -> None:
     made = three(node)
     (file,) = files(node)

@@ -67,6 +67,7 @@ def a_lab(broker: BrokerProcess, token: str | None = None) -> Iterator[Lab]:
         lab.close()
 
 
+@pytest.mark.gate
 def test_the_lab_hears_of_leases_that_are_over_together_and_takes_each_once(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(devices=2)
     session = broker.session(3, gpus=2, attempt=2)

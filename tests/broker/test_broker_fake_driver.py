@@ -94,6 +94,7 @@ def nodes(tmp_path: Path, brokers: Callable[..., BrokerProcess], kernels: Callab
     return start
 
 
+@pytest.mark.gate
 def test_two_kernels_share_one_device_and_nothing_is_lost(nodes: Callable[..., Node]) -> None:
     node = nodes()
     first, second = node.with_state(), node.with_state()

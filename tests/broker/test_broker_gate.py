@@ -16,6 +16,7 @@ from carrel.testing.fake_driver import find_compiler
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="library and fake driver are compiled from C")
 
 
+@pytest.mark.gate
 def test_two_programs_exchange_a_device_that_holds_one(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes()
     first = State(node.program(), seed=1)

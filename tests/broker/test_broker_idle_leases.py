@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
 from carrel.core.domain.units import GIB
@@ -15,6 +16,7 @@ Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]
 
 
+@pytest.mark.gate
 def test_the_lease_stays_with_an_idle_kernel_that_has_a_state(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(never_suspend=True)
     kernel = kernels(broker, broker.session(1))

@@ -15,6 +15,7 @@ Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]
 
 
+@pytest.mark.gate
 def test_a_cell_gets_a_device_and_gives_it_back(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(devices=2)
     kernel = kernels(broker, broker.session(1))

@@ -22,6 +22,7 @@ Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]
 
 
+@pytest.mark.gate
 def test_cells_borrow_the_gpu_of_their_share_and_no_other(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(devices=3, shared=True)
     wanted = broker.devices[1].uuid

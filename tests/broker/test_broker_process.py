@@ -52,6 +52,7 @@ def answers(process: BrokerProcess, config: BrokerConfig) -> bool:
         return len(broker.status()["devices"]) == len(config.devices)
 
 
+@pytest.mark.gate
 def test_it_is_started_and_outlives_whoever_started_it(home: Path, config: BrokerConfig) -> None:
     first = ensure_broker(home / "run", config)
     assert answers(first, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
 from carrel.core.domain.lease import LendingRules
@@ -23,6 +24,7 @@ def two(broker: BrokerProcess, kernels: Kernels) -> tuple[FakeKernel, FakeKernel
     return first, second
 
 
+@pytest.mark.gate
 def test_states_stay_while_there_is_room(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=2 * GIB)
     first, second = two(broker, kernels)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from kernels import FakeKernel, check_journal, eventually, leases_of, tenant_of
 
 from carrel.core.domain.lease import LendingRules
@@ -21,6 +22,7 @@ Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]
 
 
+@pytest.mark.gate
 def test_a_lease_and_the_line_survive(brokers: Start, kernels: Kernels) -> None:
     broker = brokers()
     first, second, third = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2, 3))

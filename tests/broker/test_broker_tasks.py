@@ -26,6 +26,7 @@ def runner_of(broker: BrokerProcess, kernels: Kernels, lends: bool = True) -> tu
     return runner, lease
 
 
+@pytest.mark.gate
 def test_a_task_is_paused_for_a_cell_and_goes_on(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(devices=1, rules=AT_ONCE)
     runner, lease = runner_of(broker, kernels)

@@ -111,6 +111,7 @@ def machine() -> Iterator[Machine]:
     made.pool.end()
 
 
+@pytest.mark.gate
 def test_a_state_goes_out_and_comes_back(machine: Machine) -> None:
     machine.join("a")
     machine.leave("a", 6 * MIB)

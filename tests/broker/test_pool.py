@@ -72,6 +72,7 @@ def touched(fd: int) -> int:
     return os.fstat(fd).st_blocks * 512
 
 
+@pytest.mark.gate
 def test_pieces_cover_what_is_asked_for_and_a_full_pool_says_what_is_free(pools: Pools) -> None:
     pool = pools(4 * PIECE)
     pieces = pool.take("ada", PIECE * 2 + 1)

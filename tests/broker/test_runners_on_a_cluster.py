@@ -84,6 +84,7 @@ def cell_after(node: Node, launch: Launch, kernels: Kernels) -> tuple[FakeKernel
     return kernel, granted
 
 
+@pytest.mark.gate
 def test_a_task_is_paused_for_a_cell_and_ends_well(nodes: Callable[..., Node], kernels: Kernels) -> None:
     node = nodes()
     launch = node.start(resources=Resources(gpus=1, cpus=1, memory=512 * 1024**2, time=3600))

@@ -67,6 +67,7 @@ def packages(modules: set[str]) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
+@pytest.mark.gate
 def test_import_carrel_loads_nothing_else() -> None:
     modules = modules_after("import carrel")
     assert {module for module in modules if module.startswith("carrel")} == {"carrel"}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from command_line import CommandLine
 
 from carrel.testing.lab_process import LabProcess
 
 
+@pytest.mark.gate
 def test_an_administrator_reads_exports_and_verifies_the_log(carrel: CommandLine, lab: LabProcess, tmp_path: Path) -> None:
     assert carrel("user", "add", "audited").code == 0
     found = json.loads(carrel("audit", "list", "--action", "manage users", "--json").out)["lines"]

@@ -37,6 +37,7 @@ def job(client: Client, directory: Path, text: str = READS, *, name: str, driver
     return made.id
 
 
+@pytest.mark.gate
 def test_the_example_of_the_page_gives_what_the_page_says(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     page = PAGE.read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

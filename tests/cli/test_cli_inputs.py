@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from command_line import CommandLine, script
 
 
@@ -17,6 +18,7 @@ def task(directory: Path, uri: str) -> str:
     return str(directory)
 
 
+@pytest.mark.gate
 def test_what_a_job_stored_is_the_input_of_another(carrel: CommandLine, other: CommandLine, tmp_path: Path) -> None:
     made = carrel("run", script(tmp_path / "first", "echo from the first > outputs/said.txt\n"), "--name", "first")
     assert made.code == 0, made.err

@@ -25,6 +25,7 @@ def done(client: Client, tmp_path: Path) -> v1.JobDetail:
     return client.wait(job.id, timeout=PATIENCE)
 
 
+@pytest.mark.gate
 def test_ps_shows_active_jobs_and_the_last_that_ended(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     ended = [client.submit_project(script(tmp_path / "a", "true\n"), name="short").id for _ in range(7)]
     for job_id in ended:

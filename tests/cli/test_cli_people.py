@@ -6,6 +6,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+import pytest
 from command_line import CARREL, CommandLine, script
 
 from carrel.testing.lab_process import LabProcess
@@ -15,6 +16,7 @@ def as_holder_of(token: str, lab: LabProcess) -> CommandLine:
     return CommandLine({"CARREL_URL": lab.url, "CARREL_TOKEN": token, "CARREL_HOME": "/nonexistent"})
 
 
+@pytest.mark.gate
 def test_a_token_is_made_used_listed_and_revoked(lab: LabProcess, carrel: CommandLine, other: CommandLine) -> None:
     made = other("token", "create", "ci", "--scope", "read", "--expires", "2h")
     assert "(read), until" in made.err

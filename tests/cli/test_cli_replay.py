@@ -49,6 +49,7 @@ def plain(text: str) -> list[str]:
     return re.sub(r"\d{4}-\d\d-\d\d; code sha256:(?:[0-9a-f]{64}|…)", "DAY; code C", text).splitlines()
 
 
+@pytest.mark.gate
 def test_the_examples_of_the_page_give_what_the_page_says(carrel: CommandLine, there: CommandLine, tmp_path: Path) -> None:
     page = PAGE.read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -8,6 +8,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from command_line import PATIENCE, CommandLine, script
 
 from carrel.client import Client
@@ -16,6 +17,7 @@ from carrel.wire.v1 import ResourceRequest
 PAGE = Path(__file__).parents[2] / "docs" / "use.md"
 
 
+@pytest.mark.gate
 def test_the_examples_of_the_page_work(carrel: CommandLine) -> None:
     lines = re.findall(r"^\$ carrel (.*?)(?: > .*)?$", PAGE.read_text(), re.MULTILINE)
     assert len(lines) == 4

@@ -21,6 +21,7 @@ from carrel.wire.v1 import ResourceRequest
 PAGE = Path(__file__).parents[2] / "docs" / "roi.md"
 
 
+@pytest.mark.gate
 def test_the_examples_of_the_page_work(carrel: CommandLine, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "examples" / "roi")
     lines = re.findall(r"^\$ carrel (.*?)(?: > .*)?$", PAGE.read_text(), re.MULTILINE)

@@ -14,6 +14,7 @@ from carrel.client import Client
 from carrel.wire.v1 import EventView, JobDetail, JobView, ResourceRequest
 
 
+@pytest.mark.gate
 def test_the_log_goes_to_stdout_and_the_news_to_stderr(carrel: CommandLine, tmp_path: Path) -> None:
     task = script(tmp_path / "code", "echo first; echo second >&2; echo $1\n")
     done = carrel("run", task, "--name", "said", "--", "--lr 0.1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 from command_line import CARREL, CommandLine, script
 
 from carrel.testing.waiting import PATIENCE
@@ -20,6 +21,7 @@ def keep(carrel: CommandLine, value: str, *words: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.gate
 def test_a_task_finds_it_and_the_lab_wrote_it_nowhere(carrel: CommandLine, lab_home: Path, tmp_path: Path) -> None:
     done = keep(carrel, VALUE + "\n", "TASK_KEY")
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ def job(client: Client, directory: Path, text: str) -> int:
     return client.submit_project(script(directory, text, "task.sh"), name="verified").id
 
 
+@pytest.mark.gate
 def test_a_job_that_is_another_each_time_is_different(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     lines = ["echo $CARREL_JOB_ID > outputs/r", "echo $CARREL_JOB_ID > outputs/t.log", "echo same > outputs/s"]
     first = job(client, tmp_path / "a", "\n".join(lines))

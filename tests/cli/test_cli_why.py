@@ -33,6 +33,7 @@ def job(client: Client, directory: Path, text: str = TRAIN, *arguments: str, **o
     return number
 
 
+@pytest.mark.gate
 def test_the_example_of_the_page_gives_what_the_page_says(carrel: CommandLine, tmp_path: Path) -> None:
     page = PAGE.read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

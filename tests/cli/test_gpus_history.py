@@ -37,6 +37,7 @@ def lending(**device: Any) -> LendingView:
     return LendingView.model_validate({"available": True, "devices": [shown], "hour": hour, "tenants": tenants})
 
 
+@pytest.mark.gate
 def test_each_minute_of_the_hour_has_a_sign_and_each_owner_a_sum() -> None:
     found = lending()
     has, beside = hour_lines(found, found.devices[0], NOW)

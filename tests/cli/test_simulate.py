@@ -74,6 +74,7 @@ def rows(text: str) -> dict[str, list[str]]:
 # ---- policies
 
 
+@pytest.mark.gate
 def test_generated_jobs_under_every_policy(simulate: Simulate) -> None:
     out = simulate.text(*FEW)
     assert out.splitlines()[0] == "60 jobs like trace3.csv, seed 1, load 0.9, on 64 GPUs"

@@ -45,6 +45,7 @@ def sent(target: Path, *, include: Sequence[str] = (), words: Sequence[str] = ()
     return {entry.path for entry in travelling(target, include=include, words=words).packed.files}
 
 
+@pytest.mark.gate
 def test_a_script_travels_alone_and_it_is_said(place: Path) -> None:
     write(place, {"train.py": "import os, numpy\nprint(1)\n"})
     found = travelling(place / "train.py")

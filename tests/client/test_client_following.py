@@ -49,6 +49,7 @@ def task(tmp_path: Path, text: str) -> Path:
     return directory / "task.sh"
 
 
+@pytest.mark.gate
 def test_wait_gives_up_in_time_although_nothing_happens(client: Client, tmp_path: Path) -> None:
     job = client.submit_project(str(task(tmp_path, "exec sleep 60\n")))
     for event in client.events(job.id):

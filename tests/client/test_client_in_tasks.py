@@ -45,6 +45,7 @@ with carrel.Client() as lab:
 """
 
 
+@pytest.mark.gate
 def test_a_task_submits_another_and_reads_its_log(client: Client, tmp_path: Path) -> None:
     job, log = run(client, tmp_path, f"{BARE} parent.py", {"parent.py": PARENT, "child.py": 'print("I am the child")\n'})
     assert job.state == "COMPLETED", log

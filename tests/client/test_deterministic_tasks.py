@@ -62,6 +62,7 @@ def run(
     return job.id, log.splitlines()
 
 
+@pytest.mark.gate
 def test_what_is_random_is_the_same_each_time(client: Client, tmp_path: Path) -> None:
     plain = [run(client, tmp_path / "code", DRAWS)[1] for _ in range(2)]
     assert plain[0][0] != plain[1][0]

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from carrel import Client
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire import v1
@@ -33,6 +35,7 @@ def submit(client: Client, directory: Path, wait: str) -> v1.JobView:
     return client.submit_project(project, resources=GPU)
 
 
+@pytest.mark.gate
 def test_one_gpu_is_enough_for_a_parent_and_the_children_that_it_waits_for(client: Client, tmp_path: Path) -> None:
     parent = submit(client, tmp_path, "print([lab.wait(job.id).state for job in (first, second)], flush=True)")
     ended = client.wait(parent.id, timeout=4 * PATIENCE)

@@ -44,6 +44,7 @@ def steps(said: str) -> dict[str, tuple[int, bool]]:
     return {name: (int(number), bool(cached)) for name, number, cached in found}
 
 
+@pytest.mark.gate
 def test_steps_run_after_each_other_and_are_taken_from_the_cache(lab: LabProcess, client: Client, project: Path) -> None:
     said = carrel(lab, "run", project)
     first = steps(said)

@@ -39,6 +39,7 @@ def submit(client: Client, project: Path, **more: Any) -> v1.JobView:
     return job
 
 
+@pytest.mark.gate
 def test_the_same_again_is_the_earlier_job_and_says_so(client: Client, project: Path) -> None:
     first = submit(client, project)
     again = submit(client, project, cache=True, name="another name")

@@ -51,6 +51,7 @@ def nobody() -> Iterator[threading.Event]:
     answered.set()
 
 
+@pytest.mark.gate
 def test_tokens_are_kept_by_address_in_files_that_nobody_else_reads(tmp_path: Path) -> None:
     around = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     assert stored.keep(URL + "/", "one", around) == str(stored.token_file(URL, around))

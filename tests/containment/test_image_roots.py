@@ -55,6 +55,7 @@ def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path)
 
 
+@pytest.mark.gate
 def test_what_a_job_was_given_is_at_its_own_paths_beside_what_the_image_has(rig: Rig) -> None:
     rig.has(
         {"etc/motd": b"image\n", "etc/hosts": b"theirs\n", "home/other/file": b"other\n", "usr/share/doc/a": b"", "data": None}

@@ -77,6 +77,7 @@ def mirror() -> Iterator[int]:
         thread.join()
 
 
+@pytest.mark.gate
 def test_nothing_outside_is_reached(walls: Walls, mirror: int) -> None:
     own = socket.gethostbyname(socket.gethostname())
     addresses = [("127.0.0.1", mirror), ("::1", mirror), (own, mirror), ("0.0.0.0", mirror), ("127.0.0.1", 53)]

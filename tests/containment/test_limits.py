@@ -64,6 +64,7 @@ def counts_for_everybody() -> bool:
     return os.geteuid() != 0 or (int(major), int(minor)) >= (6, 14)
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(not counts_for_everybody(), reason="This kernel limits no processes of root.")
 def test_a_job_cannot_take_all_processes(walls: Walls) -> None:
     most = Path("/proc/sys/kernel/pid_max").read_text()

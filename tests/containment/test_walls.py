@@ -92,6 +92,7 @@ def sockets(rig: Rig) -> Iterator[list[str]]:
         yield [path, name]
 
 
+@pytest.mark.gate
 def test_nothing_gets_out(rig: Rig, neighbour: subprocess.Popen[bytes], sockets: list[str]) -> None:
     home = rig.root / "home"
     through = attack(

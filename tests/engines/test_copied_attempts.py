@@ -47,6 +47,7 @@ def running(home):
     engine.close()
 
 
+@pytest.mark.gate
 def test_an_engine_on_a_copy_ends_nothing_of_the_original(home, running, tmp_path):
     launch, listener = running
     stray = int((home.root / "stray").read_text())

@@ -32,6 +32,7 @@ class Lab:
             raise OSError("the disk is full")
 
 
+@pytest.mark.gate
 def test_what_is_not_taken_is_handed_over_again_with_what_came_meanwhile() -> None:
     offsets = {(1, 1): 10, (2, 1): 20}
     told: dict[tuple[int, int], int] = {}

@@ -10,6 +10,7 @@ from carrel.core.spool import Spool
 from carrel.engines.deputy.mirror import Mirror
 
 
+@pytest.mark.gate
 def test_a_piece_that_met_a_full_disk_is_taken_when_it_comes_again(small_disk):
     mirror = Mirror(user="ada", spool=Spool(small_disk / "spool"), blobs=small_disk / "blobs")
     pieces = [b"a" * 100_000, b"b" * 200_000, b"c" * 5_000]

@@ -7,6 +7,8 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from carrel.engines.doorbells import NetworkDoorbells
 from carrel.node.runner.report import Doorbell
 
@@ -21,6 +23,7 @@ def ring(tmp_path: Path, address: str) -> None:
         bell.ring()
 
 
+@pytest.mark.gate
 def test_a_runner_elsewhere_rings_and_strangers_are_not_heard(tmp_path: Path) -> None:
     doorbells = NetworkDoorbells(tmp_path / "bell", "127.0.0.1")
     try:

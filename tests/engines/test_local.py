@@ -29,6 +29,7 @@ def local_engine(home, **options):
     return LocalEngine(spool=home.spool, node=this_node((GPU,)), run_dir=home.run, environ=os.environ, **options)
 
 
+@pytest.mark.gate
 class TestLocalEngine(EngineContract):
     @pytest.fixture
     def home(self, tmp_path):

@@ -168,6 +168,7 @@ def inodes(directory: Path) -> set[int]:
     return {path.lstat().st_ino for path in directory.rglob("*") if path.is_file() and not path.is_symlink()}
 
 
+@pytest.mark.gate
 def test_a_build_gets_at_nothing(isolated: Isolated, others: Victims) -> None:
     """The attack suite, from a build backend: the lab's files, others' processes, the shared workroom, the machine."""
     isolated.lab.wheel("alpha")

@@ -87,6 +87,7 @@ class Gate:
             stream.write("go\n")
 
 
+@pytest.mark.gate
 def test_of_two_builders_one_builds_and_the_other_waits(lab: Lab) -> None:
     lab.wheel("alpha")
     gate = Gate(lab)

@@ -26,6 +26,7 @@ def everything_written(lab: Lab) -> str:
     return "\n".join([*(path.read_text(errors="replace") for path in files), *lab.calls()])
 
 
+@pytest.mark.gate
 def test_find_links_of_pip_are_used_and_missing_directories_left_out(lab: Lab, needs: Recipe) -> None:
     lab.wheel("alpha")
     missing = lab.base / "not-mounted"

@@ -25,6 +25,7 @@ def run(python: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env={"PATH": "/usr/bin:/bin"})
 
 
+@pytest.mark.gate
 def test_second_run_builds_nothing_and_starts_nothing(lab: Lab, needs: Recipe) -> None:
     lab.wheel("alpha", requires=("beta",))
     lab.wheel("beta", "2.0")

@@ -39,6 +39,7 @@ def files(prefix: Path) -> list[Path]:
 # --- made on first use, kept
 
 
+@pytest.mark.gate
 def test_the_default_one_is_made_on_first_use_and_found_afterwards(named: NamedLab, lab: Lab) -> None:
     first = named.open("ada")
     assert python(first.prefix, "import ipykernel, pip; print(ipykernel.version)") == "7.0"

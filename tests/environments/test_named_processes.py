@@ -53,6 +53,7 @@ def hook(named: NamedLab, name: str) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.gate
 def test_two_first_sessions_make_one_environment(named: NamedLab, lab: Lab) -> None:
     gate = Gate(lab, "pip sync")
     with user(named, "ada") as first:

@@ -93,6 +93,7 @@ def waits(client: Client, future: Future[Any]) -> str:
     return wait_until(lambda: (call := client.call(future.call_id)).state == "RUNNING" and call.message, "the call to wait")
 
 
+@pytest.mark.gate
 def test_a_worker_without_a_call_holds_no_gpu_and_a_cell_has_it(
     opens: Opens, client: Client, kernel: Kernel, tmp_path: Path
 ) -> None:

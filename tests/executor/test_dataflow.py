@@ -48,6 +48,7 @@ def executor(opens: Opens) -> Executor:
     return opens()
 
 
+@pytest.mark.gate
 def test_a_future_stands_for_its_result_wherever_it_is(executor: Executor) -> None:
     two, three = executor.submit(pow, 2, 1), executor.submit(int, "3")
     total = executor.submit(lambda *a, **k: (a, k), two, [three, (two, {"x": three})], key={"y": [two]})

@@ -50,6 +50,7 @@ def executor(opens: Opens) -> Executor:
     return opens()
 
 
+@pytest.mark.gate
 def test_results_arguments_and_order(executor: Executor) -> None:
     base = 10
     assert executor.submit(lambda a, *, b: a + b + base, 1, b=2).result(PATIENCE) == 13

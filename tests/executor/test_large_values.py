@@ -64,6 +64,7 @@ def a_buffer(size: int) -> bytearray:
     return bytearray(os.urandom(MIB)) * (size // MIB)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_values_go_through_files_both_ways(opens: Opens, ways: list[str], size: int) -> None:
     buffer = a_buffer(size)

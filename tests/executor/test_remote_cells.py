@@ -40,6 +40,7 @@ def displays(ran: Ran) -> list[dict[str, object]]:
     return [content["data"] for kind, content in ran.messages if kind in ("display_data", "update_display_data")]
 
 
+@pytest.mark.gate
 def test_variables_go_there_and_come_back(kernel: TestKernel) -> None:
     kernel.run("import math\nscale = 3\ndef scaled(x):\n    return math.sqrt(x) * scale")
     found = remote(kernel, "import os\nprint('printed')\na, b = scaled(4), os.getpid()\na + 1", "as=a,b")

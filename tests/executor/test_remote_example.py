@@ -21,6 +21,7 @@ SAID = {
 }
 
 
+@pytest.mark.gate
 def test_every_example_is_run() -> None:
     assert {file.stem for file in EXAMPLES.glob("*.ipynb")} == SAID.keys()
 

@@ -257,6 +257,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
     return world.send(actor, method, f"{API}{path}", **more)
 
 
+@pytest.mark.gate
 def test_every_endpoint_has_a_row_and_a_name_for_what_it_does(world: World) -> None:
     document = {(method, path) for method, path in operations(world.rig.app.openapi()) if path.startswith(API)}
     told = {(row.method, f"{API}{row.path}") for row in read_table()}

@@ -24,6 +24,7 @@ def count(rig: Rig) -> int:
     return rig.audit.head[0]
 
 
+@pytest.mark.gate
 def test_changes_have_a_line_with_their_rule_and_reads_have_none(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
     job = ada.post(f"{V1}/jobs", json={"snapshot": rig.upload("ada")}).raise_for_status().json()["id"]
     line = last(rig)

@@ -77,6 +77,7 @@ def refused(one: dict[str, Any]) -> bool:
     return False
 
 
+@pytest.mark.gate
 def test_arguments_and_results_go_through_files(rig: Rig, pool: Pool) -> None:
     call = written(pool)
     (worker,) = pool.workers(1)

@@ -74,6 +74,7 @@ def _ask(route_class: type[APIRoute], method: str, path: str) -> httpx.Response:
     return asyncio.run(ask())
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "asked",
     [

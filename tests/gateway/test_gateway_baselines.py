@@ -68,6 +68,7 @@ def said(found: BaselineTable) -> list[str]:
     return [row.drift.words if row.drift is not None else "" for row in found.rows]
 
 
+@pytest.mark.gate
 def test_by_how_much_metrics_moved_and_runs_are_read_once(rig: Rig, ada: httpx.Client, runs: Runs, drifts: Drifts) -> None:
     first = ended(rig, ada, runs, 0.5)
     drifts.baselines.set(rig.caller("ada"), first, project=None, tolerance=1e-6, ignored=())

@@ -35,6 +35,7 @@ def compare(http: httpx.Client, *jobs: object) -> ComparisonView:
     return ComparisonView.model_validate_json(answer.text)
 
 
+@pytest.mark.gate
 def test_parameters_and_code_by_file_and_hunk(rig: Rig, ada: httpx.Client) -> None:
     one = done(rig, ada, parameters={"who": "x"})
     two = done(rig, ada, parameters={"who": "y"}, files={"run.sh": "echo $1 twice\n", "notes.md": "hello\n"})

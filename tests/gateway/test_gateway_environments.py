@@ -31,6 +31,7 @@ def build(http: httpx.Client, path: str, body: object, status: int) -> list[Any]
     return [json.loads(line) for line in answer.text.splitlines() if line]
 
 
+@pytest.mark.gate
 def test_one_is_made_listed_looked_at_and_removed(ada: httpx.Client, bob: httpx.Client) -> None:
     assert ada.get(V1).json() == {"environments": [], "used": 0, "quota": None}
     made = make(ada, "study", requirements=["six==1.17.0"])["environment"]

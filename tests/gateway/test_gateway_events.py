@@ -56,6 +56,7 @@ def text_of(found: list[Message]) -> str:
     return "".join(message.data["data"]["text"] for message in found if message.event == "log")
 
 
+@pytest.mark.gate
 def test_the_stream_of_a_job_tells_its_life_and_ends(rig: Rig, ada: httpx.Client) -> None:
     job = submit(ada, rig)
     rig.engine.run(job)

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 from gateway_lab import PROJECT, Rig, a_lab, client, serve
 
 V1 = "/api/v1"
 
 
+@pytest.mark.gate
 def test_code_is_uploaded_once_and_checked(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> None:
     digest, archive = rig.archive({"MLproject": PROJECT})
     place = f"{V1}/snapshots/{digest}"

@@ -62,6 +62,7 @@ def fill(path: str, job: int) -> str:
     return re.sub(r"{([^}]+)}", lambda match: known[match[1]], path)
 
 
+@pytest.mark.gate
 def test_every_route_but_the_public_ones_wants_a_token(tmp_path: Path) -> None:
     # Without a limit of strangers: these are more requests than one address may send.
     with a_lab(tmp_path, stranger_rate=0) as rig, serve(rig.app) as url, client(url) as nobody:

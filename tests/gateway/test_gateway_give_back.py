@@ -55,6 +55,7 @@ def taken(pool: Pool, **more: Any) -> tuple[Worker, int]:
     return worker, call
 
 
+@pytest.mark.gate
 def test_a_call_that_its_worker_gives_back_is_cancelled(borrows: Callable[..., Pool], cancel: Cancel) -> None:
     pool = borrows()
     worker, call = taken(pool)

@@ -15,6 +15,7 @@ def submit(http: httpx.Client, digest: str, **fields: object) -> httpx.Response:
     return http.post(f"{V1}/jobs", json={"snapshot": digest, **fields}, headers=headers)
 
 
+@pytest.mark.gate
 def test_a_task_goes_from_request_to_completed(rig: Rig, ada: httpx.Client) -> None:
     digest = rig.upload()
     answer = submit(ada, digest, parameters={"who": "Ada's lab"}, resources={"gpus": 1, "memory": "1G"}, name="first")

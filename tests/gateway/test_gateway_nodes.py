@@ -22,6 +22,7 @@ def drain(who: httpx.Client, reason: str = "new GPUs on Friday", node: str = "be
     return who.post(f"{V1}/nodes/{node}/drain", json={"reason": reason})
 
 
+@pytest.mark.gate
 def test_nothing_new_starts_on_a_drained_node_and_what_runs_goes_on(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
     running = submit(rig, ada)
     rig.engine.run(running)

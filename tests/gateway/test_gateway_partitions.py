@@ -37,6 +37,7 @@ def submit(rig: Rig, who: httpx.Client, **more: Any) -> httpx.Response:
     return who.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "resources": {"gpus": 1}, **more})
 
 
+@pytest.mark.gate
 def test_work_that_names_none_goes_to_the_first_that_can_run_it(parts: Rig, ada: httpx.Client) -> None:
     job = submit(parts, ada).json()
     assert (job["partition"], job["qos"]) == ("near", "normal")

@@ -127,6 +127,7 @@ def dies(rig: Rig, job: int) -> None:
     rig.wait(job, JobState.FAILED)
 
 
+@pytest.mark.gate
 def test_a_call_goes_to_a_worker_and_its_result_comes_back(pool: Pool) -> None:
     (call,) = pool.calls(b"arguments")
     (worker,) = pool.workers(1)

@@ -25,6 +25,7 @@ def task(http: httpx.Client, answer: httpx.Response) -> Any:
     return http.get(f"{V1}/jobs/{answer.json()['id']}/record").json()["task"]
 
 
+@pytest.mark.gate
 def test_what_was_decided_is_what_runs(rig: Rig, ada: httpx.Client) -> None:
     digest = rig.upload(files={**FILES, "MLproject": "name: other\ncarrel: {variables: {A: file}, outputs: [x]}\n"})
     inputs = [{"path": "data/a.csv", "uri": "https://example.org/a.csv", "digest": f"sha256:{'b' * 64}"}]

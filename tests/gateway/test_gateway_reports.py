@@ -26,6 +26,7 @@ def work(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> Rig:
     return rig
 
 
+@pytest.mark.gate
 def test_everybody_sees_their_own_use_and_administrators_all(
     work: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client
 ) -> None:

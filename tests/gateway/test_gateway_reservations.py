@@ -32,6 +32,7 @@ def reserve(who: httpx.Client, name: str = "course", begin: float = 1800, end: f
     return who.put(f"{V1}/reservations/{name}", json=body)
 
 
+@pytest.mark.gate
 def test_what_runs_when_it_is_made_goes_on(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
     running = submit(rig, "ada", ada)
     rig.engine.run(running)

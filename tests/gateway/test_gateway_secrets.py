@@ -33,6 +33,7 @@ def running(rig: Rig, who: httpx.Client, name: str, **body: Any) -> tuple[int, d
     return job, {"Authorization": f"Bearer {token}"}
 
 
+@pytest.mark.gate
 def test_names_are_listed_and_values_are_shown_to_nobody(ada: httpx.Client, bob: httpx.Client, root: httpx.Client) -> None:
     assert keep(ada).json() == {"name": "API_KEY", "created": True}
     assert keep(ada, value="another-value-of-it").json() == {"name": "API_KEY", "created": False}

@@ -45,6 +45,7 @@ STATUS = {
 }
 
 
+@pytest.mark.gate
 def test_a_session_is_a_job_that_its_owner_opens(rig: Rig, ada: httpx.Client) -> None:
     answer = ada.post(f"{V1}/sessions", json={"name": "work"}, headers={"Idempotency-Key": "k1"})
     assert answer.status_code == 201

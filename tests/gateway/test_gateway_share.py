@@ -29,6 +29,7 @@ def submit(rig: Rig, who: httpx.Client, account: str | None = None) -> httpx.Res
     return who.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "account": account, "resources": {"gpus": 1}})
 
 
+@pytest.mark.gate
 def test_work_is_charged_to_an_account_that_admits_its_owner(accounts: Rig, ada: httpx.Client) -> None:
     assert submit(accounts, ada).json()["account"] == "physics"
     assert submit(accounts, ada, "biology").json()["account"] == "biology"

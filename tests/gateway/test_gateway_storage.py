@@ -82,6 +82,7 @@ def blobs(rig: Rig) -> list[Path]:
     return sorted(path for path in rig.lab.files.blobs.glob("??/*") if path.is_file())
 
 
+@pytest.mark.gate
 def test_nothing_goes_that_a_record_names(strict: Rig) -> None:
     job = finished(strict, b"result", log=b"words")
     spool = strict.lab.files.spool.attempt(job, 1)

@@ -31,6 +31,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+@pytest.mark.gate
 def test_each_scope_lets_its_bearer_do_what_the_table_says(rig: Rig, root: httpx.Client) -> None:
     digest = rig.upload("root")
     job = root.post(f"{V1}/jobs", json={"snapshot": digest}).json()["id"]

@@ -18,6 +18,7 @@ def submit(rig: Rig, http: httpx.Client, name: str = "ada", **more: object) -> i
     return int(answer.json()["id"])
 
 
+@pytest.mark.gate
 def test_nothing_of_a_suspended_user_is_accepted(rig: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client) -> None:
     runs = submit(rig, ada, resources={"gpus": 2})
     token = rig.engine.wait_started(runs)[1]

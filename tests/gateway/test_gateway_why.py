@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 from gateway_lab import PROJECT, Rig
 
 from carrel.core.domain.job import JobState
@@ -20,6 +21,7 @@ def done(rig: Rig, http: httpx.Client, user: str, result: str) -> int:
     return job
 
 
+@pytest.mark.gate
 def test_the_runs_are_jobs_of_who_asks_and_come_once(rig: Rig, ada: httpx.Client) -> None:
     asked = {"first": str(done(rig, ada, "ada", "x")), "second": str(done(rig, ada, "ada", "y"))}
     looked = ada.post(f"{API}/comparison/why", json=asked).raise_for_status().json()

@@ -32,6 +32,7 @@ def cells(broker: BrokerProcess, job: int = 1) -> int:
     return sum(row["cells"] for row in broker.status()["tenants"] if row["job"] == job)
 
 
+@pytest.mark.gate
 def test_a_cell_that_uses_no_gpu_takes_none(kernel: TestKernel, broker: BrokerProcess) -> None:
     assert kernel.run("sum(range(10))").text == "45\n"
     assert kernel.run("import json, math\nx = math.sqrt(4); print(x)").status == "ok"

@@ -104,6 +104,7 @@ CALLBACKS = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", INSIDE)
 def test_inside_of_a_cell(scene: Scene, name: str) -> None:
     scene.begin()

@@ -42,6 +42,7 @@ class Reference:
 LIVE, DEAD = Reference(alive=True), Reference(alive=False)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("cache", "children", "shared"),
     [

@@ -33,6 +33,7 @@ def session(bob: Client) -> Iterator[int]:
     bob.wait(number, timeout=PATIENCE)
 
 
+@pytest.mark.gate
 def test_a_session_takes_what_its_hub_has_once_and_from_its_owner(
     lab: LabProcess, client: Client, bob: Client, session: int
 ) -> None:

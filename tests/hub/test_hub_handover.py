@@ -82,6 +82,7 @@ def waiting(tmp_path: Path) -> Iterator[Waiting]:
     found.close()
 
 
+@pytest.mark.gate
 def test_the_session_takes_it_from_the_lab_and_listens_at_once(waiting: Waiting) -> None:
     path = waiting.session.socket
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

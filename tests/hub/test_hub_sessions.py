@@ -22,6 +22,7 @@ from carrel.wire.v1 import SessionRequest
 pytestmark = [pytest.mark.hub, pytest.mark.xdist_group("hub")]
 
 
+@pytest.mark.gate
 def test_a_server_of_the_hub_is_a_session_of_the_lab(rig: HubRig, ada: str) -> None:
     with rig.served(ada) as served:
         said, _kernel = served.run("import os; print(os.environ['GREETING'], os.environ['JUPYTERHUB_USER'])")

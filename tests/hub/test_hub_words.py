@@ -150,6 +150,7 @@ def test_the_form_is_read_as_it_was_filled_in() -> None:
         read({"gpus": ["-1"]})
 
 
+@pytest.mark.gate
 @pytest.mark.slow
 def test_the_spawner_needs_nothing_of_the_labs_server(tmp_path: Path) -> None:
     code = (

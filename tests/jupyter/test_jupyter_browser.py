@@ -119,6 +119,7 @@ def prompt(page: Page) -> Any:
     return page.locator(".jp-NotebookPanel:visible .jp-InputPrompt").first
 
 
+@pytest.mark.gate
 def test_a_notebook_runs_and_the_status_bar_tells_of_the_gpu(seat: Seat, window: Window) -> None:
     page = window.page()
     page.goto(seat.link(f"/lab/tree/{notebook(seat.jupyter.files, 'print(6 * 7)')}?reset"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from session_rig import wait_until
 
 from carrel import Client
@@ -12,6 +13,7 @@ from carrel.testing.notebook_client import SessionBrowser
 from carrel.wire.v1 import SessionRequest
 
 
+@pytest.mark.gate
 def test_a_page_learns_when_its_session_ends_and_who_has_the_gpus(lab: LabProcess, client: Client) -> None:
     session = client.start_session(SessionRequest(name="its name", time="2h"))
     job = session.job.id

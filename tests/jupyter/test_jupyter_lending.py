@@ -23,6 +23,7 @@ async def until(condition: Callable[[], Any]) -> Any:
         return found
 
 
+@pytest.mark.gate
 def test_where_nothing_is_lent() -> None:
     async def run() -> None:
         state = await Lending(None, "token").look()

@@ -31,6 +31,7 @@ def browser(seat: Seat) -> Any:
 # ---- who
 
 
+@pytest.mark.gate
 def test_the_proxy_vouches_for_the_owner(browser: SessionBrowser) -> None:
     me = browser.request("GET", "/api/me").json()["identity"]
     assert (me["username"], me["display_name"]) == ("ada", "Ada")

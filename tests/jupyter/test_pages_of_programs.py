@@ -44,6 +44,7 @@ def program(seat: Seat) -> Iterator[Program]:
         yield Program(seat.front.enter(seat.label), port)
 
 
+@pytest.mark.gate
 def test_a_page_of_a_program_is_the_owners_alone(program: Program, seat: Seat) -> None:
     answer = program.browser.get(f"/proxy/{program.port}/a%20b/c?d=%2Fe", headers={"X-Mine": "1", "Authorization": "token x"})
     assert answer.status_code == 200

@@ -44,6 +44,7 @@ def kernel(session: tuple[Client, int]) -> Iterator[Kernel]:
         kernel.close()
 
 
+@pytest.mark.gate
 def test_a_cell_runs_on_the_lab_as_the_sessions_owner(session: tuple[Client, int], kernel: Kernel) -> None:
     client, job = session
     found = kernel.execute(f"{ONE_WORKER} as=where\nimport os\nwhere = int(os.environ['CARREL_JOB_ID'])\nprint('there')")

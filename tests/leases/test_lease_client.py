@@ -49,6 +49,7 @@ def finish(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=PATIENCE)
 
 
+@pytest.mark.gate
 def test_acquire_and_release(node: BrokerProcess) -> None:
     with Broker(node.socket, node.task(1).token) as broker:
         lease = broker.acquire(devices=[node.devices[0].uuid], ends_by=time.time() + 60)

@@ -19,6 +19,7 @@ def everything_kept(local_site: LocalSite) -> bytes:
     return b"\n".join(local_site.rig.audit.lines()) + b"".join(path.read_bytes() for path in local_site.rig.home.glob("lab.db*"))
 
 
+@pytest.mark.gate
 def test_an_invitation_becomes_a_password_once(local_site: LocalSite) -> None:
     code = local_site.invite("grace")
     with local_site.browser() as http:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 from gateway_lab import client
 from local_site import GOOD, OTHER, OWN, LocalSite
 
@@ -22,6 +23,7 @@ def change(http: httpx.Client, old: str, new: str, **more: str) -> httpx.Respons
     return http.post(f"{PAGE}/password", data=form, headers=OWN)
 
 
+@pytest.mark.gate
 def test_a_password_is_changed_by_who_knows_it(local_site: LocalSite) -> None:
     with local_site.browser() as http:
         local_site.choose(http, "grace")

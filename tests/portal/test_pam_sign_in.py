@@ -79,6 +79,7 @@ def pam_site(tmp_path: Path, services: Path, request: pytest.FixtureRequest) -> 
         yield PamSite(rig, made[0][0], clock, url, services, made[0][1])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("pam_site", ["everybody"], indirect=True)
 def test_an_account_of_the_machine_becomes_a_user_of_its_name(pam_site: PamSite) -> None:
     with pam_site.browser() as http:

@@ -35,6 +35,7 @@ def words(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", page.partition("<main")[2]).split())
 
 
+@pytest.mark.gate
 def test_later_jobs_stand_below_with_what_moved_and_what_differs(site: Site) -> None:
     number = baseline(site, ended(site))
     same = ended(site)

@@ -42,6 +42,7 @@ def seat(chromium: Browser) -> Iterator[Seat]:
     assert seat.complaints == []  # no error in the console, nothing that the content security policy stopped
 
 
+@pytest.mark.gate
 def test_the_link_signs_in_and_is_not_kept(site: Site, seat: Seat) -> None:
     seat.page.goto(site.link("ada"))
     expect(seat.page).to_have_url(f"{site.url}/")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from gateway_lab import PROJECT
 from portal_site import Site
 
@@ -14,6 +15,7 @@ def ended(site: Site, user: str = "ada", **body: object) -> int:
     return job
 
 
+@pytest.mark.gate
 def test_the_page_shows_what_differs_by_cause_and_what_is_not_known(site: Site) -> None:
     one, two = ended(site, parameters={"who": "x"}), ended(site, parameters={"who": HOSTILE})
     with site.browser("ada") as http:

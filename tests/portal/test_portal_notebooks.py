@@ -91,6 +91,7 @@ def start(site: Site, http: httpx.Client, **fields: str) -> httpx.Response:
     return http.post(f"{site.url}/notebooks", data={"form_secret": secret, "kind": "notebook", **fields})
 
 
+@pytest.mark.gate
 def test_a_notebook_is_started_watched_opened_and_ended(site: Site) -> None:
     with site.browser("ada") as http:
         assert "No notebook runs" in http.get(f"{site.url}/notebooks").text

@@ -23,6 +23,7 @@ def secret_in(page: httpx.Response) -> str:
     return found[1]
 
 
+@pytest.mark.gate
 def test_a_link_signs_one_browser_in_once_and_leaves_no_trace_in_the_address(site: Site) -> None:
     link = site.link("ada")
     with site.browser() as http:

@@ -59,6 +59,7 @@ def secret_in(page: httpx.Response) -> str:
     return found[1]
 
 
+@pytest.mark.gate
 def test_a_sweep_with_its_trials_and_its_picture(site: Site) -> None:
     sweep = start(site)
     with site.browser("ada") as http:

@@ -29,6 +29,7 @@ def rows(page: str) -> list[str]:
     return re.findall(r'<th scope="row" class="job">(.*?)</th>', table)
 
 
+@pytest.mark.gate
 def test_one_sees_ones_own_use_and_an_administrator_everybodys(worked: Site) -> None:
     with worked.browser("ada") as http:
         page = http.get("/use").text

@@ -59,6 +59,7 @@ def inside(point: tuple[float, float], x: float, y: float) -> bool:
     return x < point[0] < x + WIDTH and y < point[1] < y + HEIGHT
 
 
+@pytest.mark.gate
 @given(needs())
 def test_boxes_do_not_overlap_and_lines_go_forward_beside_them(wanted: Needs) -> None:
     graph = draw_graph(wanted)

@@ -29,6 +29,7 @@ def command(*words: str, cwd: Path) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.gate
 def test_it_says_what_it_made_guessed_and_wants_checked(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("1\n")
     cells = (

@@ -178,6 +178,7 @@ def test_a_password_of_an_index_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.gate
 @pytest.mark.slow
 def test_an_environment_gives_its_own_versions(tmp_path: Path) -> None:
     numpy = importlib.metadata.version("numpy")

@@ -31,6 +31,7 @@ def raw(front: Front, text: bytes) -> bytes:
 # ---- the way in
 
 
+@pytest.mark.gate
 def test_a_ticket_is_exchanged_for_a_cookie_and_the_address_is_left_behind(place: Place) -> None:
     browser = Browser(place.front, place.label)
     answer = browser.get(place.front.door.issue(place.label, "ada", lab_path("a dir/näme?.ipynb")))

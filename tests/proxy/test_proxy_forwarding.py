@@ -38,6 +38,7 @@ def sent(said: dict[str, Any], name: str) -> list[str]:
 # ---- headers
 
 
+@pytest.mark.gate
 def test_the_session_learns_who_asks_and_nothing_that_opens_the_lab(place: Place) -> None:
     cookies = f"carrel_session=portal; {place.browser.headers['Cookie']}; _xsrf=2|a|b|1; __Secure-carrel-x=1; theme=dark"
     said = seen(

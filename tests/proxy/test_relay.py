@@ -56,6 +56,7 @@ def place(front: Front, switch: Switch, address: TlsAddress) -> Place:
     return Place(front, switch.target, label, front.enter(label))
 
 
+@pytest.mark.gate
 def test_requests_of_any_size_and_websockets_pass_through(place: Place) -> None:
     said = place.browser.get("/echo?a=b").json()
     assert (said["method"], said["query"]) == ("GET", "a=b")

@@ -31,6 +31,7 @@ def held(program: Program, peer: Peer) -> int:
     return at
 
 
+@pytest.mark.gate
 def test_the_first_use_waits_and_goes_on(machine: Rig) -> None:
     program = machine.program()
     program.good("init")

@@ -73,6 +73,7 @@ def state(machine: Rig) -> State:
     return made
 
 
+@pytest.mark.gate
 def test_values_and_addresses_are_the_same(state: State) -> None:
     for size in (5 * MIB, 2 * MIB, MIB, 4096):
         state.allocate(size)

@@ -41,6 +41,7 @@ def on_disk(machine: Rig, state: State) -> bytes:
     return b"".join(os.pread(file, size, 0) for file, size in zip(state.peer.files, FIRST, strict=True))
 
 
+@pytest.mark.gate
 def test_a_state_lets_go_of_its_pieces_and_comes_back_in_others(machine: Rig, state: State) -> None:
     contents = on_disk(machine, state)
     reach = state.peer.pause()["reach"]

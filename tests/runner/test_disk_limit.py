@@ -24,6 +24,7 @@ WRITES = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("where", WRITES)
 def test_who_takes_more_than_a_job_may_have_is_ended(where, lab):
     ended = lab.run(f"{WRITES[where]} && sleep 600", limits=LaunchLimits(disk=32 * MIB))

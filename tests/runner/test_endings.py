@@ -41,6 +41,7 @@ def verdict(ended):
     return ended.state, ended.reason.code
 
 
+@pytest.mark.gate
 def test_exit_code_0_is_completed(lab):
     ended = lab.run("true")
     assert verdict(ended) == (JobState.COMPLETED, "Completed")

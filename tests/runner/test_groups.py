@@ -62,6 +62,7 @@ def listening(process):
     return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in held]
 
 
+@pytest.mark.gate
 def test_each_process_knows_its_place(lab):
     names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR OMP_NUM_THREADS"
     command = f"for name in {names}; do echo $name=${{!name}}; done; echo port=$MASTER_PORT"

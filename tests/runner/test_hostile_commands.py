@@ -4,6 +4,8 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import LaunchLimits
 from carrel.testing.waiting import wait_until
@@ -25,6 +27,7 @@ print("left a daemon")
 """
 
 
+@pytest.mark.gate
 def test_a_daemon_does_not_stay(any_lab):
     ended = any_lab.run("python3 daemon.py", files={"daemon.py": DAEMON})
     assert ended.state is JobState.COMPLETED

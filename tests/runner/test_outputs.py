@@ -17,6 +17,7 @@ def stored(lab, ended):
     return {file.path: lab.home.blob(file.digest).read_bytes() for file in ended.outputs}
 
 
+@pytest.mark.gate
 def test_outputs_are_kept_by_content(lab):
     ended = lab.run("mkdir outputs/deep; echo one > outputs/a; echo one > outputs/deep/b; echo no > c; exit 1")
     assert stored(lab, ended) == {"outputs/a": b"one\n", "outputs/deep/b": b"one\n"}

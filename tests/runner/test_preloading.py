@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.node import Device
 from carrel.node.runner.variables import Places, command_variables
@@ -15,6 +17,7 @@ def variables(launch: Launch, **more: str) -> dict[str, str]:
     return command_variables(more, launch, "a token", None, Places(outputs=Path("/outputs"), temporary=Path("/tmp")))
 
 
+@pytest.mark.gate
 def test_a_task_that_gives_way_to_cells_loads_the_library(tmp_path: Path) -> None:
     launch = make_launch(LabHome(tmp_path), "true")
     paths = replace(launch.paths, broker="/run/broker.sock", residency="/lib/ours.so")

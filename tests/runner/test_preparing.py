@@ -21,6 +21,7 @@ def digest(data):
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+@pytest.mark.gate
 def test_inputs_are_staged_with_their_digests(lab):
     source = lab.home.root / "my data"
     (source / "deep").mkdir(parents=True)

@@ -27,6 +27,7 @@ def said(variables: dict[str, str], *command: str) -> str:
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("has_python3", [True, False])
 def test_where_there_is_no_python_there_is_one(programs: Path, tmp_path: Path, has_python3: bool) -> None:
     if has_python3:

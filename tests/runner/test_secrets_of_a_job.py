@@ -76,6 +76,7 @@ def log_of(lab: Any, launch: Launch) -> bytes:
     return content
 
 
+@pytest.mark.gate
 def test_the_command_has_them_and_no_file_does(lab: Any, gateway: Gateway, start: Callable[..., Launch]) -> None:
     launch = start('echo "so: ${#API_KEY} ${#PEM}"; echo "key $API_KEY end"; printf "%s" "$PEM"')
     assert lab.ended(launch).state is JobState.COMPLETED

@@ -74,6 +74,7 @@ def lab(shared: Lab, tmp_path: Path) -> Lab:
     return shared
 
 
+@pytest.mark.gate
 def test_an_array_keeps_its_limit_and_its_elements_through_the_death_of_the_server(lab: Lab) -> None:
     script = lab.waiting_script("test $SLURM_ARRAY_TASK_ID != 4")
     first = lab.submit(script, array="0,2-6:2,9%2", key="once", variables={"SLURM_ARRAY_TASK_ID": "77"})

@@ -47,6 +47,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab.process.stop()
 
 
+@pytest.mark.gate
 def test_each_starts_when_its_conditions_hold_also_across_a_restart(lab: Lab, tmp_path: Path) -> None:
     go, order = tmp_path / "go", tmp_path / "order"
     wait = f"while [ ! -e {go} ]; do sleep 0.05; done"

@@ -66,6 +66,7 @@ def ended(client: Client, job_id: int) -> tuple[JobDetail, str]:
     return job, b"".join(client.log(job_id)).decode()
 
 
+@pytest.mark.gate
 def test_nobody_holds_a_gpu_while_an_environment_is_built(
     client: Client, home: Path, index: PackageIndex, tmp_path: Path
 ) -> None:

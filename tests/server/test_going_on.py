@@ -42,6 +42,7 @@ def run(client: Client, tmp_path: Path, script: str, **more: object) -> JobDetai
     return client.job(job.id)
 
 
+@pytest.mark.gate
 def test_it_goes_on_from_its_checkpoint_and_says_so(client: Client, tmp_path: Path) -> None:
     job = run(client, tmp_path, STEPS, requeue=5, warning="3s")
     assert (job.state, job.attempt, job.requeues_left) == ("COMPLETED", 3, 3), job

@@ -60,6 +60,7 @@ def run(client: Client, directory: Path, command: str, asked: str) -> tuple[JobD
     return ended, "".join(client.stream_log(job.id)).splitlines(), digest
 
 
+@pytest.mark.gate
 def test_each_process_is_in_the_image_and_in_the_walls(lab: LabProcess, client: Client, tmp_path: Path) -> None:
     command = LOOK.format(home=lab.home)
     ended, log, digest = run(client, tmp_path / "a", command, "{tasks_per_node: 2, outputs: ['outputs/**']}")

@@ -74,6 +74,7 @@ def _run(client: Client, project: Path, **more: Any) -> tuple[JobDetail, str]:
     return ended, "".join(client.stream_log(job.id))
 
 
+@pytest.mark.gate
 def test_a_task_sees_its_image_and_its_own_files(lab: LabProcess, client: Client, layers: list[bytes], tmp_path: Path) -> None:
     env = 'docker_env: {image: "oci-archive:train.tar", environment: [[FLAVOUR, mild]]}'
     project = _project(tmp_path / "project", env, LOOK.format(home=lab.home))

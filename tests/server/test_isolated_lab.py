@@ -106,6 +106,7 @@ def run(client: Client, code: Path, script: str | None = None, *arguments: str, 
     return ended, b"".join(client.log(job.id)).decode()
 
 
+@pytest.mark.gate
 def test_a_task_sees_its_own_and_nothing_of_the_labs(clients: tuple[Client, Client], code: Path, home: Path) -> None:
     own, other = clients
     run(own, code, "look.py", str(home))

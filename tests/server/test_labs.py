@@ -26,6 +26,7 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.gate
 def test_a_lab_keeps_everything_over_a_kill_on_every_database(tmp_path: Path, project: Path, database_url: str) -> None:
     home, variables = tmp_path / "home", {"CARREL_DATABASE": database_url}
     lab = start_lab(home, variables=variables)

@@ -50,6 +50,7 @@ def presented(certificate: Certificate) -> bytes:
     return shown
 
 
+@pytest.mark.gate
 def test_a_renewed_certificate_is_shown_to_who_connects_next_and_half_a_renewal_changes_nothing(tmp_path: Path) -> None:
     file, key = write_pair(tmp_path)
     certificate = Certificate(file, key)

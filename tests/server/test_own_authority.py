@@ -54,6 +54,7 @@ def certificate_of(made: Authority) -> x509.Certificate:
     return x509.load_pem_x509_certificate(made.certificate.read_bytes())
 
 
+@pytest.mark.gate
 def test_a_certificate_is_kept_until_it_ends_or_has_to_name_others(tmp_path: Path) -> None:
     first = Authority(tmp_path / "tls", NAMES)
     one = certificate_of(first)

@@ -100,6 +100,7 @@ def touch(lab: Lab, name: str) -> None:
     Path(f"{lab.witness}.{name}").touch()
 
 
+@pytest.mark.gate
 def test_who_is_requeued_writes_a_checkpoint_and_goes_on_from_it(lab: Lab) -> None:
     touch(lab, "go1")
     batch = lab.submit(COUNT, "batch")

@@ -29,6 +29,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
+@pytest.mark.gate
 @pytest.mark.mlflow
 def test_the_commands_of_the_readme_do_what_they_say(tmp_path: Path) -> None:
     assert commands()[0] == ["carrel", "up"]

@@ -56,6 +56,7 @@ def started(client: Client, project: Path, **options: object) -> int:
     return job.id
 
 
+@pytest.mark.gate
 def test_entry_point_and_parameters_reach_the_job(client: Client, project: Path) -> None:
     note = 'it\'s "quoted" $HOME `x` ;|& ü'
     job, log = run(client, project, entry_point="train", parameters={"lr": "0.1", "note": note})

@@ -31,6 +31,7 @@ def script(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.gate
 def test_a_refusal_names_the_limit_and_the_class_that_fits(lab: LabProcess, tmp_path: Path) -> None:
     with Client(lab.url, lab.token) as client:
         with pytest.raises(Impossible) as refused:

@@ -138,6 +138,7 @@ def person(machines: tuple[Machine, Machine], lab: LabProcess, tmp_path: Path) -
     return run
 
 
+@pytest.mark.gate
 def test_a_task_from_submission_to_its_outputs(person: Callable[..., str], tmp_path: Path) -> None:
     script = tmp_path / "ada" / "task.sh"
     script.write_text("echo hello from the lab; mkdir -p outputs; echo kept > outputs/found.txt\n")

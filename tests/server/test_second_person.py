@@ -49,6 +49,7 @@ def lab_says(home: Path, *words: str) -> None:
     wait_until(lambda: all(word in newest() for word in words), f"the lab says {words}")
 
 
+@pytest.mark.gate
 def test_jobs_are_kept_apart_as_soon_as_there_are_two(home: Path, tmp_path: Path) -> None:
     lab = start_lab(home, simulate_gpus=0)
     with Client(home=home) as own:

@@ -72,6 +72,7 @@ def job(spool: Spool, node: str = "slurm:gpu") -> Job:
     )
 
 
+@pytest.mark.gate
 def test_on_the_labs_own_machine_it_is_the_socket(spool: Spool, addresses: SessionAddresses) -> None:
     here = job(spool, "ws1")
     path = spool.attempt(1, 1).session_socket

@@ -62,6 +62,7 @@ def enter(client: Client, session: SessionView, path: str = "") -> SessionBrowse
     return SessionBrowser(client.open_session(session.job.id, path))
 
 
+@pytest.mark.gate
 def test_cells_borrow_the_gpu_and_files_stay(client: Client, home: Path) -> None:
     session = start(client, name="first")
     with enter(client, session) as browser:

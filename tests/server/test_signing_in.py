@@ -26,6 +26,7 @@ def carrel(home: Path, *words: str) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.gate
 def test_a_lab_is_signed_in_to_without_a_terminal_and_its_secrets_are_in_no_file(tmp_path: Path) -> None:
     home, services = tmp_path / "home", tmp_path / "pam.d"
     home.mkdir(mode=0o700)

@@ -96,6 +96,7 @@ def ended(client: Client, job_id: int) -> tuple[JobDetail, str]:
     return job, b"".join(client.log(job_id)).decode()
 
 
+@pytest.mark.gate
 def test_nobody_holds_a_gpu_while_data_come(client: Client, store: Store, tmp_path: Path) -> None:
     waits = client.submit_project(project(tmp_path / "a", f"{store.url}/data"), resources=GPU)
     wait_until(lambda: store.asked["/data"] == 1)

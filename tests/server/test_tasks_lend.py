@@ -63,6 +63,7 @@ def submit(client: Client, directory: Path, script: str = TASK, **more: object) 
     return client.submit_project(path, resources=resources, variables=variables, **more).id  # type: ignore[arg-type]
 
 
+@pytest.mark.gate
 def test_a_cell_computes_while_the_task_is_paused_and_the_task_goes_on(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
     here, go, witness = tmp_path / "here", tmp_path / "go", tmp_path / "witness"
     with Client(home=lab.home) as client:

@@ -41,6 +41,7 @@ def as_admin(site: Site, method: str, path: str, **more: Any) -> httpx.Response:
 # ---- discovery
 
 
+@pytest.mark.gate
 def test_the_metadata_name_addresses_that_answer(site: Site, program: Program) -> None:
     found = program.http.get("/.well-known/oauth-authorization-server").json()
     assert found["issuer"] == site.url

@@ -137,6 +137,7 @@ def with_browser(laptop: Laptop, decision: str = "approve") -> Path:
 # ---- signing in and out
 
 
+@pytest.mark.gate
 def test_a_code_for_another_browser_signs_in_and_logout_ends_it(laptop: Laptop) -> None:
     code, out, err = laptop.login()
     assert (code, "as Ada" in out) == (0, True), err

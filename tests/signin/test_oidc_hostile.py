@@ -52,6 +52,7 @@ def refused(hostile: Hostile, site: OidcSite, log: str, **change: str | None) ->
     return answer.status_code, answer.text
 
 
+@pytest.mark.gate
 def test_a_good_one_is_let_in(hostile: Hostile, site: OidcSite) -> None:
     with site.browser() as http:
         assert hostile.come_back(site, http).status_code == 200

@@ -21,6 +21,7 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("width", [1200, 420])
 def test_a_person_signs_in_with_the_institute(
     make_site: Callable[..., OidcSite], provider: RealProvider, chromium: Browser, width: int

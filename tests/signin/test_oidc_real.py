@@ -32,6 +32,7 @@ MakeSite = Callable[..., OidcSite]
 # ---- the way there and back
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("name", "secret"), [("carrel", True), ("carrel-public", False), *((f"carrel-{one}", True) for one in ALGORITHMS[1:])]
 )

@@ -92,6 +92,7 @@ def says(listener: EngineListener, launch: Launch, words: str) -> Callable[[], b
 ECHO = 'echo "$SLURM_ARRAY_TASK_ID" >> {root}/ran'
 
 
+@pytest.mark.gate
 def test_elements_reach_slurm_with_their_variables_and_no_more_of_them_than_may(lab: Lab, site: SlurmSite) -> None:
     wait, go = go_on(lab)
     first = lab.submit(f"env | grep SLURM_ARRAY_ | sort; {wait}", array="1-7:2%2")

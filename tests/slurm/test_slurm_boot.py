@@ -53,6 +53,7 @@ def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[s
     return subprocess.run(words, capture_output=True, text=True, check=check, timeout=120, cwd="/")
 
 
+@pytest.mark.gate
 def test_what_comes_from_the_file_is_what_would_be_imported(code: Path) -> None:
     from carrel.core.domain.resources import Resources
     from carrel.node.runner import main

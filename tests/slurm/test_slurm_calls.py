@@ -16,6 +16,7 @@ def executor(lab: Lab, partition: str) -> Executor:
     return Executor(1, requirements=[], modules=[], memory="64M", partition=partition, client=lab.client)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("partition", ["cluster", "soon"])
 def test_a_call_runs_on_a_node_of_the_cluster(lab: Lab, partition: str) -> None:
     def where() -> str:

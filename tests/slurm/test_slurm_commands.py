@@ -40,6 +40,7 @@ def submit(site, commands, name, script=SCRIPT, *options):
     return commands.submit([*called, "--parsable", f"--output={site.shared}/%j.out", *options], script)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("json", "earlier"), [(False, False), (True, False), (False, True)])
 def test_a_job_is_followed_from_submission_to_its_end(site, faults, json, earlier):
     commands = SlurmCommands(environ=faults.environ, json=json)

@@ -61,6 +61,7 @@ def begun_before(lab: Lab, job_id: int) -> bool:
     return f"carrel.{lab_id}.{job_id}.0" in listed.split()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("partition", ["cluster", "soon"])
 def test_no_gpu_is_asked_for_while_an_environment_is_built(lab: Lab, index: PackageIndex, tmp_path: Path, partition: str) -> None:
     code = project(tmp_path / "a", index)

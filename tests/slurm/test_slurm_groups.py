@@ -76,6 +76,7 @@ def state_of(pid):
     return text[text.rfind(")") + 2]
 
 
+@pytest.mark.gate
 def test_each_process_knows_its_place_and_has_the_gpus_of_its_node(home, engine, listener):
     command = (
         "for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR; do echo $name=${!name}; done; "

@@ -162,6 +162,7 @@ def owner_of(pid: int) -> str:
     return pwd.getpwuid(Path(f"/proc/{pid}").stat().st_uid).pw_name
 
 
+@pytest.mark.gate
 def test_two_users_have_nothing_of_each_others(lab: Lab, private_site: SlurmSite) -> None:
     go = lab.root / "go"
     script = f"id -un; echo $$ > pid; id -un > outputs/who; echo ready; while [ ! -e {go} ]; do sleep 0.1; done"

@@ -73,6 +73,7 @@ def lab(site: SlurmSite, tmp_path: Path, scratch: Path) -> Iterator[Lab]:
     lab.stop()
 
 
+@pytest.mark.gate
 def test_a_task_runs_in_its_image_on_a_node(lab: Lab, registry: Registry, scratch: Path, tmp_path: Path) -> None:
     name = f"{registry.host}/lab/train:1"
     job = lab.client.submit_project(

@@ -38,6 +38,7 @@ def asked_of_slurm(lab: Lab, number: str) -> str:
     return subprocess.run(words, env=lab.process.variables, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("partition", ["cluster", "soon"])
 def test_no_gpu_is_asked_for_while_data_come(lab: Lab, web: PackageIndex, tmp_path: Path, partition: str) -> None:
     code = project(tmp_path / "a", web.publish("data", b"the data"))

@@ -20,8 +20,9 @@ from carrel.wire.v1 import ResourceRequest, SessionRequest
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 
 
+@pytest.mark.gate
 def test_the_same_command_runs_here_and_on_the_cluster(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:
-    work = tmp_path / "work" / "work.sh"
+    work = tmp_path / "work" / "both.sh"
     work.parent.mkdir()
     work.write_text('echo "gpus $CUDA_VISIBLE_DEVICES"; mkdir outputs; echo kept > outputs/file; exit 7')
     found = {}
@@ -32,9 +33,10 @@ def test_the_same_command_runs_here_and_on_the_cluster(lab: Lab, site: SlurmSite
     assert found["cluster"] in ("0", "1", "2", "3")
     newest, before = (lab.client.job(job.id) for job in lab.client.jobs(limit=2))
     lab_id = lab.client.lab().lab_id
-    (line,) = site.run("squeue", "-h", "-t", "all", "--name=work", "-o", "%A %k").out.splitlines()  # in Slurm it has its own name
+    # In Slurm it has its own name.
+    (line,) = site.run("squeue", "-h", "-t", "all", "--name=both", "-o", "%A %k").out.splitlines()
     assert line == f"{lab.number(newest.id)} carrel.{lab_id}.{newest.id}.1"
-    wait_until(lambda: site.run("sacct", "-n", "-X", "-j", lab.number(newest.id), "-o", "jobname%80").out.split() == ["work"])
+    wait_until(lambda: site.run("sacct", "-n", "-X", "-j", lab.number(newest.id), "-o", "jobname%80").out.split() == ["both"])
     assert (newest.partition, newest.node, newest.exit_code, newest.reason) == ("cluster", "slurm:cluster", 7, "NonZeroExitCode")
     assert (before.partition, before.exit_code) == ("here", 7)
     assert [file.path for file in lab.client.outputs(newest.id)] == ["outputs/file"]

@@ -23,6 +23,7 @@ LINES = "\n".join(
 )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("reason", "field", "value"),
     [

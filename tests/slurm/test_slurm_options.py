@@ -187,6 +187,7 @@ def test_what_is_on_the_list_is_passed_as_it_is(option, value):
     assert arguments(SlurmOptions(passed=(f"--{option}={value}",)))[-1] == f"--{option}={value}"
 
 
+@pytest.mark.gate
 @pytest.mark.slurm
 @pytest.mark.xdist_group("slurm-engine")
 def test_the_list_knows_every_option_of_the_installed_sbatch(shared_site):

@@ -50,6 +50,7 @@ def key(tmp_path: Path) -> LabKey:
     return LabKey(home)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("key", "message", "signature"), VECTORS)
 def test_signatures_are_those_of_the_standard(key: str, message: str, signature: str) -> None:
     assert is_signed(bytes.fromhex(message), signature, key)

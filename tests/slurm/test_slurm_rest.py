@@ -120,6 +120,7 @@ def course(site):
     site.run("scontrol", "delete", "ReservationName=course")
 
 
+@pytest.mark.gate
 def test_a_job_is_the_same_by_sbatch_and_by_slurmrestd(site, address, faults, course):
     slurm = slurm_rest(faults.environ, address)
     by_hand = SlurmCommands(environ=faults.environ)

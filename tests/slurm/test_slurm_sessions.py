@@ -191,6 +191,7 @@ def lab(site: SlurmSite, tmp_path: Path) -> Iterator[Lab]:
     site.clear()
 
 
+@pytest.mark.gate
 def test_a_session_on_a_node_of_the_cluster_from_start_to_end(lab: Lab, site: SlurmSite) -> None:
     session = lab.ready(lab.ask())
     assert (session.job.partition, session.job.node, session.job.state) == ("cluster", "slurm:cluster", "RUNNING")

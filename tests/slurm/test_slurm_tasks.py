@@ -59,6 +59,7 @@ def lab(site: SlurmSite, tmp_path: Path) -> Iterator[Lab]:
     lab.stop()
 
 
+@pytest.mark.gate
 def test_what_a_task_asks_of_slurm_reaches_it(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:
     wait, go = go_on(lab)
     project = tmp_path / "project"

@@ -21,6 +21,7 @@ print(python_for_all(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.gate
 def test_a_checkout_that_others_cannot_enter_is_no_obstacle() -> None:
     with common_ground() as ground:
         private = ground / "home" / "src"

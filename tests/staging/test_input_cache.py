@@ -46,6 +46,7 @@ def stage(tmp_path: Path, cache: InputCache) -> Stage:
     return staged
 
 
+@pytest.mark.gate
 def test_what_did_not_change_comes_once(stage: Stage) -> None:
     def respond(handler: BaseHTTPRequestHandler, asked: list[dict[str, str]]) -> None:
         if asked[-1].get("If-None-Match") == '"one"':

@@ -147,6 +147,7 @@ def files(directory: Path) -> dict[str, str]:
     return {str(path.relative_to(directory)): path.read_text() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.gate
 def test_a_branch_is_a_commit_which_the_record_has(host: Host, first: str, tmp_path: Path) -> None:
     found, sources = stage(host.at("@main"), tmp_path / "job")
     assert files(tmp_path / "job") == {"in/README": "read me", "in/data/a.csv": "1,2\n", "in/data/run.sh": "#!/bin/sh\n"}

@@ -148,6 +148,7 @@ def locks(state: str, ok: int, replicating: int, stuck: int, **more: Any) -> dic
     return {"state": state, "locks_ok_cnt": ok, "locks_replicating_cnt": replicating, "locks_stuck_cnt": stuck, **more}
 
 
+@pytest.mark.gate
 def test_a_rule_is_made_and_its_replica_waited_for(played: Played, tmp_path: Path) -> None:
     played.states = [
         {"state": "WAITING_APPROVAL"},

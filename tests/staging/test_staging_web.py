@@ -69,6 +69,7 @@ def digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+@pytest.mark.gate
 def test_a_connection_that_is_cut_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     def respond(handler: BaseHTTPRequestHandler, asked: list[dict[str, str]]) -> None:
         begin = int(asked[-1].get("Range", "bytes=0-")[6:-1])

@@ -56,6 +56,7 @@ def store(database_url: str) -> Iterator[Store]:
     store.close()
 
 
+@pytest.mark.gate
 def test_what_a_broker_tells_twice_is_written_down_once(store: Store) -> None:
     second, other = replace(CELL, number=2), replace(CELL, broker="c")
     store.cells.add([CELL, second])

@@ -37,6 +37,7 @@ def role(store: Store, subject: str) -> Role:
     return user.role
 
 
+@pytest.mark.gate
 def test_one_person_there_is_one_user_here(store: Store) -> None:
     linked(store, "ada", "s1")
     for subject, sub in (("ada", "s2"), ("bob", "s1"), ("ada", "s1"), ("nobody", "s3")):

@@ -44,6 +44,7 @@ def end(store: Store, job: Job) -> None:
     store.jobs.request_cancel(job.id, by="ada", reason=reason, now=3.0, outbox=lambda _job, _task: ())
 
 
+@pytest.mark.gate
 def test_jobs_of_its_jobs_count_also_when_those_between_have_ended(store: Store) -> None:
     session = submit(store, None, kind=JobKind.SESSION)
     child = submit(store, session.id)

@@ -19,6 +19,7 @@ from carrel.lab.store import Database, Store
 from carrel.lab.store.tables import metadata
 
 
+@pytest.mark.gate
 def test_migrations_give_the_schema_of_the_tables(database_url: str) -> None:
     database = Database(database_url)
     schema.upgrade(database)

@@ -57,6 +57,7 @@ def approve(store: Store) -> None:
     assert store.sign_ins.decide("code", Decision.APPROVED, subject="ada", account="physics", now=110.0)
 
 
+@pytest.mark.gate
 def test_a_device_is_as_it_was_and_decided_on_once(store: Store) -> None:
     approve(store)
     assert not store.sign_ins.add_device("another", "other", DEVICE, of_address=0, of_all=2)

@@ -47,6 +47,7 @@ def store(database_url: str) -> Iterator[Store]:
     store.close()
 
 
+@pytest.mark.gate
 def test_what_was_used_is_read_from_the_attempts(store: Store) -> None:
     one, other = submit(store, gpus=1), submit(store, "bob")
     assert store.jobs.used(since=0.0) == []

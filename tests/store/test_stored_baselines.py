@@ -64,6 +64,7 @@ def begun(baseline: Baseline, job: int, number: int = 1) -> Calibration:
     return Calibration(baseline=baseline.id, job=job, number=number, by="root", fresh=True, begun_at=6.0)
 
 
+@pytest.mark.gate
 def test_an_owner_has_one_baseline_of_a_project(store: Store) -> None:
     one, two = jobs(store, 2)
     first, theirs, other = put(store, one), put(store, one, "bob"), put(store, one, project="b")

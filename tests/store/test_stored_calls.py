@@ -53,6 +53,7 @@ def ending(call: int, body: bytes = b"r", path: Path | None = None) -> Ending:
     return Ending(call_id=call, state=CallState.COMPLETED, body=kept, stdout=b"\0said")
 
 
+@pytest.mark.gate
 def test_a_call_is_written_down_once_begins_once_and_ends_once(store: Store) -> None:
     table = store.calls
     pool = table.add_pool("ada", SPEC, parent=None, now=3.0)

@@ -84,6 +84,7 @@ def work(database_url: str) -> Iterator[Work]:
     store.close()
 
 
+@pytest.mark.gate
 def test_jobs_come_with_all_their_attempts_and_those_without_one(work: Work) -> None:
     work.job((110, 120, 150, "FAILED"), (160, 165, 200, "COMPLETED"), ended=200.0)
     work.job()

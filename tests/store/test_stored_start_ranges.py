@@ -41,6 +41,7 @@ def store(database_url: str) -> Iterator[Store]:
     store.close()
 
 
+@pytest.mark.gate
 def test_starts_come_in_their_order_and_then_those_who_wait(store: Store) -> None:
     later, sooner = replace(SHOWN, job_id=1, started_at=40.0), replace(SHOWN, job_id=2, started_at=35.0)
     waits = replace(SHOWN, job_id=3)

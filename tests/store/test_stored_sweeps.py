@@ -31,6 +31,7 @@ def store(database_url: str) -> Iterator[Store]:
     store.close()
 
 
+@pytest.mark.gate
 def test_a_sweep_comes_back_as_it_was(store: Store) -> None:
     table = store.sweeps
     sweep = table.add("ada", SPEC, now=3.0)

@@ -16,6 +16,7 @@ from carrel import Client, submitit
 from carrel.testing.waiting import wait_until
 
 
+@pytest.mark.gate
 def test_a_function_is_a_job_of_the_lab_with_its_own_walltime(opens: Opens, client: Client) -> None:
     executor = opens()
     executor.update_parameters(name="adds", timeout_min=7, gpus_per_node=1)

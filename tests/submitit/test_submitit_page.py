@@ -16,6 +16,7 @@ from carrel.testing.lab_process import LabProcess
 PAGE = (Path(__file__).parents[2] / "docs" / "submitit.md").read_text()
 
 
+@pytest.mark.gate
 def test_the_examples_run(lab: LabProcess, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 2

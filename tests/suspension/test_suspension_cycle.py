@@ -6,11 +6,13 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from suspension_rig import MIB, SIZE, blocks, rig
 
 from carrel.node.suspension import DriverState, Ending, Target, start_of
 
 
+@pytest.mark.gate
 def test_state_leaves_the_device_and_comes_back_as_it_was(tmp_path: Path) -> None:
     with rig(tmp_path) as r:
         specimen = r.specimen()

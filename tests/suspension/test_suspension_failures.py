@@ -33,6 +33,7 @@ def runs_on(specimen: Specimen) -> bool:
 # Lock
 
 
+@pytest.mark.gate
 def test_work_that_does_not_stop_in_time_is_tried_again_and_in_the_end_left_alone(tmp_path: Path) -> None:
     with rig(tmp_path, suspender={"patience": 3}, limits={"lock": 0.3}) as r:
         specimen = r.specimen()

@@ -32,6 +32,7 @@ def why_not(found: DriverFacts, **changes: Any) -> str:
     return refusal(found, **{"devices": None, "machine": "x86_64", "open_module": False} | changes)
 
 
+@pytest.mark.gate
 def test_a_driver_that_can_is_found_and_measured(tmp_path: Path) -> None:
     with rig(tmp_path, suspender={"cache": tmp_path / "kept" / "probe.json"}) as r:
         found = r.suspender.probe()

@@ -17,6 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
 SCRIPTS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("script", "trials"), list(zip(SCRIPTS, (20, 12), strict=True)), ids=["ask", "optimize"])
 def test_a_script_of_the_page_runs(lab: LabProcess, tmp_path: Path, script: str, trials: int) -> None:
     (tmp_path / "script.py").write_text(script)

@@ -20,6 +20,7 @@ from carrel.testing.waiting import PATIENCE, wait_until
 REPORTS = "carrel.report((float(given.x) - 3) ** 2)\n"
 
 
+@pytest.mark.gate
 def test_a_sweep_finds_the_best_and_says_how_to_run_it(client: Client, tmp_path: Path) -> None:
     begun = sweep(client, task(tmp_path, REPORTS), {"x": "uniform(0, 6)", "n": "int(1, 3)", "c": "categorical(a, 'b c')"})
     assert begun.state == "RUNNING"

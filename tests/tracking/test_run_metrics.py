@@ -15,6 +15,7 @@ from carrel.lab.tracking.tenancy import workspace_of
 OWNER = "alice"
 
 
+@pytest.mark.gate
 @pytest.mark.mlflow
 def test_last_values_curves_and_parameters_of_a_run(tracking: Tracking) -> None:
     rest = MlflowRest(tracking.server.socket)

@@ -118,6 +118,7 @@ def pairs(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {row["key"]: row["value"] for row in rows}
 
 
+@pytest.mark.gate
 def test_a_project_runs_in_the_lab_and_is_a_run_there(lab: RealLab, project: Path) -> None:
     code, out, err = mlflow_run(lab, project, "-P", "epochs=5", "--run-name", "first", "--experiment-name", "trials")
     assert code == 0, err

@@ -146,6 +146,7 @@ def reads(hers: Hers) -> list[tuple[str, str, dict[str, object] | None]]:
     ]
 
 
+@pytest.mark.gate
 def test_nobody_reads_what_is_not_theirs(bob: httpx.Client, alice: httpx.Client, hers: Hers) -> None:
     marks = (SECRET, hers.run, hers.workspace, "0.125", "secret.txt", "root:")
     for method, path, body in reads(hers):

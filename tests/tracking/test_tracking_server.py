@@ -36,6 +36,7 @@ def holds(pid: int) -> set[str]:
     return {link[8:-1] for link in links if link.startswith("socket:")}
 
 
+@pytest.mark.gate
 @pytest.mark.mlflow
 def test_it_listens_on_no_port_and_nobody_else_reaches_its_socket(tracking: Tracking) -> None:
     server = tracking.server

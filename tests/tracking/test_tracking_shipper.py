@@ -114,6 +114,7 @@ def runs_of_lab(alice: httpx.Client, lab: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.gate
 @pytest.mark.mlflow
 def test_a_jobs_story_becomes_a_run(alice: httpx.Client, rest: Counting, outbox: MemoryOutbox, lab: str, tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""How many random examples a test tries: few in `make quick`, many in `make soak`."""
+"""How many random examples a test tries: few in `make quick` and `make test`, many in `make soak`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ VARIABLE = "CARREL_EXAMPLES"
 
 
 def examples(number: int) -> int:
-    """Return how many examples a test tries that tries `number` of them in `make test`."""
+    """Return how many examples a test tries that tries `number` of them in `make test-all`."""
     return max(3, round(number * float(os.environ.get(VARIABLE, "1"))))

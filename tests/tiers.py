@@ -1,7 +1,11 @@
-"""What `make quick` runs: every test that starts no server. `pytest --quick` selects them and holds them to it.
+"""The tiers of the tests: which tests `make quick`, `make test` and `make test-all` run.
 
-A new directory or file belongs to them, unless its directory is one of `ROOMS_WITH_SERVERS`. In those, a file that needs no
-server says `pytestmark = pytest.mark.quick`; elsewhere, one that takes long says `pytest.mark.slow`.
+* **quick**: every test that starts no server and does not take long, with few random examples. `--tier quick` holds them to it.
+* **gate**: those, with more examples, and one way through each ability with the real programs: tests that say `pytest.mark.gate`.
+* **all**: every test but those of `make soak`.
+
+A new directory or file is quick, unless its directory is one of `ROOMS_WITH_SERVERS`. In those, a file that needs no server says
+`pytestmark = pytest.mark.quick`; elsewhere, a test that takes long says `pytest.mark.slow`.
 """
 
 from __future__ import annotations
@@ -13,6 +17,9 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parent
+
+#: Each tier, and how many random examples its tests try, as a part of those that they name.
+TIERS = {"quick": 0.05, "gate": 0.2, "all": 1.0}
 
 #: Here a test has a lab, an engine, a broker, a kernel, a cluster or a page before it, unless it says otherwise.
 ROOMS_WITH_SERVERS = frozenset(
@@ -83,18 +90,26 @@ def is_quick(item: pytest.Item) -> bool:
     return room not in ROOMS_WITH_SERVERS or item.get_closest_marker("quick") is not None
 
 
-def may_hold_some(path: Path) -> bool:
-    """Return whether a file may hold quick tests; one that does not is not even imported."""
+def belongs(item: pytest.Item, tier: str) -> bool:
+    """Return whether a test belongs to a tier."""
+    return tier == "all" or is_quick(item) or (tier == "gate" and item.get_closest_marker("gate") is not None)
+
+
+def may_hold_some(path: Path, tier: str) -> bool:
+    """Return whether a file may hold tests of a tier; a file that holds none is not even imported."""
     room = path.relative_to(TESTS).parts[0]
-    return path.is_dir() or room not in ROOMS_WITH_SERVERS or "pytest.mark.quick" in path.read_text()
+    if tier == "all" or path.is_dir() or room not in ROOMS_WITH_SERVERS:
+        return True
+    text = path.read_text()
+    return "pytest.mark.quick" in text or (tier == "gate" and "pytest.mark.gate" in text)
 
 
-def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave only the quick ones among `items`."""
-    left_out = [item for item in items if not is_quick(item)]
+def select(config: pytest.Config, items: list[pytest.Item], tier: str) -> None:
+    """Leave only the tests of a tier among `items`."""
+    left_out = [item for item in items if not belongs(item, tier)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if is_quick(item)]
+        items[:] = [item for item in items if belongs(item, tier)]
 
 
 def hold_to_it() -> None:
@@ -114,6 +129,6 @@ def hold_to_it() -> None:
 
 def _refuse(what: str) -> None:
     raise RuntimeError(
-        f"A quick test {what}. Tests that need a server belong to a directory in tests/quick.py (ROOMS_WITH_SERVERS), or say "
+        f"A quick test {what}. Tests that need a server belong to a directory in tests/tiers.py (ROOMS_WITH_SERVERS), or say "
         "pytest.mark.slow."
     )
