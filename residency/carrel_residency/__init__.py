@@ -11,5 +11,5 @@ def library() -> Path:
     """Return the path of the library, for LD_PRELOAD. Raises `FileNotFoundError` where it was not compiled."""
     found = Path(__file__).parent / "libcarrel_residency.so"
     if not found.is_file():
-        raise FileNotFoundError(f"{found} was not compiled; install a C compiler and carrel-residency again")
+        raise FileNotFoundError(f"{found} was not compiled; install a C compiler, and then this package again")
     return found

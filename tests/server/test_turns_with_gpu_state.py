@@ -17,7 +17,7 @@ from carrel.wire.v1 import JobDetail, ResourceRequest
 
 pytestmark = [
     pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C"),
-    pytest.mark.skipif(not find_library()[0], reason="carrel-residency is not installed"),
+    pytest.mark.skipif(not find_library()[0], reason="carrel-lab-residency is not installed"),
 ]
 
 MIB = 1024**2

@@ -13,6 +13,7 @@ import typer
 from carrel.cli.options import AsJson, Home
 from carrel.client.locate import default_home
 from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.submission.installed import install_command
 from carrel.lab.server.settings import SETTINGS
 
 _HELP = {setting.name: setting.help for setting in SETTINGS}
@@ -72,7 +73,7 @@ def up_command(
             raise
         raise Unavailable(
             f'The packages of the server are not installed ("{error.name}" is missing).',
-            remedy='Install them: pip install "carrel[server]"',
+            remedy=f"Install them: {install_command('server')}",
         ) from error
     return run(
         home=place,

@@ -17,6 +17,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import carrel
+from carrel.core.submission.installed import DISTRIBUTION
 from carrel.node.runner.variables import CLIENT_HOOK
 from carrel.wire.needs import needs_beside
 
@@ -87,9 +88,9 @@ def _write(draft: Path, sources: list[tuple[Path, str]], packages: list[Distribu
     modules = draft / "modules"
     for path, name in sources:
         _copy(path, modules / "carrel" / name)
-    about = modules / f"carrel-{carrel.__version__}.dist-info"
+    about = modules / f"{DISTRIBUTION.replace('-', '_')}-{carrel.__version__}.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: carrel\nVersion: {carrel.__version__}\n")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {carrel.__version__}\n")
     (about / "entry_points.txt").write_text(_ENTRY_POINTS)
     for package in packages:
         for file in package.files or ():

@@ -16,15 +16,17 @@ from types import TracebackType
 from carrel.testing.waiting import PATIENCE
 
 
-def make_wheel(directory: Path, name: str, version: str = "1.0", *, requires: tuple[str, ...] = ()) -> Path:
-    """Make a wheel of one module, which says its version (PyPA, "Binary distribution format")."""
+def make_wheel(directory: Path, name: str, version: str = "1.0", *, requires: tuple[str, ...] = (), command: str = "") -> Path:
+    """Make a wheel of one module, which says its version, also as a command (PyPA, "Binary distribution format")."""
     file = directory / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     files = {
-        f"{name}.py": f"version = {version!r}\n",
+        f"{name}.py": f"version = {version!r}\ndef main(): print({name!r}, version)\n",
         f"{info}/METADATA": _metadata(name, version, requires),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
+    if command:
+        files[f"{info}/entry_points.txt"] = f"[console_scripts]\n{command} = {name}:main\n"
     record = ""
     with zipfile.ZipFile(file, "w") as archive:
         for path, text in files.items():

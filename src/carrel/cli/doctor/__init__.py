@@ -66,6 +66,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
     server = not program.missing()
     looks: list[tuple[str, Callable[[], Check]]] = [
         ("python", program.python),
+        ("command", program.command),
         ("server", program.server),
         ("uv", program.uv),
         ("git", program.git),

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from carrel.cli.doctor import program
 from carrel.cli.doctor.check import Check
 from carrel.core.domain.errors import CarrelError
+from carrel.core.submission.installed import install_command
 
 if TYPE_CHECKING:
     from carrel.lab.server.home import LabHome
@@ -25,7 +26,7 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
     """What there is to say of the cluster that the lab in `place` uses, or is to use."""
     missing = program.missing()
     if missing:
-        yield Check("server", "fail", f"{', '.join(missing)} not installed.", 'pip install "carrel[server]"')
+        yield Check("server", "fail", f"{', '.join(missing)} not installed.", install_command("server"))
         return
     from carrel.core.domain.qos import JobKind
     from carrel.core.policy.partitions import partitions_for

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 from carrel.cli.doctor.check import Check
 from carrel.core.domain.errors import Unavailable
 from carrel.core.domain.units import GIB, format_size
+from carrel.core.submission.installed import DISTRIBUTION, install_command
 from carrel.lab.server.packages import is_installed
 
 #: Below these many free bytes in the home directory it warns, and fails.
 _LITTLE, _TOO_LITTLE = 10 * GIB, 1 * GIB
 #: Packages without which this machine can only be a client.
 _SERVER = ("alembic", "fastapi", "fsspec", "jinja2", "sqlalchemy", "uvicorn")
+#: What two distributions cannot both have, and how the list of a distribution's files (RECORD) names it.
+_NAMES = {"the module carrel": r"^carrel(/|\.py,)", "the command carrel": r"/bin/carrel,"}
 
 
 def backends() -> Check:
@@ -47,12 +52,38 @@ def python() -> Check:
     return Check("python", "ok", f"Python {version} ({sys.executable})")
 
 
+def command() -> Check:
+    """Whether the module and the command `carrel` are those of this distribution, and not of another that has the same names."""
+    for item in distributions():
+        record = item.read_text("RECORD") or ""
+        owned = [what for what, pattern in _NAMES.items() if re.search(pattern, record, re.MULTILINE)]
+        if owned and item.name != DISTRIBUTION:
+            message = f"{item.name} {item.version} owns {' and '.join(owned)} too, in {item.locate_file('')}."
+            again = f"{install_command()} --force-reinstall --no-deps"
+            remedy = f"Give it an environment of its own. Here: pip uninstall {item.name}, then {again}"
+            return Check("command", "fail", message, remedy)
+    own, first = _own_command(), shutil.which("carrel")
+    if own and first and not own.samefile(first):
+        message = f"The first carrel on PATH is {first}; that of this installation is {own}."
+        return Check("command", "warn", message, f"Put {own.parent} before {Path(first).parent} on PATH.")
+    return Check("command", "ok", f"carrel is {own}" if own else "this program is not installed, and has no command of its own")
+
+
+def _own_command() -> Path | None:
+    try:
+        files = distribution(DISTRIBUTION).files or ()
+    except PackageNotFoundError:
+        return None
+    found = (Path(os.path.abspath(str(file.locate()))) for file in files if file.match("bin/carrel"))  # noqa: PTH100
+    return next((path for path in found if path.exists()), None)
+
+
 def server() -> Check:
     """Whether this machine could run a lab."""
     absent = missing()
     if absent:
         message = f"This machine can reach labs but run none: {', '.join(absent)} not installed."
-        return Check("server", "warn", message, 'To run a lab here: pip install "carrel[server]"')
+        return Check("server", "warn", message, f"To run a lab here: {install_command('server')}")
     return Check("server", "ok", "the server's packages are installed")
 
 
@@ -60,7 +91,7 @@ def uv() -> Check:
     """Whether environments can be built."""
     found = _find_uv()
     if found is None:
-        return Check("uv", "warn", "uv is not here; a lab builds environments with it.", 'pip install "carrel[server]"')
+        return Check("uv", "warn", "uv is not here; a lab builds environments with it.", install_command("server"))
     return Check("uv", "ok", f"{_said(found, '--version')} ({found})")
 
 

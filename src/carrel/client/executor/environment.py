@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,10 +12,12 @@ from types import ModuleType
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import format_size
+from carrel.core.submission.installed import DISTRIBUTION, origin
 from carrel.wire.needs import MODULES, needs_beside
 
-#: What makes an environment, and is no part of what runs in it; and Carrel, which travels otherwise.
-_LEFT_OUT = frozenset({"pip", "setuptools", "wheel", "uv", "carrel", "carrel-residency"})
+#: What makes an environment, and is no part of what runs in it; Carrel, which travels otherwise; and the other program that is
+#: called `carrel`, whose module would hide ours there.
+_LEFT_OUT = frozenset({"pip", "setuptools", "wheel", "uv", DISTRIBUTION, f"{DISTRIBUTION}-residency", "carrel"})
 #: Most bytes of the caller's own modules.
 _MOST = 64 * 1024 * 1024
 _SKIPPED = frozenset({"__pycache__", ".git", ".venv", "node_modules"})
@@ -41,12 +43,9 @@ def installed() -> list[str]:
 
 def _requirement(item: Distribution) -> str | None:
     name = item.metadata["Name"]
-    said = json.loads(item.read_text("direct_url.json") or "{}")
-    url = said.get("url", "")
-    if url.startswith("file:"):
+    url, _ = origin(item)
+    if re.match(r"(\w+\+)?file:", url):
         return None
-    if url and (vcs := said.get("vcs_info")):
-        return f"{name} @ {vcs['vcs']}+{url}@{vcs['commit_id']}"
     return f"{name} @ {url}" if url else f"{name}=={item.version}"
 
 

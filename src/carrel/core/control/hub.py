@@ -36,7 +36,7 @@ def check_hub(address: str, kind: SessionKind) -> str:
     if find_spec("jupyterhub") is None:
         raise Unavailable(
             "This lab cannot run sessions for a JupyterHub: the package jupyterhub is not installed beside it.",
-            remedy="Ask its administrator to install carrel[hub].",
+            remedy="Ask its administrator to install jupyterhub in the lab's Python, in the hub's major version.",
         )
     return address
 

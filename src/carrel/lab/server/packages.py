@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from carrel.core.domain.errors import Invalid
+from carrel.core.submission.installed import install_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class OptionalFeature:
     #: What people call it.
     name: str
     package: str
-    #: What installs the package: ``carrel[tracking]``.
+    #: The extra of Carrel's own distribution that has the package.
     extra: str
 
 
@@ -47,7 +48,7 @@ def without_missing(
     for ability in ABILITIES:
         if not values[ability.setting] or installed(ability.package):
             continue
-        remedy = f'pip install "carrel[{ability.extra}]"'
+        remedy = install_command(ability.extra)
         if ability.setting in said:
             raise Invalid(
                 f"{ability.setting} is on, and {ability.package} is not installed.",

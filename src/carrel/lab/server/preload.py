@@ -24,7 +24,7 @@ def find_library() -> tuple[str, str]:
         # By its name: it is a package of its own, and a lab without it is a lab.
         return str(importlib.import_module("carrel_residency").library()), ""
     except ImportError:
-        return "", "carrel-residency is not installed"
+        return "", "carrel-lab-residency is not installed"
     except (AttributeError, OSError) as error:
         return "", str(error)
 

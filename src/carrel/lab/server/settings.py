@@ -61,7 +61,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("task_share", "int", 10, "Percent of its time that a task keeps its GPUs although long cells want them."),
     Setting("hold_time", "duration", 1800, "How long GPU state that cannot be moved keeps its GPU while others wait."),
     Setting(
-        "residency", "text", "auto", "GPU state moves by carrel-residency where that is installed (auto), or by the driver (off)."
+        "residency",
+        "text",
+        "auto",
+        "GPU state moves by carrel-lab-residency where that is installed (auto), or by the driver (off).",
     ),
     Setting(
         "isolation",

@@ -15,6 +15,7 @@ from carrel.core.control.sweep_ports import Reported, Suggestion, Verdict
 from carrel.core.domain.distribution import Distribution, DistributionKind, ParameterValue
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.sweep import Pruner, Sampler, Sweep, SweepSpec, Trial, TrialState
+from carrel.core.submission.installed import install_command
 
 if TYPE_CHECKING:
     import optuna
@@ -32,7 +33,7 @@ class OptunaStudy:
             raise Invalid(
                 "The sampler cmaes needs the package cmaes, which is not installed where the lab's server runs.",
                 remedy="Take another sampler, such as --sampler tpe; or an administrator installs it there: "
-                "pip install 'carrel[cmaes]'.",
+                f"{install_command('cmaes')}.",
             )
 
     def suggest(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported) -> Suggestion:

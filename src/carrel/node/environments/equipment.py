@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from carrel.core.submission.installed import install_command
 from carrel.node.environments.confinement import Builds, confine, verified
 from carrel.node.environments.errors import EnvironmentFailed
 from carrel.node.environments.tools import ToolContext
@@ -61,6 +62,6 @@ def find_uv(configured: Path | None, variables: Mapping[str, str]) -> Path:
             found = shutil.which("uv", path=variables.get("PATH"))
     if found is None:
         raise EnvironmentFailed(
-            "uv is not installed, and environments are built with it.", remedy="Run `pip install 'carrel[server]'`."
+            "uv is not installed, and environments are built with it.", remedy=f"Run `{install_command('server')}`."
         )
     return Path(found)

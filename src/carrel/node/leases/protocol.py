@@ -115,7 +115,7 @@ Broker to client
 
 A process with the residency library
 ------------------------------------
-A library (`carrel-residency`, in C) stops calls to the driver at a gate while the process has no lease, and moves its GPU
+A library (`carrel-lab-residency`, in C) stops calls to the driver at a gate while the process has no lease, and moves its GPU
 memory when the broker says so. It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. The
 process is one tenant, by pid and start time, whichever connects first, with one lease: who asks while the other has it joins it.
 The library decides when that is over; a lease of a cell that the library has not joined is not used, and ends when others want

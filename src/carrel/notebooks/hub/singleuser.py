@@ -31,7 +31,8 @@ def serve(session: SessionContext, *, load: Callable[[], object]) -> None:
             from carrel.notebooks.jupyter.handlers import ActivityHandler
         except ImportError as error:
             raise Unavailable(
-                f"JupyterHub's part of a session cannot be loaded: {error}.", remedy="Install carrel[hub] beside the lab."
+                f"JupyterHub's part of a session cannot be loaded: {error}.",
+                remedy="Install jupyterhub in the lab's Python, in the hub's major version.",
             ) from error
         joined = desk.wait(JOIN_SECONDS)
     os.environ.update(joined.variables)
