@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import pwd
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from carrel.core.domain.errors import Denied, Invalid, Unavailable
 from carrel.core.domain.ports import Clock
 from carrel.core.spool.strict import check_file, open_trusted
+from carrel.lab.server.own_name import own_name
 
 #: What `slurm_identity` may be.
 FORMS = '"owner", "lab", "same", "map:FILE" or "command:PROGRAM"'
@@ -47,7 +47,7 @@ class Identity:
 
     def describe(self) -> str:
         """One phrase for administrators."""
-        own = getpass.getuser()
+        own = own_name()
         return {
             "owner": f"only {own}, who runs the lab, may use the cluster, as themselves",
             "lab": f"everybody's jobs run as {own}",
@@ -96,7 +96,7 @@ class UnixUsers:
         if self._identity.kind == "lab":
             return ""
         if self._identity.kind == "owner":
-            if subject == getpass.getuser():
+            if subject == own_name():
                 return ""
             raise Denied(
                 f"{subject} has no user on the cluster: only the person who runs this lab has one.",
@@ -118,7 +118,7 @@ class UnixUsers:
             raise Denied(f"{subject} would be root on the cluster.", remedy="Nobody is.")
         if account.pw_uid != os.geteuid():
             return name
-        if subject != getpass.getuser() and not self._as_lab:
+        if subject != own_name() and not self._as_lab:
             raise Denied(
                 f"{subject} would be {name} on the cluster, who runs the lab and can read all that is in it.", remedy=_ASK
             )

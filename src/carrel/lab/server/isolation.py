@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.network import Network, read_network
 from carrel.core.domain.user import directory_name
 from carrel.lab.server.home import LabHome
+from carrel.lab.server.own_name import own_name
 from carrel.node.containment.trial import attack, try_walls
 from carrel.node.containment.walls import Bind, Isolation, Walls
 from carrel.node.environments.records import write_text
@@ -87,7 +87,7 @@ class LabIsolation:
         if self.in_force:
             network = "" if self._network is Network.ON else f"; their network: {_NETWORKS[self._network]}"
             return f"jobs are kept apart by the kernel{network}", ""
-        own = getpass.getuser()
+        own = own_name()
         if people <= 1:
             return f"none; jobs run as {own}. It begins by itself when a second person is added", ""
         fact = f"none, for {people} people: what any of them runs can read the whole lab, and act as everybody"
@@ -102,7 +102,7 @@ class LocalWalls:
     def __init__(self, home: LabHome, network: Network = Network.ON, processes: int = 0) -> None:
         self._network, self._processes = network, processes
         self._homes = home.path / "homes"
-        self._own = getpass.getuser()
+        self._own = own_name()
         self._own_home = os.path.realpath(Path.home())
         closed = [home.path, home.run, *home.parts.values()]
         self._closed = tuple(dict.fromkeys([*(os.path.realpath(path) for path in closed), *_ALWAYS_HIDDEN]))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import getpass
 import shutil
 import sqlite3
 import time
@@ -23,6 +22,7 @@ from carrel.core.domain.task import TaskSpec
 from carrel.core.spool import Spool, read_claim, read_entries
 from carrel.lab.server.home import NEXT_SIGNING_KEY, SIGNING_KEY, LabHome
 from carrel.lab.server.home_location import Answer, HomeLocation, look
+from carrel.lab.server.own_name import own_name
 from carrel.lab.store import Store
 from carrel.lab.tracking.describe import Describer
 from carrel.node.environments.relocation import relocate
@@ -56,7 +56,7 @@ class MovedHome:
                 self.known,
                 describe=describer.change if describer else _nothing_told,
                 withdrawn=describer.withdrawn if describer else nothing_withdrawn,
-                by=getpass.getuser(),
+                by=own_name(),
                 now=time.time(),
             )
 

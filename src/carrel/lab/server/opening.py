@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from dataclasses import dataclass, replace
@@ -52,6 +51,7 @@ from carrel.lab.server.isolation import LabIsolation
 from carrel.lab.server.lending import Lender, NoLender, socket_directory
 from carrel.lab.server.moved_home import MovedHome, check_database
 from carrel.lab.server.node_reports import NodeReports
+from carrel.lab.server.own_name import own_name
 from carrel.lab.server.preload import library_for
 from carrel.lab.server.preparable import Preparable
 from carrel.lab.server.retention import RetentionService
@@ -321,7 +321,7 @@ def body_socket(home: LabHome) -> Path:
 
 def _know_the_owner(home: LabHome, lab: Lab) -> None:
     """The person who starts the lab is its first administrator, and signs in with the token file."""
-    name = getpass.getuser()
+    name = own_name()
     if lab.people.get(name) is None:
         lab.people.add(User(subject=name, name=name, role=Role.ADMIN), now=time.time())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ from carrel.engines.slurm.task_shards import task_shards
 from carrel.lab.server.engine import LabContext, LabEngine
 from carrel.lab.server.identity import UnixUsers, deputy_command, read_identity
 from carrel.lab.server.image_paths import shown_in_images
+from carrel.lab.server.own_name import own_name
 from carrel.lab.server.preload import library_for
 from carrel.lab.server.signing import LabKey
 
@@ -171,7 +171,7 @@ class SlurmLabEngine(LabEngine):
             host=self._host,
             order=lambda launch: self._key.order(OWN, to_plain(launch)),
             key=self._key.public,
-            user=getpass.getuser(),
+            user=own_name(),
         )
 
     def _partition(self, place: str | None) -> tuple[str, Partition | None, SlurmPartition | None]:

@@ -6,12 +6,12 @@ everybody who has a deputy. What would run here as that user is refused, unless 
 
 from __future__ import annotations
 
-import getpass
 from typing import TYPE_CHECKING
 
 from carrel.core.domain.errors import Denied, Invalid
 from carrel.core.domain.partition import read_cluster
 from carrel.lab.server.identity import Identity, read_identity
+from carrel.lab.server.own_name import own_name
 
 if TYPE_CHECKING:
     from carrel.core.domain.launch import Launch
@@ -27,7 +27,7 @@ def check_safe(settings: Settings) -> None:
     identity = read_identity(settings.slurm_identity)
     if settings.run_users_code_as_lab or identity.kind == "owner":
         return
-    own = getpass.getuser()
+    own = own_name()
     could = f"could read the lab's token and act as every user. Write slurm_identity as docs/slurm.md says; or, {_TRUSTED}."
     if identity.kind == "lab":
         raise Invalid(
@@ -54,10 +54,10 @@ class WhoseCode:
 
     def check(self, subject: str) -> None:
         """Raise `Denied` unless code of `subject` may run here."""
-        if not self.strict or subject == getpass.getuser():
+        if not self.strict or subject == own_name():
             return
         raise Denied(
-            f"What {subject} runs on the lab's own machine would run as {getpass.getuser()}, who runs the lab.",
+            f"What {subject} runs on the lab's own machine would run as {own_name()}, who runs the lab.",
             remedy="Use a partition of the cluster, where it runs as its owner; environments are made there, too.",
         )
 
