@@ -32,6 +32,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 for _name in ("UV_HTTP_RETRIES", "PIP_RETRIES", "npm_config_fetch_retries"):
     os.environ.setdefault(_name, "8")
 
+# The servers of the tests are on the loopback, where no proxy is asked.
+for _name in ("no_proxy", "NO_PROXY"):
+    os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "localhost", "127.0.0.1", "::1")))
+
 # What a shell starts in the background ignores SIGINT, and so would all that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

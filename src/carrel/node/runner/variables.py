@@ -41,6 +41,8 @@ _PASSED = (
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
 )
+#: Where nothing is asked through a proxy: the lab, and its MLflow, may be on this machine.
+_DIRECT = ("localhost", "127.0.0.1", "::1")
 #: Variables by which numeric libraries choose how they compute, in how many threads, and from which seed; for the record.
 _RECORDED = (
     *(
@@ -110,6 +112,9 @@ def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """
     variables = {name: environ[name] for name in _PASSED if name in environ}
     variables |= {name: value for name, value in environ.items() if name.startswith("LC_")}
+    if any(name.lower().endswith("_proxy") for name in variables):
+        direct = variables.get("no_proxy") or variables.get("NO_PROXY") or ""
+        variables["no_proxy"] = variables["NO_PROXY"] = ",".join(filter(None, (direct, *_DIRECT)))
     variables.setdefault("HOME", str(Path.home()))
     variables.setdefault("LANG", "C.UTF-8")
     lab = os.path.normpath(f"{sys.prefix}/bin") if sys.prefix != sys.base_prefix else None
