@@ -44,7 +44,6 @@ READS = [
 ]
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("cell", READS)
 def test_what_is_read_travels(tmp_path: Path, cell: str) -> None:
     put(tmp_path, "data/x.csv", "data/other.csv", "unused.csv")

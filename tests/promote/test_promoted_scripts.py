@@ -81,7 +81,6 @@ SAME: dict[str, tuple[Given, ...]] = {
 }
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("name", SAME)
 def test_a_script_shows_what_the_notebook_showed(tmp_path: Path, name: str) -> None:
     notebook = write_notebook(tmp_path / "nb" / "work.ipynb", *SAME[name])
