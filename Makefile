@@ -13,7 +13,8 @@
 .POSIX:
 .PHONY: help setup demo quick test test-all check types lint contracts soak coverage mutants counts matrix bench lock clean
 
-BIN = .venv/bin
+# Without what a shell may say to every Python of its user.
+BIN = env -u PYTHONWARNINGS -u PIP_REQUIRE_VIRTUALENV .venv/bin
 
 help:
 	@sed -n 's/^#   //p' Makefile
