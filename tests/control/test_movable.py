@@ -7,14 +7,24 @@ from dataclasses import replace
 
 import pytest
 
+from carrel.core.control.inbox import News
+from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.movable import Movable
 from carrel.core.control.queue import Queue
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.scheduler import Scheduler
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
+from carrel.core.domain.launch import LaunchPaths, Resumed
 from carrel.core.domain.node import Device, Node
 from carrel.core.domain.placement import UNKNOWN_STATE, GpuState, Snapshot, TaskState, Waiting
 from carrel.core.domain.qos import JobKind, Lends, PreemptMode, QoS
 from carrel.core.domain.resources import Resources
+from carrel.core.domain.rules import LabRules
 from carrel.core.policy.preempt import PATIENCE
+from carrel.simulate.lab.machines import VirtualMachines, nodes_of
+from carrel.simulate.lab.memory import MemoryStore
+from carrel.simulate.trace import Cluster
 
 GIB = 1024**3
 NOW = 1000.0
@@ -117,3 +127,23 @@ def test_a_task_that_was_to_be_suspended_and_stays_is_stuck_once_that_is_certain
     assert lab.movable.stuck(NOW + PATIENCE) == [1]
     lab.put(1, preemption=replace(WAY, mode=PreemptMode.REQUEUE))
     assert lab.movable.stuck(NOW + 2 * PATIENCE) == []
+
+
+def test_a_task_that_was_stopped_although_it_was_to_run_on_is_told_again() -> None:
+    """The server that took its word back was killed before it had told the engine."""
+    rules = RuleBook(LabRules(qos=QOS, default_qos="rack", session_qos="rack"))
+    places = LaunchPaths(snapshots="", blobs="", environments="")
+    settings = LoopSettings(rules=rules, launch=LaunchSettings(paths=places), secret=b"", tells=False)
+    store, engine = MemoryStore(), VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=1)), {1: 100.0})
+    scheduler = Scheduler(jobs=store, events=store, engine=engine, settings=settings)
+    job = Job(
+        id=1, kind=JobKind.TASK, owner="ada", account="ada", name="", qos="rack", state=JobState.PENDING,
+        resources=Resources(gpus=1, time=1000), reason=Reason(code="", message=""), submitted_at=0.0,
+    )  # fmt: skip
+    store.add(job)
+    scheduler.cycle(News(jobs=[job], observations=[]), 0.0)
+    engine.preempt(1, 1, WAY)
+    scheduler.cycle(News(jobs=[], observations=engine.ended()), 0.0)
+    assert engine.next_end == 0.0, "it goes on"
+    (resumed,) = engine.ended()
+    assert isinstance(resumed.entries[-1].record, Resumed)

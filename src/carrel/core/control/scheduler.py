@@ -223,6 +223,10 @@ class Scheduler:
         for job in written:
             if not is_refused(job):
                 self._put(job, now, not_before=now + RETRY_SECONDS if job.state is JobState.PENDING else 0.0)
+        for job in written:
+            if job.state is JobState.SUSPENDED and job.preemption is None:
+                # It was to run on; a server that was killed has written that down, and perhaps not passed it on.
+                self._preempting.tell(job)
         for (job, observation), change in zip(fresh, changes, strict=True):
             self._queue.seen(job.id, offset=change.offset, log_size=change.log_size)
             if change.ended_at is not None:
