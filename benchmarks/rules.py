@@ -44,11 +44,6 @@ def short_first(rules: LabRules, factor: float) -> LabRules:
     return replace(rules, qos={name: replace(qos, short_first=factor) for name, qos in rules.qos.items()})
 
 
-def rotating(rules: LabRules, seconds: int) -> LabRules:
-    """The rules with turns of so many seconds in every class of service."""
-    return replace(rules, qos={name: replace(qos, rotate=seconds) for name, qos in rules.qos.items()})
-
-
 def wrong(job: Waiting, factor: float, expected: Expected | None) -> float:
     """As `late_by`, by predictions that are wrong."""
     return late_by(job, factor * 4.0 ** Random(job.id).uniform(-1, 1), expected)
@@ -66,10 +61,6 @@ def runs(trace: Trace, cluster: Cluster) -> Iterator[tuple[str, Outcome]]:
         ("short_first 0.1", short_first(rules, 0.1)),
         ("short_first 1", short_first(rules, 1.0)),
         ("short_first 1, promises 3", replace(short_first(rules, 1.0), promises=3)),
-        ("rotate 1h", rotating(rules, 3600)),
-        ("rotate 15m", rotating(rules, 900)),
-        ("rotate 1h, promises 3", replace(rotating(rules, 3600), promises=3)),
-        ("rotate 1h, short_first 1", short_first(rotating(rules, 3600), 1.0)),
     )
     for name, one in changed:
         yield name, simulate_lab(one, trace, nodes, move=MOVE_TIME)

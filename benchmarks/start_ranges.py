@@ -15,7 +15,6 @@ dealt to `USERS`, of whom the n-th submits in proportion to 1/n, and are called 
 
 Submissions are drawn together or apart until the jobs' GPU-time is the share `--loads` of all. Walltimes are those of the trace,
 or the next ones that people write (`carrel.simulate.lab.walltime`); `--walltime 30d` gives all the same, as where nobody knows.
-`--rotate 1h` lets all jobs take turns; with `--stops 0` none of these is foreseen.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from statistics import median
 
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.units import parse_duration
-from carrel.core.policy import course
 from carrel.lab.server.rules import read_lab_rules
 from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab
@@ -62,13 +60,9 @@ class Told:
     between: tuple[float, float] | None
 
 
-def replay(
-    trace: Trace, cluster: Cluster, *, share_weight: str | int = "6h", every: int = 1, rotate: float = 0
-) -> Iterator[Told]:
+def replay(trace: Trace, cluster: Cluster, *, share_weight: str | int = "6h", every: int = 1) -> Iterator[Told]:
     """Everybody who had to wait, or those of them whose number is a multiple of `every`."""
     rules = read_lab_rules(Path("no such file"), {"priority.share_weight": share_weight})
-    if rotate:
-        rules = replace(rules, qos={name: replace(qos, rotate=int(rotate)) for name, qos in rules.qos.items()})
     told: dict[int, tuple[Wait, float]] = {}
 
     def answer(hold: Wait, now: float) -> None:
@@ -179,9 +173,7 @@ def table(arguments: argparse.Namespace) -> Iterator[str]:
                 told = [
                     one
                     for seed in arguments.seeds
-                    for one in replay(
-                        loaded(named(whole, names, seed), cluster, load), cluster, every=arguments.every, rotate=arguments.rotate
-                    )
+                    for one in replay(loaded(named(whole, names, seed), cluster, load), cluster, every=arguments.every)
                 ]
                 row = row_of(told)
                 start = f"| {path.name} | {cluster.gpus} | {names} | {load:g} | {len(told):,} |"
@@ -194,25 +186,6 @@ def table(arguments: argparse.Namespace) -> Iterator[str]:
                     )
 
 
-def turns(loads: Sequence[float] = LOADS) -> Iterator[str]:
-    """Yield the rows of docs/scheduling.md: 800 generated jobs that take turns of an hour, three seeds, every fourth asked."""
-    foreseen = course.MOST_STOPS
-    for load in loads:
-        cells: list[tuple[Row, float]] = []
-        for course.MOST_STOPS in (0, foreseen):
-            traces = (generate_jobs(seed, jobs=800, gpus=CLUSTER.gpus, load=load) for seed in SEEDS)
-            told = [one for trace in traces for one in replay(trace, CLUSTER, share_weight="168h", every=4, rotate=3600)]
-            row = row_of(told)
-            assert row is not None
-            errors = [abs(one.start - one.estimate) / 3600 for one in told if one.estimate is not None]
-            cells.append((row, fsum(errors) / len(errors)))
-        (before, error), (now, left) = cells
-        yield (
-            f"| {load:g} | {now.waited} | {error:.2f}, {left:.2f} | {before.held:.1%}, {now.held:.1%} "
-            f"| {before.early:.1%}, {now.early:.1%} | {before.late:.1%}, {now.late:.1%} |"
-        )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="files to replay instead of generated jobs")
@@ -221,15 +194,7 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=(1,), help="how users and names are dealt")
     parser.add_argument("--every", type=int, default=1, help="ask for every n-th job only, which takes less time")
     parser.add_argument("--walltime", type=parse_duration, help="of all jobs")
-    parser.add_argument("--rotate", type=parse_duration, default=0, help="turns of so long, in every class of service")
-    parser.add_argument("--stops", type=int, default=course.MOST_STOPS, help="ends of turns that are foreseen")
-    parser.add_argument("--turns", action="store_true", help="only the table of turns in docs/scheduling.md")
     arguments = parser.parse_args()
-    course.MOST_STOPS = arguments.stops
-    if arguments.turns:
-        for line in turns():
-            print(line, flush=True)
-        return 0
     for line in table(arguments) if arguments.traces else (figure.row() for figure in measure(Path())):
         print(line, flush=True)
     return 0

@@ -12,7 +12,6 @@ from carrel.core.domain.node import NodePart
 from carrel.core.domain.placement import Holding, Waiting
 from carrel.core.domain.qos import JobKind, PreemptMode
 from carrel.core.domain.resources import Resources
-from carrel.core.policy.rotation import LATE, kept_id
 
 WAY = Preemption(mode=PreemptMode.SUSPEND, by=9, qos="desk", at=1000.0, grace=60)
 JOB = Job(
@@ -75,32 +74,6 @@ def test_who_is_stopped_keeps_its_memory_and_the_rest_of_its_walltime() -> None:
     assert not going.preemptible
     assert held(replace(JOB, suspended_seconds=50.0)).ends_by == 1550.0
     assert held(replace(JOB, node="slurm:gpu", suspended_seconds=50.0)).ends_by == 1500.0, "Slurm's limit runs on"
-
-
-def test_who_takes_turns_waits_in_line_with_what_is_left_and_keeps_its_memory() -> None:
-    queue = Queue(rotate=lambda qos: 60 if qos == "batch" else 0, late_by=lambda _job: 5.0, grace=30)
-    stopped = replace(JOB, state=JobState.SUSPENDED, preemption=WAY, suspended_at=1000.0)
-    waits = queue.put(stopped, now=4000.0)
-    assert isinstance(waits, Waiting)
-    # It ran for 100 s on one GPU, which is more than one minute and less than eight.
-    assert (waits.resources.gpus, waits.resources.time, waits.ran, waits.level, waits.stopped_at) == (1, 500, 100.0, 1, 1000.0)
-    assert (waits.late_by, waits.submitted_at, waits.grace) == (LATE[1] + 5.0, 0.0, 30)
-    assert (dict(queue.waiting), dict(queue.holding)) == ({1: waits}, {})
-    kept = queue.kept(1)
-    assert kept is not None
-    assert (kept.id, kept.qos, kept.devices, kept.resources.memory) == (kept_id(1), "", (), JOB.resources.memory)
-    assert queue.all_held == (kept,)
-    # Who is to end does not wait for a turn any more, nor does one that has its turn, nor one of another class.
-    for other in (replace(stopped, cancelled_by="ada"), replace(stopped, preemption=None), replace(stopped, qos="rack")):
-        assert isinstance(queue.put(other, now=4000.0), Holding)
-        assert (dict(queue.waiting), queue.kept(1)) == ({}, None)
-    assert queue.in_line(replace(JOB, suspended_seconds=20.0), 1000.0).ran == 80.0
-
-
-@pytest.mark.parametrize("job_id", [0, 1, 7])
-def test_what_is_kept_has_a_number_of_no_job(job_id: int) -> None:
-    assert kept_id(job_id) < 0
-    assert kept_id(kept_id(job_id)) == job_id
 
 
 def test_who_waits_counts_as_late_by_the_rule_of_the_moment() -> None:

@@ -215,8 +215,8 @@ class Ranked:
         assert isinstance(found, Waiting)
         return found
 
-    def turn(self, now: float, *newcomers: int) -> bool:
-        return self.ranking.turn(self.queue, newcomers, now)
+    def turn(self, now: float, *newcomers: int) -> None:
+        self.ranking.turn(self.queue, newcomers, now)
 
     def standing(self) -> dict[str, float]:
         return {user: round(factor, 3) for (_, user), factor in self.ranking.standing.items()}
@@ -226,7 +226,7 @@ def test_standings_are_found_out_every_few_seconds_and_for_whoever_is_new() -> N
     lab = Ranked()
     lab.waits(job(1, "ada"))
     lab.waits(job(2, "bob"))
-    assert not lab.turn(100.0, 1, 2)
+    lab.turn(100.0, 1, 2)
     assert lab.standing() == {"ada": 1.0, "bob": 1.0}
     lab.use.put(replace(job(3, "ada"), state=JobState.RUNNING, attempt=1, node="n"), now=100.0)
     lab.turn(104.9, 1, 2, 77)  # 77 has ended meanwhile
@@ -240,7 +240,7 @@ def test_standings_are_found_out_every_few_seconds_and_for_whoever_is_new() -> N
     lab.turn(109.9, 5)
     assert lab.standing() == {"cyd": 1.0, "ada": 0.667, "bob": 0.333}
     # The same as before is found: then a few seconds pass again.
-    assert not lab.turn(114.9)
+    lab.turn(114.9)
     lab.use.put(replace(job(3, "ada"), state=JobState.COMPLETED, attempt=1, node="n", ended_at=115.0), now=115.0)
     lab.use.put(replace(job(6, "cyd", gpus=100), state=JobState.RUNNING, attempt=1, node="n"), now=115.0)
     lab.turn(119.8)
@@ -253,7 +253,7 @@ def test_where_shares_do_not_count_nobody_has_a_standing() -> None:
     lab = Ranked(replace(RULES, share_weight=0.0))
     lab.waits(job(1, "ada"))
     lab.waits(job(2, "bob"))
-    assert not lab.turn(100.0, 1, 2)
+    lab.turn(100.0, 1, 2)
     assert lab.standing() == {}
 
 
@@ -264,20 +264,6 @@ def test_where_one_job_waits_nobody_is_ahead_of_anybody() -> None:
     lab.waits(job(1, "bob"))
     lab.turn(200.0, 1)
     assert lab.standing() == {"ada": 1.0}
-
-
-def test_stopped_jobs_are_put_in_line_again_when_turns_are_another() -> None:
-    lab = Ranked()
-    assert not lab.turn(0.0), "nobody was in line before"
-    lab.written = replace(RULES, age_weight=700.0)
-    lab.rules.reload()
-    assert not lab.turn(1.0)
-    turns = {**RULES.qos, "all": QoS(name="all", rotate=60)}
-    lab.written = replace(RULES, qos=turns)
-    lab.rules.reload()
-    assert lab.turn(2.0)
-    assert not lab.turn(3.0)
-    assert [lab.ranking.rotate(name) for name in ("all", "low", "strange")] == [60, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -324,8 +310,6 @@ def test_what_is_expected_counts_where_the_rules_say_so_and_once_they_were_looke
         id=9, owner="ada", name="work", qos="all", resources=Resources(time=100), node="n", devices=(), ends_by=112.0
     )  # fmt: skip
     assert lab.ranking.due(prepared, 12.0).due == pytest.approx(22.0)
-    one = replace(lab.waits(job(2, "ada", name="work")), stopped_at=3.0)
-    assert lab.ranking.expected(one) is one, "of one that is stopped, more is known"
     lab.written = RULES
     lab.rules.reload()
     lab.turn(1.0)

@@ -146,7 +146,7 @@ def test_a_broker_that_has_forgotten_a_lease_is_asked_again(node: BrokerProcess)
         assert node.status()["leases"] == []
 
 
-def test_a_turn_that_ends_while_there_is_no_broker_has_ended_when_it_is_back(node: BrokerProcess) -> None:
+def test_what_is_set_aside_while_there_is_no_broker_is_aside_when_it_is_back(node: BrokerProcess) -> None:
     with Broker(node.socket, node.task(1).token) as broker:
         lease = broker.acquire(devices=[node.devices[0].uuid], lends=True)
         assert lease is not None
@@ -159,11 +159,11 @@ def test_a_turn_that_ends_while_there_is_no_broker_has_ended_when_it_is_back(nod
         node.kill()
         broker.go_on(lease)
         node.start()
-        wait_until(lambda: any(message["op"] == "resumed" for message in broker.hear()), "the next turn")
+        wait_until(lambda: any(message["op"] == "resumed" for message in broker.hear()), "its devices")
         assert [(row["state"], row["aside"]) for row in node.status()["leases"]] == [("active", False)]
 
 
-def test_a_forgotten_lease_is_asked_for_when_its_next_turn_begins(node: BrokerProcess) -> None:
+def test_a_forgotten_lease_that_is_aside_is_asked_for_when_it_goes_on(node: BrokerProcess) -> None:
     with Broker(node.socket, node.task(1).token) as broker:
         lease = broker.acquire(devices=[node.devices[0].uuid], lends=True)
         assert lease is not None
@@ -176,7 +176,7 @@ def test_a_forgotten_lease_is_asked_for_when_its_next_turn_begins(node: BrokerPr
         wait_until(lambda: any(message["op"] == "paused" and message["aside"] for message in broker.hear()), "the new broker")
         assert (node.status()["leases"], node.status()["queue"]) == ([], [])
         broker.go_on(lease)
-        wait_until(lambda: any(message["op"] == "resumed" for message in broker.hear()), "the next turn")
+        wait_until(lambda: any(message["op"] == "resumed" for message in broker.hear()), "its devices")
         assert [row["job"] for row in node.status()["leases"]] == [1]
 
 

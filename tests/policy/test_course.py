@@ -1,24 +1,18 @@
-"""What is foreseen of turns, beside what the simulated lab then does."""
+"""What is foreseen, beside what the simulated lab then does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 import pytest
-from policy_labs import NOW, holding, lab, waiting
 
 from carrel.core.control import scheduler
 from carrel.core.domain.expectation import Expected
-from carrel.core.domain.node import Device, Node
-from carrel.core.domain.placement import Snapshot, Wait
+from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.rules import LabRules
-from carrel.core.policy import course
-from carrel.core.policy.explain import explain
-from carrel.core.policy.placer import Placer
-from carrel.core.policy.rotation import Turn
 from carrel.core.policy.runtime import RunTimes
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
@@ -46,14 +40,13 @@ def simulated(monkeypatch: pytest.MonkeyPatch, jobs: Sequence[TraceJob], *, gpus
 
     class Known(RunTimes):
         def remaining(self, _owner: str, name: str, limit: float, elapsed: float = 0.0) -> Expected | None:
-            # A walltime counts from where a job goes on, so what it had before is in both.
             left = max(1.0, min(known[name], limit) - elapsed)
             return Expected(median=left, low=left, high=left, of=99)
 
     monkeypatch.setattr(scheduler, "RunTimes", Known)
     rules = LabRules(
-        qos={"turns": QoS(name="turns", rotate=3600), "plain": QoS(name="plain")},
-        default_qos="turns",
+        qos={"plain": QoS(name="plain"), "other": QoS(name="other", max_gpus_per_user=2)},
+        default_qos="plain",
         session_qos="plain",
         share_weight=0.0,
     )
@@ -74,60 +67,17 @@ def simulated(monkeypatch: pytest.MonkeyPatch, jobs: Sequence[TraceJob], *, gpus
     return found
 
 
-def traced(number: int, at: float, hours: float, gpus: int = 1, qos: str = "turns") -> TraceJob:
+def traced(number: int, at: float, hours: float, gpus: int = 1, qos: str = "plain") -> TraceJob:
     return TraceJob(
         id=number, submitted=at, duration=hours * HOUR, gpus=gpus, user=f"user-{number % 3}", name=f"job-{number}",
         time=30 * 86400, qos=qos,
     )  # fmt: skip
 
 
-def test_a_newcomer_is_told_when_the_turn_of_the_other_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newcomer_is_told_when_the_other_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = simulated(monkeypatch, [traced(1, 0.0, 100.0), traced(2, 600.0, 5.0)], gpus=1)
-    assert found.real == pytest.approx(3000.0, abs=CLOSE)
-    assert found.foreseen == pytest.approx((3000.0,) * 3, abs=CLOSE)
-
-
-def test_who_stands_behind_a_class_that_rotates_is_told_when_room_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [traced(1, 0.0, 3.0), traced(2, 600.0, 2.0), traced(3, 700.0, 1.0, qos="plain")]
-    for one in simulated(monkeypatch, jobs, gpus=1):
-        assert one.foreseen[1] == pytest.approx(one.real, abs=CLOSE)
-
-
-def on_one_gpu(ran: float, *, suspendable: bool = True) -> tuple[Snapshot, Turn]:
-    """A job that has run for so long and may run for ten days, and one that waits; both take turns."""
-    held = replace(holding(1, "n1", "SIM-0", left=10 * DAY), suspendable=suspendable)
-    turn = Turn(held=held, again=replace(waiting(1, ago=DAY), ran=ran), since=NOW - ran)
-    device = Device(uuid="SIM-0", index=0, type="h200", name="H200", memory=2**37, simulated=True)
-    machine = Node(name="n1", cpus=64, memory=2**40, devices=(device,))
-    return lab([machine], [waiting(9)], [held], qos={"batch": QoS(name="batch", rotate=3600)}), turn
-
-
-def first_told(snapshot: Snapshot, turn: Turn) -> Wait:
-    (wait,) = explain(Placer.of(snapshot).look(NOW), lambda *_: None, turns=[turn]).pending
-    return wait
-
-
-def test_where_no_run_time_is_known_turns_are_foreseen_with_walltimes() -> None:
-    wait = first_told(*on_one_gpu(ran=600.0))
-    assert wait.estimated_start == NOW + 3000
-    assert wait.estimated_range is None
-    assert wait.reason.message.endswith("; about 50 min")
-
-
-def test_what_keeps_its_place_is_not_foreseen_to_be_stopped() -> None:
-    assert first_told(*on_one_gpu(ran=600.0, suspendable=False)).estimated_start == NOW + 10 * DAY
-
-
-def test_stops_that_are_foreseen_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(course, "MOST_STOPS", 0)
-    assert first_told(*on_one_gpu(ran=600.0)).estimated_start == NOW + 10 * DAY
-
-
-def test_a_job_that_was_stopped_runs_on_for_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second is expected to be over an hour after it began; the time for which it was stopped does not count."""
-    jobs = [traced(1, 0.0, 2.0), traced(2, 7000.0, 0.5), traced(3, 7200.0, 1.0)]
-    for one in simulated(monkeypatch, jobs, gpus=1):
-        assert one.foreseen[1] == pytest.approx(one.real, abs=CLOSE)
+    assert found.real == pytest.approx(100 * HOUR - 600, abs=CLOSE)
+    assert found.foreseen == pytest.approx((found.real,) * 3, abs=CLOSE)
 
 
 def random_jobs(seed: int) -> tuple[list[TraceJob], int, int]:
@@ -143,7 +93,7 @@ def random_jobs(seed: int) -> tuple[list[TraceJob], int, int]:
                 at,
                 drawn.choice((0.2, 1.0, 5.0, 30.0, 100.0)) * drawn.uniform(0.5, 1.5),
                 gpus=drawn.choice((1, 1, 1, gpus)),
-                qos=drawn.choice(("turns", "turns", "turns", "plain")),
+                qos=drawn.choice(("plain", "plain", "other")),
             )
             for number, at in enumerate(moments, start=1)
         ],
@@ -159,7 +109,7 @@ def of_the_last(monkeypatch: pytest.MonkeyPatch, seed: int) -> list[Start]:
 
 
 @pytest.mark.parametrize("seed", range(examples(40)))
-def test_where_run_times_are_known_and_nobody_comes_the_first_turn_is_when_it_was_told(
+def test_where_run_times_are_known_and_nobody_comes_the_start_is_when_it_was_told(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     for one in of_the_last(monkeypatch, seed):

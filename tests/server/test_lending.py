@@ -78,20 +78,19 @@ def test_a_task_is_placed_where_the_states_in_its_way_have_room_on_the_disk() ->
     assert left(limit=8, left=3, disk={"limit": 64, "left": 2}) == 3, "no state lies half here, half there"
 
 
-def test_whose_state_can_leave_at_the_end_of_a_turn_and_how_long_that_takes() -> None:
+def test_which_tasks_states_can_leave_and_what_they_take_of_host_memory() -> None:
     def task(state: str = "resident", **about: Any) -> TaskState:
         row = {"role": "runner", "job": 7, "id": "t", "home": ["a"], "state": state, "bytes": 6 * GIB, "way": "bus"}
-        rates = [{"way": "bus", "direction": "out", "rate": 4 * GIB}, {"way": "bus", "direction": "back", "rate": 2 * GIB}]
-        found = state_of(status(tenants=[{**row, "suspendable": True, **about}], rates=rates, host={"left": 8 * GIB}), now=100.0)
-        assert found.states == ()
+        found = state_of(status(tenants=[{**row, "suspendable": True, **about}], host={"left": 8 * GIB}), now=100.0)
+        assert (found.states, found.has_mover, found.host_left) == ((), True, 8 * GIB)
         return found.tasks[7]
 
-    assert task() == TaskState(seconds=5.0)
-    assert task(way="driver") == TaskState(), "of that way nothing was measured"
+    assert task() == TaskState(bytes=6 * GIB)
+    assert task(bytes=6 * GIB + 1) == TaskState(bytes=6 * GIB + 1024**2), "whole MiB"
     assert task(state="none") == UNKNOWN_STATE
     assert task(suspendable=False, stays="JAX").stays == "JAX"
     assert task(bytes=9 * GIB).stays == "it takes 9G, and host memory has room for 8G more"
-    assert task(state="suspended", bytes=9 * GIB).stays == "", "it is there already"
+    assert task(state="suspended", bytes=9 * GIB) == TaskState(), "it is there already"
 
 
 def test_the_broker_is_told_how_much_memory_and_disk_states_may_take(tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ def test_a_session_that_reserves_takes_from_batch_without_any_rules(tmp_path: Pa
         batch = lab.submit(TICK, "batch")
         normal = lab.submit("true", "normal", gpus=1)
         wait_until(Path(f"{lab.witness}.ticks").exists)
+        lab.until(batch, lambda job: job.state == "RUNNING")  # one that is still prepared is requeued
         session = lab.client.start_session(SessionRequest(gpus=2, reserve=True, kind="terminal", memory="256M")).job.id
         lab.until(session, lambda job: job.state == "RUNNING")
         assert lab.client.job(batch).state == "SUSPENDED"

@@ -57,8 +57,6 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ("[qos.a]\npreempt_mode = 'kill'", "qos.a.preempt_mode is 'kill'. It must be one of: none, requeue, suspend"),
         ("[qos.a]\npreempt_grace = -1", "qos.a.preempt_grace is -1"),
         ("[qos.a]\nshort_first = -1", "qos.a.short_first is -1. It must be a number, 0 or more."),
-        ("[qos.a]\nrotate = -1", "qos.a.rotate is -1"),
-        ("[qos.a]\nrotate = true", "qos.a.rotate is True"),
         ("[qos.a]\nshort_first = true", "qos.a.short_first is True"),
         ("[qos]", "there is no class of service. Write [qos.NAME]"),
         ("qos = 3", "qos must be tables"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -229,10 +229,9 @@ def test_no_nodes_take_nothing() -> None:
 
 
 PREEMPTING = rules(
-    QoS(name="desk", preempts=frozenset({"batch", "rack", "turns"})),
+    QoS(name="desk", preempts=frozenset({"batch", "rack"})),
     QoS(name="batch", preempt_mode=PreemptMode.REQUEUE),
     QoS(name="rack", preempt_mode=PreemptMode.SUSPEND),
-    QoS(name="turns", preempt_mode=PreemptMode.SUSPEND, rotate=100),
 )
 
 
@@ -265,10 +264,8 @@ class StrictMachines(VirtualMachines):
         self._take(launch.job_id)
         super().start(launch, token=token)
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
         if preemption is None:
-            assert len(devices) == len(self.given[job_id])
-            self.given[job_id] = tuple(devices)
             self._take(job_id)
         else:
             self.holding.remove(job_id)
@@ -290,7 +287,7 @@ class StrictMachines(VirtualMachines):
             st.integers(0, 2000),
             st.integers(1, 800),
             st.sampled_from([1, 2, 3, 4, 6, 8]),
-            st.sampled_from(["desk", "batch", "rack", "turns"]),
+            st.sampled_from(["desk", "batch", "rack"]),
             st.booleans(),
         ),
         max_size=25,
@@ -312,7 +309,7 @@ def test_whoever_gives_way_ends_some_day_and_nobody_takes_from_the_first(
     assert len(outcome.runs) == len(drawn)
     for run, (_, duration, gpus, qos, _) in zip(outcome.runs, drawn, strict=True):
         # Of several nodes nobody can be stopped.
-        loses = qos == "batch" or (qos in ("rack", "turns") and gpus > 4)
+        loses = qos == "batch" or (qos == "rack" and gpus > 4)
         assert run.ran == pytest.approx(duration) or (loses and run.preemptions and run.ran > duration)
         assert run.preemptions == 0 or qos != "desk"
         assert run.end - run.start >= run.ran - 1e-6

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 #: Columns of the table whose traces are in the repository.
 HERE = ("Muri 3", "Muri 3′", "seed 1", "seed 2", "seed 3")
 #: Rows of the second table.
-ROWS = 24
+ROWS = 18
 
 
 def told() -> Mapping[str, Mapping[str, tuple[float, float]]]:
@@ -40,22 +40,10 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def test_the_lab_on_muris_third_trace(rules: object) -> None:
-    from rules import (
-        CLUSTER,
-        MOVE_TIME,
-        TRACES,
-        measure,
-        nodes_of,
-        read_lab_rules,
-        read_trace,
-        rotating,
-        short_first,
-        simulate_lab,
-    )
+    from rules import CLUSTER, MOVE_TIME, TRACES, measure, nodes_of, read_lab_rules, read_trace, short_first, simulate_lab
 
     trace, default = read_trace(TRACES / "muri" / "trace3.csv"), read_lab_rules(None)
-    changed = (("carrel", default), ("short_first 1", short_first(default, 1.0)), ("rotate 1h", rotating(default, 3600)))
-    for rule, one in changed:
+    for rule, one in (("carrel", default), ("short_first 1", short_first(default, 1.0))):
         found = measure(simulate_lab(one, trace, nodes_of(CLUSTER), move=MOVE_TIME), trace)
         assert found.waits is not None
         assert found.slowdown is not None
@@ -78,22 +66,15 @@ def cells_of(measure: str, rule: str) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize(("name", "file"), [("Muri 3", "trace3.csv"), ("Muri 3′", "trace3_pr.csv")])
-def test_rotation_is_within_a_tenth_of_tiresias_and_no_longer_than_easy(rules: object, name: str, file: str) -> None:
-    from rules import CLUSTER, MOVE_TIME, TRACES, measure, nodes_of, read_lab_rules, read_trace, rotating, run_policy
+def test_what_the_fields_rules_come_to(rules: object, name: str, file: str) -> None:
+    from rules import CLUSTER, MOVE_TIME, TRACES, measure, nodes_of, read_lab_rules, read_trace, run_policy
 
     trace, nodes, default = read_trace(TRACES / "muri" / file), nodes_of(CLUSTER), read_lab_rules(None)
-    easy = measure(run_policy("easy", trace, nodes, default, move=MOVE_TIME), trace)
-    tiresias = measure(run_policy("tiresias", trace, nodes, default, move=MOVE_TIME), trace)
-    found = measure(run_policy("carrel", trace, nodes, rotating(default, 3600), move=MOVE_TIME), trace)
-    assert found.completions is not None
-    assert tiresias.completions is not None
-    assert found.completions.mean <= 1.1 * tiresias.completions.mean
-    assert found.makespan <= easy.makespan
-    for rule, one in (("easy", easy), ("tiresias", tiresias), ("rotate 1h", found)):
+    for rule in ("easy", "tiresias"):
+        one = measure(run_policy(rule, trace, nodes, default, move=MOVE_TIME), trace)
         assert one.completions is not None
         assert one.completions.mean / 3600 == pytest.approx(told_of("mean JCT, h", rule)[name], abs=0.6)
         assert one.makespan / 3600 == pytest.approx(told_of("makespan, h", rule)[name], abs=0.6)
-    assert found.preemptions == told_of("stops", "rotate 1h")[name]
 
 
 #: Rows of the second table, and what they are.

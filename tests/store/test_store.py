@@ -273,39 +273,6 @@ def test_who_is_stopped_gives_its_leases_back_and_takes_them_again(store: Store)
     assert [row.suspended_seconds for row in store.jobs.attempts(job.id)] == [20.5]
 
 
-def test_who_takes_turns_goes_on_with_the_devices_of_its_next_turn(store: Store) -> None:
-    job = start(store, submit(store, gpus=1), "GPU-1")
-    way = replace(WAY, mode=PreemptMode.SUSPEND)
-
-    def news(at: float, offset: int, record: JournalRecord) -> Job:
-        now = store.jobs.get(job.id)
-        assert now is not None
-        seen = Observation(job_id=job.id, attempt=1, entries=(Journaled(at=at, record=record),), offset=offset)
-        (after,) = store.jobs.change([interpret(now, seen, log_size=0, now=at)], now=at)
-        return after
-
-    def go_on(*devices: str, node: str = job.node or "") -> Job | None:
-        return store.jobs.go_on(StartOrder(job_id=job.id, node=node, devices=devices), now=50.0)
-
-    running = news(30.0, 10, Started(pid=1))
-    assert gives_way(store, running, way) is not None
-    assert go_on("GPU-2") is None, "it has not stopped yet"
-    stopped = news(40.0, 20, Suspended())
-    other = start(store, submit(store, "bob", gpus=1), "GPU-1")
-    assert go_on("GPU-1") is None, "that device is another's"
-    assert go_on("GPU-2", node="elsewhere") is None, "its processes are not there"
-    assert store.jobs.get(job.id) == stopped
-    going = go_on("GPU-2")
-    assert going is not None
-    assert (going.state, going.stopped, going.devices, going.reason.code) == (JobState.SUSPENDED, False, ("GPU-2",), "Resuming")
-    assert store.jobs.holders() == {"GPU-1": other.id, "GPU-2": job.id}
-    assert go_on("GPU-2") == going == store.jobs.get(job.id)
-    assert [row.devices for row in store.jobs.attempts(job.id)] == [("GPU-2",)]
-    assert news(61.0, 30, Resumed(seconds=20.5)).devices == ("GPU-2",)
-    assert news(99.0, 40, COMPLETED).state is JobState.COMPLETED
-    assert store.jobs.holders() == {"GPU-1": other.id}
-
-
 def test_news_of_an_older_attempt_changes_nothing(store: Store) -> None:
     first = start(store, submit(store, retries=1), "GPU-1")
     failed = Ended(state=JobState.FAILED, reason=Reason(code="NonZeroExitCode", message="Exit code 3."), exit_code=3)

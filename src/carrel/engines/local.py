@@ -16,7 +16,7 @@ from carrel.core.domain.launch import Launch, Observation
 from carrel.core.domain.node import Node
 from carrel.core.domain.placement import GpuState
 from carrel.core.domain.ports import Attempt, Clock
-from carrel.core.spool import Spool, read_claim, write_devices, write_preempt
+from carrel.core.spool import Spool, read_claim, write_preempt
 from carrel.engines.attempts import Key, Watched, clear, discard_launch, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells
 from carrel.engines.nursery import Nursery
@@ -155,17 +155,12 @@ class LocalEngine:
         write_cancel(watched.directory, by)
         self._observer.call(watched.tell)
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
-        """Preempt the job, or let it go on where `preemption` is None, with `devices` where some are named.
-
-        Unknown attempts are ignored.
-        """
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+        """Preempt the job, or let it go on where `preemption` is None. Unknown attempts are ignored."""
         watched = self._observer.find((job_id, attempt))
         if watched is None:
             return
         if preemption is None:
-            if devices:
-                write_devices(watched.directory.devices, devices)
             watched.directory.preempt.unlink(missing_ok=True)
         else:
             write_preempt(watched.directory.preempt, preemption)

@@ -95,10 +95,10 @@ class Router:
         if engine := self.engine_of(job_id, attempt):
             engine.cancel(job_id, attempt, by=by)
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
         """Ask the runner to stop as `preemption` says, or to go on."""
         if engine := self.engine_of(job_id, attempt):
-            engine.preempt(job_id, attempt, preemption, devices=devices)
+            engine.preempt(job_id, attempt, preemption)
 
     def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
         """The end of the attempt is recorded."""

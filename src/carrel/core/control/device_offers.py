@@ -7,15 +7,14 @@ from collections.abc import Collection, Sequence
 from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.queue import Queue
 from carrel.core.domain.node import Node
-from carrel.core.domain.placement import Start, Waiting
+from carrel.core.domain.placement import Start
 from carrel.core.domain.ports import Engine
 from carrel.core.policy.clearing import Offer, offer
-from carrel.core.policy.own_devices import on_own_devices
 from carrel.core.policy.placer import Placer
 
 
 class DeviceOffers:
-    """Offers devices to the placer, and leads jobs to the devices to which their GPU state comes back."""
+    """Offers devices to the placer."""
 
     def __init__(self, engine: Engine, settings: LoopSettings, queue: Queue, placer: Placer) -> None:
         self._engine, self._settings, self._queue, self._placer = engine, settings, queue, placer
@@ -23,8 +22,6 @@ class DeviceOffers:
         self.withheld: frozenset[str] = frozenset()
         #: What idle sessions' GPU state keeps from jobs, or has to move for them.
         self.offer = Offer()
-        #: Jobs that wait for the devices to which their GPU state comes back, although others are free.
-        self.displaced: dict[int, Waiting] = {}
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes, less what is drained."""
@@ -65,28 +62,3 @@ class DeviceOffers:
     def taken(self) -> set[str]:
         """Devices that jobs have."""
         return {uuid for held in self._queue.holding.values() for share in held.shares for uuid in share.devices}
-
-    def free_again(self, paused: Collection[int]) -> Collection[int]:
-        """Return the displaced jobs whose own devices nobody has any more; who is not `paused` is displaced no more."""
-        self.displaced = {one: job for one, job in self.displaced.items() if one in paused}
-        taken = self.taken() if self.displaced else set[str]()
-        free = [one for one, job in self.displaced.items() if taken.isdisjoint(job.devices)]
-        for one in free:
-            del self.displaced[one]
-        return free
-
-    def to_own_devices(self, starts: Sequence[Start]) -> tuple[Sequence[Start], Collection[int]]:
-        """Lead jobs to where their GPU state comes back: return the starts, and the jobs that wait for such devices.
-
-        The placer knows only how many devices there are.
-        """
-        own = {one.job_id: devices for one in starts if (devices := self._queue.waiting[one.job_id].devices)}
-        if not own:
-            return starts, ()
-        types = {device.uuid: device.type for node in self._engine.nodes() for device in node.devices}
-        found, waits = on_own_devices(starts, own, self.taken() | self.unavailable, types)
-        given = {start.job_id: start for start in found}
-        for start in starts:
-            if given.get(start.job_id) != start:
-                self._placer.forget(start.job_id)
-        return found, waits

@@ -180,8 +180,6 @@ def _computed(job: Job, at: float) -> float:
 def _why_suspended(job: Job) -> str:
     if job.preemption is not None and job.preemption.waits:
         return f"Job {job.preemption.by}, which it submitted and waits for, has its place; it goes on when that is over."
-    if job.preemption is not None and job.preemption.qos == job.qos:
-        return f"Job {job.preemption.by} of its QoS has had less and has its place; it waits for its next turn."
     taker = f' of QoS "{job.preemption.qos}"' if job.preemption is not None else ""
     return f"A job{taker} has its place; it goes on when that is free again."
 
@@ -276,13 +274,13 @@ def misfortune(observation: Observation) -> str:
 
 
 def _state_was_lost(ended: Ended) -> bool:
-    """Its GPU state did not come back after cells had its GPUs."""
+    """Its GPU state did not come back after others had its GPUs."""
     return ended.state is JobState.PREEMPTED and ended.reason.code == _STATE_LOST
 
 
 def _lost_too_often(ended: Ended, times: int) -> Ended:
     """The next attempt would come to the same end; so it is one that retries are for."""
-    said = f"{ended.reason.message} That happened {times} times in a row. With --no-preempt cells do not get its GPUs."
+    said = f"{ended.reason.message} That happened {times} times in a row. With --no-preempt others do not get its GPUs."
     return replace(ended, state=JobState.FAILED, reason=Reason(code=ended.reason.code, message=said))
 
 

@@ -279,13 +279,6 @@ class SchedulerStore(Protocol):
         """Give jobs that are stopped their devices again; return those that have them. One of another's is left out."""
         ...
 
-    def go_on(self, order: StartOrder, *, now: float) -> Job | None:
-        """Give a job that is stopped these devices, of the node that it is on; None where it is not stopped, or cannot have them.
-
-        Doing it twice does no harm.
-        """
-        ...
-
     def used(self, *, since: float) -> Sequence[Used]:
         """What the attempts that ended after `since` held, in the order of their ends."""
         ...

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.node import SIMULATED
 from carrel.core.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
-from carrel.core.policy.rotation import NEXT_TO_NONE, kept_id, late_by, level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +32,9 @@ class Queue:
     grace: int = 0
     #: By how many seconds a job counts as submitted later than it was.
     late_by: Callable[[Waiting], float] = lambda _job: 0.0
-    #: The `rotate` of a class of service.
-    rotate: Callable[[str], int] = lambda _qos: 0
     _jobs: dict[int, Job] = field(default_factory=dict)
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _holding: dict[int, Holding] = field(default_factory=dict)
-    #: What those keep who wait in line for their next turn.
-    _kept: dict[int, Holding] = field(default_factory=dict)
     _known: dict[int, JournalPosition] = field(default_factory=dict)
     #: How many jobs of each (account, owner) are in line.
     _line: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -51,7 +45,6 @@ class Queue:
         if before is not None:
             self._leave(before)
         self._holding.pop(job.id, None)
-        self._kept.pop(job.id, None)
         if job.state.ended:
             self._jobs.pop(job.id, None)
             self._known.pop(job.id, None)
@@ -59,20 +52,14 @@ class Queue:
         self._jobs[job.id] = job
         if job.state is JobState.PENDING:
             self._known.pop(job.id, None)
-        again = self._waits_again(job)
-        if job.state is JobState.PENDING or again:
-            waiting = self.in_line(job, now, not_before=not_before)
-            if again:
-                self._kept[job.id] = self._kept_of(job, now)
-            self._waiting[job.id] = waiting
+            waiting = self._waiting[job.id] = self._in_line(job, not_before)
             who = (job.account, job.owner)
             self._line[who] = self._line.get(who, 0) + 1
             return waiting
         holding = self._holding[job.id] = self._held(job, now)
         return holding
 
-    def in_line(self, job: Job, now: float, *, not_before: float = 0.0) -> Waiting:
-        """The job as placement sees it while it is in line: one that has begun as it would be if it was stopped now."""
+    def _in_line(self, job: Job, not_before: float) -> Waiting:
         waiting = Waiting(
             id=job.id,
             owner=job.owner,
@@ -89,25 +76,7 @@ class Queue:
         )
         if late := self.late_by(waiting):
             waiting = replace(waiting, late_by=late)
-        return waiting if job.state is JobState.PENDING else self._for_next_turn(job, waiting, now)
-
-    def _waits_again(self, job: Job) -> bool:
-        """True of a job that is stopped and takes its turn: it stands in line."""
-        return job.stopped and job.cancelled_by is None and self.rotate(job.qos) > 0
-
-    def _for_next_turn(self, job: Job, waiting: Waiting, now: float) -> Waiting:
-        """What has run already it need not run again, its memory it has kept, and who has had less goes before it."""
-        ran, gpus, each = ran_for(job, now), job.resources.total_gpus, self.rotate(job.qos)
-        left = replace(waiting.resources, time=max(1, ceil(waiting.resources.time - ran)), memory=NEXT_TO_NONE)
-        late, had = waiting.late_by + late_by(ran, gpus, each), level(ran, gpus, each)
-        stopped_at = now if job.suspended_at is None else job.suspended_at
-        # What has no state on a GPU goes on on any.
-        own = () if can_stop(job) else job.devices
-        return replace(waiting, resources=left, late_by=late, level=had, ran=ran, stopped_at=stopped_at, devices=own)
-
-    def _kept_of(self, job: Job, now: float) -> Holding:
-        """What a job keeps while it waits in line. It counts for no limit, and under another number than the job that waits."""
-        return replace(self._held(job, now), id=kept_id(job.id), qos="")
+        return waiting
 
     def _held(self, job: Job, now: float) -> Holding:
         paused = job.suspended_seconds + (0.0 if job.suspended_at is None else max(0.0, now - job.suspended_at))
@@ -140,8 +109,7 @@ class Queue:
     def look_again(self) -> None:
         """Those who wait may count as later, or less late, than before."""
         for job_id, waiting in self._waiting.items():
-            job = self._jobs[job_id]
-            self._waiting[job_id] = self.in_line(job, job.suspended_at or 0.0, not_before=waiting.not_before)
+            self._waiting[job_id] = self._in_line(self._jobs[job_id], waiting.not_before)
 
     def set_aside(self, job_id: int) -> None:
         """A job that is in line is not in line any more, and not over either."""
@@ -188,22 +156,10 @@ class Queue:
         """Jobs that hold resources, and do not wait for more."""
         return self._holding
 
-    def kept(self, job_id: int) -> Holding | None:
-        """What a job keeps that waits in line for its next turn; None of one that does not."""
-        return self._kept.get(job_id)
-
     @property
     def all_held(self) -> tuple[Holding, ...]:
         """Everything that is held, by whomever; may be asked by other threads."""
-        return (*self._holding.values(), *self._kept.values())
-
-
-def ran_for(job: Job, now: float) -> float:
-    """Return the seconds for which the job's command has run until now, all turns together."""
-    if job.started_at is None:
-        return 0.0
-    until = now if job.suspended_at is None else min(now, job.suspended_at)
-    return max(0.0, until - job.started_at - job.suspended_seconds)
+        return tuple(self._holding.values())
 
 
 def can_stop(job: Job) -> bool:

@@ -12,7 +12,6 @@ from carrel.core.domain.job import Reason
 from carrel.core.domain.placement import Placement, Wait
 from carrel.core.policy.explain import NO_CORRECTIONS, explain
 from carrel.core.policy.outcome import Outcome
-from carrel.core.policy.rotation import Turn
 
 #: Jobs in line and on nodes up to which what is known about run times is played into the future: for those who ask, and for the
 #: loop itself, which has no time. In a larger lab estimates are those of walltimes.
@@ -32,15 +31,13 @@ class QueueReport:
         *,
         corrections: Corrections = NO_CORRECTIONS,
         halt: Reason | None = None,
-        turns: Sequence[Turn] = (),
     ) -> None:
-        """`corrections`: of what is foreseen; `halt`: why nothing at all starts; `turns`: who runs in classes that rotate."""
+        """`corrections`: of what is foreseen; `halt`: why nothing at all starts."""
         #: When this was looked at, in Unix seconds, and what was answered of it that names a range.
         self.now = now
         self.answered: deque[Wait] = deque(maxlen=ANSWERS)
         self._corrections = corrections
         self._halt = halt
-        self._turns = turns
         self._outcome = outcome
         self._expect = expect
 
@@ -70,7 +67,7 @@ class QueueReport:
         if self._outcome is None:
             return Placement()
         expect = self._expect if self._size <= most else None
-        found = explain(self._outcome, expect, self._corrections, self._turns)
+        found = explain(self._outcome, expect, self._corrections)
         return found if self._halt is None else Placement(pending=_Halted(found, self._halt))
 
 

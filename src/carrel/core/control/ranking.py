@@ -30,8 +30,8 @@ class Ranking:
         self.standing: Mapping[tuple[str, str], float] = {}
         self._ranked_at = 0.0
 
-    def turn(self, queue: Queue, newcomers: Collection[int], now: float) -> bool:
-        """Put the queue in order; return whether stopped jobs have to be put into it again, since the rule of turns is another.
+    def turn(self, queue: Queue, newcomers: Collection[int], now: float) -> None:
+        """Put the queue in order.
 
         Standings change slowly, so they are not worked out in every cycle.
         """
@@ -41,19 +41,18 @@ class Ranking:
         stale = rules.share_weight > 0 and (strange or now >= self._ranked_at + self._settings.rank_seconds)
         # Nobody is ahead of anybody where one job waits.
         if rules is before and not (stale and len(queue.waiting) > 1):
-            return False
+            return
         standing: Mapping[tuple[str, str], float] = {}
         if rules.share_weight > 0:
             found = self._use.standings(now, queue.line)
             standing = {(one.account, one.user): one.factor for one in found}
         self._ranked_at = now
         if rules is before and standing == self.standing:
-            return False
+            return
         self.rules, self.standing = rules, standing
         self._placer.rules(rules.qos, order_of(rules, standing), rules.partitions, promises=rules.promises)
         if _plans_by_other_times(before, rules):
             self._plan_anew(queue, now)
-        return before is not None and _rotate(rules) != _rotate(before)
 
     # ---- how long jobs are taken to run
 
@@ -64,14 +63,9 @@ class Ranking:
             return 0.0
         return late_by(job, qos.short_first, self._run_times.expect(job.owner, job.name, job.resources.time))
 
-    def rotate(self, qos: str) -> int:
-        """Seconds of a turn in a class of service, or 0."""
-        found = self._settings.rules.current.qos.get(qos)
-        return 0 if found is None else found.rotate
-
     def expected(self, job: Waiting) -> Waiting:
         """The job as the placer has to see it: with the time that it is taken to run, where backfill goes by that."""
-        return self._expected_ends.of_waiting(job) if self._expects and job.stopped_at is None else job
+        return self._expected_ends.of_waiting(job) if self._expects else job
 
     def due(self, held: Holding, now: float) -> Holding:
         """The same of what a job holds."""
@@ -132,7 +126,3 @@ def _plans_by_other_times(before: LabRules | None, rules: LabRules) -> bool:
 
 def _short_first(rules: LabRules) -> Mapping[str, float]:
     return {name: qos.short_first for name, qos in rules.qos.items()}
-
-
-def _rotate(rules: LabRules) -> Mapping[str, int]:
-    return {name: qos.rotate for name, qos in rules.qos.items()}

@@ -25,7 +25,7 @@ from carrel.core.control.preempting import Preempting
 from carrel.core.control.prerequisites import Prepares, prepared_by
 from carrel.core.control.queue import Queue
 from carrel.core.control.queue_positions import QueuePositions
-from carrel.core.control.queue_report import FORESEEN, QueueReport
+from carrel.core.control.queue_report import QueueReport
 from carrel.core.control.ranking import Ranking
 from carrel.core.control.start_ranges import StartRanges
 from carrel.core.control.starting import Starting
@@ -40,7 +40,6 @@ from carrel.core.domain.ports import Attempt, Engine
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.task import TaskSpec
 from carrel.core.policy.placer import Placer
-from carrel.core.policy.rotation import kept_id
 from carrel.core.policy.runtime import RunTimes
 
 _log = logging.getLogger(__name__)
@@ -60,7 +59,6 @@ class Scheduler:
         self, *, jobs: SchedulerStore, events: EventLog, engine: Engine, settings: LoopSettings, describe: Describe | None = None
     ) -> None:
         self._jobs = jobs
-        self._events = events
         self._engine = engine
         self._settings = settings
         self._placer = Placer()
@@ -68,7 +66,7 @@ class Scheduler:
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
         self._ranking = Ranking(settings, self._placer, self.use, self.run_times)
-        self._queue = Queue(grace=settings.launch.limits.grace, late_by=self._ranking.late_by, rotate=self._ranking.rotate)
+        self._queue = Queue(grace=settings.launch.limits.grace, late_by=self._ranking.late_by)
         self._devices = DeviceOffers(engine, settings, self._queue, self._placer)
         self._starting = Starting(engine, self._queue, settings.secret, build=self._build, failed=self._not_started)
         self.before_place = BeforePlace(
@@ -225,6 +223,10 @@ class Scheduler:
         for job in written:
             if not is_refused(job):
                 self._put(job, now, not_before=now + RETRY_SECONDS if job.state is JobState.PENDING else 0.0)
+        for job in written:
+            if job.state is JobState.SUSPENDED and job.preemption is None:
+                # It was to run on; a server that was killed has written that down, and perhaps not passed it on.
+                self._preempting.tell(job)
         for (job, observation), change in zip(fresh, changes, strict=True):
             self._queue.seen(job.id, offset=change.offset, log_size=change.log_size)
             if change.ended_at is not None:
@@ -238,9 +240,6 @@ class Scheduler:
         entry = self._queue.put(job, now=now, not_before=not_before)
         if not isinstance(entry, Holding):
             self._ranking.forget(job.id)
-        kept = self._queue.kept(job.id)
-        if kept is None and known is not None and known.stopped:
-            self._placer.forget(kept_id(job.id))
         if entry is None:
             self._placer.forget(job.id)
             self.start_ranges.forget(job.id)
@@ -253,12 +252,8 @@ class Scheduler:
             self.start_ranges.started(job.id, now)
         else:
             self._placer.wait(self._ranking.expected(entry))
-        if kept is not None:
-            self._placer.hold(kept)
-            if known is None or not known.stopped:
-                self._newcomers.append(job.id)
         self.use.put(job, now=now)
-        if job.stopped and kept is None:
+        if job.stopped:
             self._stopped.add(job.id)
         else:
             self._stopped.discard(job.id)
@@ -273,11 +268,7 @@ class Scheduler:
         self._devices.look()
         for job_id in [job_id for job_id, moment in self._paused.items() if moment <= now]:
             del self._paused[job_id]
-        self._end_waits_for_devices(now)
-        if self._ranking.turn(self._queue, self._newcomers, now):
-            for stopped in [self._queue.job(job_id) for job_id in [*self._stopped, *self._queue.waiting]]:
-                if stopped is not None and stopped.stopped:
-                    self._put(stopped, now)
+        self._ranking.turn(self._queue, self._newcomers, now)
         if self._refused_before:
             self._submit_limits.given_back(self._refused_before, now, after_restart=True)
             self._refused_before.clear()
@@ -296,12 +287,6 @@ class Scheduler:
             self._positions.tell(self.queue_report, self._newcomers, now)
         self._newcomers.clear()
 
-    def _end_waits_for_devices(self, now: float) -> None:
-        """Jobs whose own devices are free again are in line as others are."""
-        for job_id in self._devices.free_again(self._paused):
-            if (job := self._queue.job(job_id)) is not None:
-                self._put(job, now)
-
     def _start_waiting(self, now: float) -> None:
         starts = self._devices.place(now)
         if starts:
@@ -310,27 +295,19 @@ class Scheduler:
         promised = [one.job for one in self._placer.promises if one.job.qos in qos]
         waited_for = self.parents.children()
         takers = [one for one in promised if qos[one.qos].preempts or one.id in waited_for]
-        changed = self._preempting.make_room(takers, lambda: self._picture(now), now)
-        rotating = [one for one in [*self._devices.displaced.values(), *promised] if qos[one.qos].rotate]
-        if rotating and not changed:
-            changed = self._preempting.take_turns(rotating, lambda: self._picture(now), now)
-            if news := self._preempting.keeps():
-                self._events.append(news, now=now)
-        for job in changed:
+        for job in self._preempting.make_room(takers, lambda: self._picture(now), now):
             self._put(job, now)
 
     def look(self, now: float) -> QueueReport:
         """Where everybody stands who waits."""
         corrections = self.start_ranges.calibration.corrections
         outcome = self._placer.look(now, blocked=self._devices.offer.blocked)
-        turns = self._preempting.turns(outcome.picture.qos, now) if len(outcome.picture.holding) <= FORESEEN else ()
-        return QueueReport(outcome, now, self.run_times.remaining, corrections=corrections, halt=self._halt, turns=turns)
+        return QueueReport(outcome, now, self.run_times.remaining, corrections=corrections, halt=self._halt)
 
     def _picture(self, now: float) -> Snapshot:
         return self._ranking.picture(self._queue, self._devices, self._reserved, now)
 
     def _carry_out(self, starts: Sequence[Start], now: float) -> None:
-        starts = self._go_on_at(self._to_own_devices(starts, now), now)
         orders = [
             StartOrder(job_id=start.job_id, node=start.node, devices=start.devices, others=start.others) for start in starts
         ]
@@ -347,33 +324,6 @@ class Scheduler:
             self._positions.forget(job.id)
         self._starting.add(started)
         self._starting.turn(now)
-
-    def _to_own_devices(self, starts: Sequence[Start], now: float) -> Sequence[Start]:
-        """Jobs whose GPU state comes back to certain devices go on there, or wait for them."""
-        found, waits = self._devices.to_own_devices(starts)
-        for job_id in waits:
-            job = self._queue.job(job_id)
-            assert job is not None  # the placer got it from the queue
-            self._put(job, now, not_before=now + _REFUSED_SECONDS)
-            self._devices.displaced[job_id] = self._queue.waiting[job_id]
-        return found
-
-    def _go_on_at(self, starts: Sequence[Start], now: float) -> Sequence[Start]:
-        """Jobs that were stopped have their next turn, one by one; return the starts of the others."""
-        left = list(starts)
-        try:
-            for start in [one for one in starts if self._queue.kept(one.job_id) is not None]:
-                job = self._preempting.go_on_at(start, now)
-                left.remove(start)
-                if job is not None:
-                    self._put(job, now)
-                    self._positions.forget(job.id)
-                else:  # cancelled meanwhile: the news of it is on its way
-                    self._ranking.wait_again(self._queue, [start])
-        except Exception:
-            self._ranking.wait_again(self._queue, left)
-            raise
-        return left
 
     def _build(self, job: Job, task: TaskSpec, nodes: Sequence[Node]) -> Launch:
         launch = build_launch(job, task, nodes, self._settings.launch, self._settings.rules.current.qos.get(job.qos))

@@ -50,13 +50,6 @@ class Waiting:
     grace: int = 0
     #: Seconds by which it counts as submitted later than it was, since shorter jobs of its class go first.
     late_by: float = 0.0
-    #: Of one that waits for a further turn, in a class that rotates: how much it has had, for how many seconds it ran, and since
-    #: when it is stopped, Unix seconds. None: it has not begun.
-    level: int = 0
-    ran: float = 0.0
-    stopped_at: float | None = None
-    #: UUIDs of the only devices to which its GPU state can come back; () where it has none.
-    devices: tuple[str, ...] = ()
     #: False: it keeps its place once it has begun.
     preemptible: bool = True
 
@@ -133,10 +126,10 @@ class IdleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """GPU state of a task, which leaves its devices when its turn is over."""
+    """GPU state of a task, which leaves its devices while the task is suspended."""
 
-    #: Seconds that it takes away and back, by what moves took before; 0 where nobody knows.
-    seconds: float = 0.0
+    #: Bytes of host memory that it needs there; 0 when it has them already.
+    bytes: int = 0
     #: Why it cannot be moved now, or "".
     stays: str = ""
 
@@ -150,6 +143,8 @@ class GpuState:
     """What lies on devices that no lease occupies, and how much of it can go to host memory."""
 
     states: tuple[IdleState, ...] = ()
+    #: True where a broker moves states of tasks, also while it has not said of which.
+    has_mover: bool = False
     #: What tasks have on their devices, by job.
     tasks: Mapping[int, TaskState] = field(default_factory=dict)
     #: Bytes of host memory that are left for states; None: as many as there are.

@@ -63,11 +63,10 @@ class Engine(Protocol):
         """Ask the runner to end the job. Returns at once; the end comes as an observation. Unknown attempts are ignored."""
         ...
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
         """Ask the runner to end or stop its job as `preemption` says, or, with None, to go on where it was stopped. Returns at
         once.
 
-        It goes on with these `devices` (their UUIDs) where some are named, and with those that it had where none are.
         That it is stopped, goes on, or has ended comes as an observation. Unknown attempts are ignored, and asking twice does
         no harm.
         """

@@ -69,5 +69,3 @@ class QoS:
     lends: Lends = Lends.CELLS
     #: Short jobs of it go first: each second of GPU time that a job should take counts as so many seconds that it came later.
     short_first: float = 0.0
-    #: Seconds that a job of it runs before one of its class that has had less has its place (`policy.rotation`); 0: it stays.
-    rotate: int = 0

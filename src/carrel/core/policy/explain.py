@@ -11,7 +11,7 @@ from typing import overload
 from carrel.core.domain.expectation import Corrections, Expect
 from carrel.core.domain.job import Reason
 from carrel.core.domain.node import Node
-from carrel.core.domain.placement import Placement, Snapshot, Wait, Waiting
+from carrel.core.domain.placement import Placement, Wait, Waiting
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.units import format_count, format_duration, format_size
 from carrel.core.policy.allowed_nodes import AllowedNodes
@@ -22,13 +22,11 @@ from carrel.core.policy.limits import CODES
 from carrel.core.policy.line import Kind, kind_of
 from carrel.core.policy.node_capacity import NodeCapacity, idle_room, suits
 from carrel.core.policy.outcome import Outcome
-from carrel.core.policy.rotation import Turn
 from carrel.core.policy.situation import (
     BEGIN_TIME,
     INVALID_QOS,
     PARTITION_DOWN,
     PRIORITY,
-    SUSPENDED,
     UNAVAILABLE,
     NotStarted,
     Situation,
@@ -44,14 +42,13 @@ def explain(
     outcome: Outcome,
     expect: Expect | None = None,
     corrections: Corrections = NO_CORRECTIONS,
-    turns: Sequence[Turn] = (),
 ) -> Placement:
     """Return what starts and why each of the others waits. Every job that was in line is in exactly one of the two.
 
     Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job. `expect` makes estimates better, and gives
-    them a range; both are corrected by `corrections`. `turns` are the jobs that run in classes that rotate.
+    them a range; both are corrected by `corrections`.
     """
-    return Placement(tuple(outcome.starts), WaitsInOrder(Situation.of(outcome), expect, corrections, turns))
+    return Placement(tuple(outcome.starts), WaitsInOrder(Situation.of(outcome), expect, corrections))
 
 
 class WaitsInOrder(Sequence[Wait]):
@@ -65,14 +62,13 @@ class WaitsInOrder(Sequence[Wait]):
         situation: Situation,
         expect: Expect | None = None,
         corrections: Corrections = NO_CORRECTIONS,
-        turns: Sequence[Turn] = (),
     ) -> None:
         self._corrections = corrections
         self._situation = situation
         self._places: dict[int, int] | None = None
         self._estimates: list[float | None] = []
         self._schedule: Iterator[float | None] | None = None
-        self._forecast = None if expect is None else Forecast(situation.outcome, expect, turns)
+        self._forecast = None if expect is None else Forecast(situation.outcome, expect)
         self._lock = Lock()
         self._shortages: dict[tuple[Kind, int], str] = {}
         #: How many jobs of its partition are ahead of each, where there are partitions.
@@ -119,11 +115,7 @@ class WaitsInOrder(Sequence[Wait]):
         if foreseen is not None:
             low, start, high = self._corrected(foreseen)
             between = (low, high)
-        elif start is not None:
-            start = self._by_turns(held.job.id, start)
         message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
-        if held.job.stopped_at is not None:
-            code, message = SUSPENDED, f"{_stopped(held.job, held.job.stopped_at, self._situation.outcome.now)}; {message}"
         return Wait(
             job_id=held.job.id,
             reason=Reason(code=code, message=message),
@@ -147,14 +139,6 @@ class WaitsInOrder(Sequence[Wait]):
         with self._lock:
             return self._forecast.between(job_id)
 
-    def _by_turns(self, job_id: int, start: float) -> float:
-        """Return the estimate where nothing is known of run times: `start`, or what turns make of it."""
-        if self._forecast is None:
-            return start
-        with self._lock:
-            found = self._forecast.by_walltimes(job_id)
-        return start if found is None else found
-
     def _corrected(self, foreseen: tuple[float, float, float]) -> tuple[float, float, float]:
         now = self._situation.outcome.now
         low, middle, high = self._corrections.of(*(moment - now for moment in foreseen))
@@ -175,8 +159,6 @@ class WaitsInOrder(Sequence[Wait]):
             return f'QoS "{held.job.qos}" does not exist in this lab'
         if code == PARTITION_DOWN:
             return f'partition "{held.job.partition}" does not exist in this lab'
-        if code == BEGIN_TIME and held.job.devices:
-            return _where_its_state_is(held.job, self._situation.outcome.picture)
         if code == BEGIN_TIME:
             return "pauses before it is tried again"
         if code in CODES:
@@ -212,25 +194,10 @@ class WaitsInOrder(Sequence[Wait]):
         return text
 
 
-def _stopped(job: Waiting, since: float, now: float) -> str:
-    """Say of a job that waits for its next turn how much it has had."""
-    stopped = format_duration(max(0.0, now - since))
-    return f"suspended for {stopped} after it ran for {format_duration(job.ran)}"
-
-
-def _where_its_state_is(job: Waiting, snapshot: Snapshot) -> str:
-    """Say which devices the job waits for, and who has them."""
-    names = [str(device.index) for node in snapshot.nodes for device in node.devices if device.uuid in job.devices]
-    there = [held for held in snapshot.holding if not set(held.devices).isdisjoint(job.devices)]
-    which = f"GPU{'s' if len(names) > 1 else ''} {' and '.join(names)}"
-    has = f", which job {there[0].id} has" if there else ""
-    return f"its GPU state comes back to {which} only{has}"
-
-
 def _giving_way(job: Waiting, situation: Situation) -> str:
     """Say who gives way to jobs of this class, and how long that takes at most."""
     service, now = situation.outcome.picture.qos.get(job.qos), situation.outcome.now
-    below = service.preempts | ({job.qos} if service.rotate else set()) if service is not None else frozenset()
+    below = service.preempts if service is not None else frozenset()
     leaving = [held for held in situation.outcome.picture.holding if held.leaving and held.qos in below]
     if not leaving:
         return ""

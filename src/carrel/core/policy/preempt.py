@@ -97,18 +97,12 @@ class Choice:
         now: float,
         *,
         stops: bool,
-        urgency: Callable[[Holding], float] | None = None,
-        rooms: Sequence[NodeCapacity] | None = None,
     ) -> None:
-        """`urgency` says which of several is preempted last; without it the priority of their classes does. `rooms`: of the
-        picture, if they are known."""
         self._wanted = job.resources
         self._now = now
         self._stops = stops
-        priority = {name: service.priority for name, service in picture.qos.items()}
-        self._urgency = urgency or (lambda held: priority.get(held.qos, 0))
-        if rooms is None:
-            rooms = rooms_of(picture.nodes, picture.holding, picture.withheld, picture.moves)
+        self._priority = {name: service.priority for name, service in picture.qos.items()}
+        rooms = rooms_of(picture.nodes, picture.holding, picture.withheld, picture.moves)
         self._rooms = [room for room in rooms if room.could_hold(job.resources) and may_run(picture, job, room.name, now)]
         self._there: dict[str, list[Holding]] = {room.name: [] for room in self._rooms}
         for held in sorted(victims, key=lambda held: held.id):
@@ -173,7 +167,7 @@ class Choice:
             bool(lost),
             sum(_ran(held, self._now) * max(1, held.resources.total_gpus) for held in lost),
             len(victims),
-            sum(map(self._urgency, victims)),
+            sum(self._priority.get(held.qos, 0) for held in victims),
             tuple(sorted(held.id for held in victims)),
         )
 

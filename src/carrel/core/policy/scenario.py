@@ -42,7 +42,7 @@ class Expectations:
     def of(self, job: Waiting) -> Expected | None:
         """How long a job will run that waits."""
         if job.id not in self._waiting:
-            self._waiting[job.id] = self._expect(job.owner, job.name, job.resources.time + job.ran, job.ran)
+            self._waiting[job.id] = self._expect(job.owner, job.name, job.resources.time, 0.0)
         return self._waiting[job.id]
 
     def remaining(self, held: Holding) -> Expected | None:

@@ -25,7 +25,6 @@ RESOURCES = "Resources"
 PRIORITY = "Priority"
 UNAVAILABLE = "ReqNodeNotAvail"
 BEGIN_TIME = "BeginTime"
-SUSPENDED = "Suspended"
 INVALID_QOS = "InvalidQOS"
 PARTITION_DOWN = "PartitionDown"
 #: Nothing but room was missing: one of the first three, told apart when somebody asks.

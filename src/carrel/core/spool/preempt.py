@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +19,15 @@ _UNREADABLE = Preemption(mode=PreemptMode.REQUEUE, by=0, qos="another", at=0.0, 
 
 def write_preempt(path: Path, preemption: Preemption) -> None:
     """Leave the word; it is there whole or not at all. On a full disk it says to end and go back to the queue."""
-    _write(path, json.dumps(to_plain(preemption)))
-
-
-def write_devices(path: Path, devices: Sequence[str]) -> None:
-    """Say with which devices a job goes on that was stopped, before the file of its preemption is removed.
-
-    Raises `OSError` on a full disk: with others than these it must not go on.
-    """
-    _write(path, json.dumps(list(devices)), whole=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with suppress(OSError):
+            os.write(fd, json.dumps(to_plain(preemption)).encode())
+        draft.rename(path)
+    finally:
+        os.close(fd)
+        draft.unlink(missing_ok=True)
 
 
 def present_devices(path: Path, given: tuple[Device, ...]) -> tuple[Device, ...]:
@@ -42,22 +42,6 @@ def present_devices(path: Path, given: tuple[Device, ...]) -> tuple[Device, ...]
     if not isinstance(found, list) or len(found) != len(given) or not all(device.simulated for device in given):
         return given
     return tuple(replace(device, uuid=str(uuid)) for device, uuid in zip(given, found, strict=True))
-
-
-def _write(path: Path, text: str, *, whole: bool = False) -> None:
-    """Raises `OSError` where the `whole` of it finds no room."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            os.write(fd, text.encode())
-        except OSError:
-            if whole:
-                raise
-        draft.rename(path)
-    finally:
-        os.close(fd)
-        draft.unlink(missing_ok=True)
 
 
 def read_preempt(path: Path) -> Preemption | None:

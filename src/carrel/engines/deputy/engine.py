@@ -150,14 +150,7 @@ class DeputyEngine:
             self._outgoing.send(followed.cancel_frame())
             self._changed.notify_all()
 
-    def preempt(
-        self,
-        job_id: int,
-        attempt: int,
-        preemption: Preemption | None,
-        *,
-        devices: Sequence[str] = (),  # noqa: ARG002 - Slurm's are as they are
-    ) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
         """Preempt the job, or let it go on where `preemption` is None."""
         with self._changed:
             followed = self._followed.get((job_id, attempt))

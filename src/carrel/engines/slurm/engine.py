@@ -221,14 +221,7 @@ class SlurmEngine:
         followed.cancelled = True
         self._reconciler.cancel(followed)
 
-    def preempt(
-        self,
-        job_id: int,
-        attempt: int,
-        preemption: Preemption | None,
-        *,
-        devices: Sequence[str] = (),  # noqa: ARG002 - Slurm's are as they are
-    ) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
         """Preempt the job, or let it go on where `preemption` is None. Unknown attempts are ignored.
 
         One that is stopped keeps what Slurm has given it: Slurm does not know that it could be lent on.

@@ -9,7 +9,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +141,8 @@ class Lender:
         return frozenset(kept)
 
     def gpu_state(self) -> GpuState:
-        """What idle sessions have on the devices, as far as the broker has said."""
-        return state_of(self._status, now=self._clock()) if self._status else GpuState()
+        """What idle sessions and tasks have on the devices, as far as the broker has said."""
+        return state_of(self._status, now=self._clock()) if self._status else GpuState(has_mover=True)
 
     def _start(self) -> None:
         while not self._closing.is_set():
@@ -252,12 +251,11 @@ def state_of(status: Mapping[str, Any], *, now: float) -> GpuState:
     left, disk = host.get("left"), (host.get("disk") or {}).get("left", 0)
     if left is not None:
         left = int(max(left, disk))  # a state lies in one place: what is left in both is not one room
-    rates = {(row["way"], row["direction"]): row["rate"] for row in status.get("rates", ())}
-    tasks = {int(row["job"]): _task_state(row, left, rates) for row in status["tenants"] if row.get("role") == RUNNER}
-    return GpuState(states=tuple(found), tasks=tasks, host_left=left)
+    tasks = {int(row["job"]): _task_state(row, left) for row in status["tenants"] if row.get("role") == RUNNER}
+    return GpuState(states=tuple(found), has_mover=True, tasks=tasks, host_left=left)
 
 
-def _task_state(row: Mapping[str, Any], left: int | None, rates: Mapping[tuple[str, str], float]) -> TaskState:
+def _task_state(row: Mapping[str, Any], left: int | None) -> TaskState:
     size, there = int(row["bytes"]), row["state"] in _THERE
     if row["state"] in ("none", "lost"):
         return UNKNOWN_STATE
@@ -265,9 +263,8 @@ def _task_state(row: Mapping[str, Any], left: int | None, rates: Mapping[tuple[s
         return TaskState(stays=str(row.get("stays", "")) or "this machine cannot move it")
     if there and left is not None and size > left:
         return TaskState(stays=f"it takes {format_size(size)}, and host memory has room for {format_size(left)} more")
-    moves = (rates.get((row["way"], direction), 0.0) for direction in ("out", "back"))
-    # Whole seconds, so that placement is not asked again for each byte.
-    return TaskState(seconds=float(ceil(sum(size / rate for rate in moves if rate))))
+    # Whole MiB, so that placement is not asked again for each byte.
+    return TaskState(bytes=-(-size // 1024**2) * 1024**2 if there else 0)
 
 
 def _stays(row: Mapping[str, Any], now: float) -> str:

@@ -57,7 +57,6 @@ QOS_KEYS = {
     "preempt_grace": "duration",
     "lends": "choice",
     "short_first": "number",
-    "rotate": "duration",
 }
 
 
@@ -329,7 +328,7 @@ def _one_qos(name: str, table: Mapping[str, Any], where: str) -> QoS:
             fields[key] = _lends(value, where)
         elif key == "short_first":
             fields[key] = _number(value, f"{where}.short_first")
-        elif (key.startswith("preempt_") or key == "rotate") and value == 0 and not isinstance(value, bool):
+        elif key.startswith("preempt_") and value == 0 and not isinstance(value, bool):
             fields[key] = 0
         elif key == "priority" and isinstance(value, int) and not isinstance(value, bool):
             fields[key] = value

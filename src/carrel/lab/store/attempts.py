@@ -48,13 +48,6 @@ def insert_leases(connection: sa.Connection, job: Job, now: float) -> None:
         connection.execute(sa.insert(leases), rows)
 
 
-def set_devices(connection: sa.Connection, job: Job) -> None:
-    """The present attempt of a job goes on with other devices than before."""
-    values = {"devices": dump(list(job.devices))}
-    connection.execute(sa.update(jobs).where(jobs.c.id == job.id), values)
-    connection.execute(sa.update(attempts).where(attempts.c.job_id == job.id, attempts.c.number == job.attempt), values)
-
-
 def attempt_row(job: Job, now: float) -> dict[str, Any]:
     """The row of an attempt that is about to be started."""
     return {

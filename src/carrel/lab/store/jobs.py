@@ -34,7 +34,6 @@ from carrel.lab.store.attempts import (
     ended_values,
     insert_leases,
     reason_values,
-    set_devices,
     started_values,
 )
 from carrel.lab.store.database import Database
@@ -159,25 +158,13 @@ class JobTable(JobReads):
         """Give jobs that are stopped their devices again, each in a transaction of its own: the key of the leases decides."""
         return [job for job_id in job_ids if (job := self._resume(job_id, now)) is not None]
 
-    def go_on(self, order: StartOrder, *, now: float) -> Job | None:
-        """Give a job that is stopped these devices, of the node that it is on. Doing it twice does no harm."""
-        return self._resume(order.job_id, now, order)
-
-    def _resume(self, job_id: int, now: float, order: StartOrder | None = None) -> Job | None:
+    def _resume(self, job_id: int, now: float) -> Job | None:
         try:
             with self._database.write() as connection:
                 row = connection.execute(SELECT_JOB, {"job_id": job_id}).first()
-                if row is None:
+                if row is None or not job_of(row).stopped:
                     return None
-                job = job_of(row)
-                if order is not None and job.state is JobState.SUSPENDED and job.preemption is None:
-                    return job  # what was heard of the first time was that it had failed
-                if not job.stopped or (order is not None and order.node != job.node):
-                    return None
-                job = replace(job, preemption=None, reason=_RESUMING)
-                if order is not None:
-                    job = replace(job, devices=order.devices)
-                    set_devices(connection, job)
+                job = replace(job_of(row), preemption=None, reason=_RESUMING)
                 connection.execute(sa.update(jobs).where(jobs.c.id == job_id), {**reason_values(job), "preempted_by": None})
                 insert_leases(connection, job, now)
                 insert_events(connection, [progress_event(job)], now)

@@ -76,7 +76,7 @@ class Broker:
         self._asked_so: dict[str, Message] = {}
         #: What leases are by now that a broker had forgotten, by their first ids.
         self._renewed: dict[str, Lease] = {}
-        #: Ids of the leases whose turn is over, and of those of them that a broker has forgotten.
+        #: Ids of the leases whose devices others are to have, and of those of them that a broker has forgotten.
         self._aside: set[str] = set()
         self._forgotten: set[str] = set()
         self._asked: str | None = None
@@ -152,11 +152,11 @@ class Broker:
             if there is None:
                 found.append(self._ask_again(self._link, lease))
             elif bool(there.get("aside")) != (lease.id in self._aside):
-                self._tell_turn(self._link, lease)
+                self._tell_aside(self._link, lease)
         return found
 
     def _ask_again(self, link: Link, lease: Lease) -> Message:
-        """The broker has forgotten a lease. One whose turn is over is asked for when it goes on."""
+        """The broker has forgotten a lease. One that is set aside is asked for when it goes on."""
         aside = lease.id in self._aside
         if aside:
             self._forgotten.add(lease.id)
@@ -166,24 +166,24 @@ class Broker:
         return {"op": "paused", "lease": lease.id, "aside": aside, "message": "The broker has forgotten it."}
 
     def set_aside(self, lease: Lease) -> None:
-        """The turn of the task is over: `hear` says "paused", with `aside`, once it is paused. Does not wait.
+        """Others are to have the devices of the task: `hear` says "paused", with `aside`, once it is paused. Does not wait.
 
         Said again to a broker that comes back, so that nothing is lost with a connection.
         """
-        self._turn(lease, over=True)
+        self._set(lease, aside=True)
 
     def go_on(self, lease: Lease) -> None:
-        """The task has its next turn: `hear` says "resumed" once its devices are its own. Does not wait."""
-        self._turn(lease, over=False)
+        """The place of the task is free again: `hear` says "resumed" once its devices are its own. Does not wait."""
+        self._set(lease, aside=False)
 
-    def _turn(self, lease: Lease, *, over: bool) -> None:
+    def _set(self, lease: Lease, *, aside: bool) -> None:
         with self._guard:
             lease = self._renewed.get(lease.id, lease)
-            (self._aside.add if over else self._aside.discard)(lease.id)
+            (self._aside.add if aside else self._aside.discard)(lease.id)
             if self._link is not None:
-                self._tell_turn(self._link, lease)
+                self._tell_aside(self._link, lease)
 
-    def _tell_turn(self, link: Link, lease: Lease) -> None:
+    def _tell_aside(self, link: Link, lease: Lease) -> None:
         with suppress(Lost):  # `hear` makes another connection, and compares
             if lease.id not in self._forgotten:
                 link.send("set_aside" if lease.id in self._aside else "go_on", lease=lease.id)

@@ -30,8 +30,8 @@ Client to broker
              is), cached (list of bytes, one for each device that the process sees: what it only keeps in reserve).
              Answer: ``released``; nobody needs to wait for it. Unknown or stale: ignored, and answered all the same. The
              fence may be the one from before a pause.
-``set_aside`` lease. From a runner: the turn of its task is over. The task is paused, and stays so until ``go_on``. Answer:
-             ``paused`` with aside, once that is so; none while its state cannot be moved. It may be said again.
+``set_aside`` lease. From a runner: others are to have the devices of its task. That is paused, and stays so until ``go_on``.
+             Answer: ``paused`` with aside, once that is so; none while its state cannot be moved. It may be said again.
 ``go_on``    lease. From a runner: its task asks for its devices again. Answer: ``resumed``, once they are its own.
 ``touched``  The process is about to use CUDA for the first time outside of a lease (it holds none): for the record.
 ``simulate`` bytes: what the process' made-up GPU state takes, and cached, how much of that it only keeps in reserve (0 without
@@ -92,7 +92,7 @@ Broker to client
                background, context (where its CUDA contexts are while its state is away: "device", "leaving", "away"; "" where
                none is known), context_bytes, mine (bool)
              leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
-               aside (its turn is over), wanted_since (since when others wait for a held one, or null), mine
+               aside (set aside), wanted_since (since when others wait for a held one, or null), mine
              queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,
                estimate, code, message, resumes (the paused lease that wants to go on, or null), mine
              history (of the caller's own session, newest first, at most 50): cell, at, waited, held, devices, outcome

@@ -87,7 +87,7 @@ def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings:
         where = "in its working directory, its checkpoints, /tmp and its owner's home"
         return JobState.FAILED, "DiskLimit", f"It had {had} {where}, and a job may have {most} here (disk_limit)."
     if outcome.cause is Cause.STATE_LOST:
-        said = "Its GPU state could not be brought back after cells of notebooks had its GPUs, so it was ended"
+        said = "Its GPU state could not be brought back after others had its GPUs, so it was ended"
         return JobState.PREEMPTED, "GpuStateLost", f"{said} after {format_duration(outcome.seconds)}."
     if outcome.cause is Cause.PREEMPTED and outcome.status != 0 and not killings.here:
         return JobState.PREEMPTED, "Preempted", f"{_taken(outcome.preemption)} after {format_duration(outcome.seconds)}."

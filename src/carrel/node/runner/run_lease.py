@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.launch import Launch
-from carrel.core.spool import AttemptDirectory, LogWriter, present_devices
+from carrel.core.spool import AttemptDirectory, LogWriter
 from carrel.node.runner.device_locks import lock, unlock
 from carrel.node.runner.signals import Signals
 
@@ -42,7 +41,7 @@ class RunLease:
         #: Holds the devices against cells of sessions; closing it gives them back.
         self._broker: Broker | None = None
         self._granted: Lease | None = None
-        #: The command's turn is over, or ends.
+        #: Others are to have the devices, or have them.
         self._aside = False
         #: As `HeldDevices` has it.
         self.freezes = any(device.simulated for device in launch.devices)
@@ -102,13 +101,13 @@ class RunLease:
         return said
 
     def _word(self, message: Message) -> str:
-        """What a message is about. Of a turn that ends, or goes on, the runner's own last word counts."""
+        """What a message is about. Of whether others are to have the devices, the runner's own last word counts."""
         if message.get("aside") is True:
             return "aside" if self._aside and message["op"] == "paused" else ""
         return str(message["op"])
 
     def set_aside(self) -> bool:
-        """The command's turn is over. False where the broker moves nothing: then its processes have to be stopped."""
+        """Others are to have the devices. False where the broker moves nothing: then its processes have to be stopped."""
         if self._broker is None or self._granted is None or self.freezes:
             return False
         self._aside = True
@@ -116,7 +115,7 @@ class RunLease:
         return True
 
     def go_on(self) -> bool:
-        """The command's next turn has come; False while another lab on this machine has one of its devices."""
+        """The command's place is free again; False while another lab on this machine has one of its devices."""
         assert self._broker is not None
         assert self._granted is not None
         if not lock(self._device_locks):
@@ -132,11 +131,6 @@ class RunLease:
             self._broker = None
 
     def take_again(self) -> bool:
-        """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile.
-
-        They may be others than before: the program has no state on them.
-        """
-        devices = present_devices(self._directory.devices, self._launch.devices)
-        self._launch = replace(self._launch, devices=devices)
+        """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile."""
         self.take(lambda _message: None, self._monotonic() + self._launch.limits.prepare)
         return not self._signals.wanted_elsewhere()

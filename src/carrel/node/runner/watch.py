@@ -80,7 +80,7 @@ class Watch:
         self._monotonic = monotonic
         self._hold = hold
         self._preemption: Preemption | None = None
-        #: Its turn ends, or has ended, by the broker: its state leaves the devices, and its processes are not stopped.
+        #: The broker makes room, or has made it: its state leaves the devices, and its processes are not stopped.
         self._aside = False
         #: When its devices are asked for again.
         self._again_at = _FOREVER
@@ -172,7 +172,7 @@ class Watch:
                 self._is_aside()
             elif word == "resumed" and self._aside and self._time.stopped_at is not None:
                 self._aside = False
-                self._gone_on("Its next turn")
+                self._gone_on("Its GPUs are its own again")
             elif word == "resumed":
                 self._end_pause()
             elif word == "lost" and self._cause in (None, Cause.PREEMPTED):
@@ -253,7 +253,9 @@ class Watch:
     def _stop(self, wish: Preemption) -> None:
         self._aside = self._hold.set_aside()
         if self._aside:
-            self._log.note("Its turn is over: its GPU state makes room, and it goes on where it is when its next turn comes.")
+            self._log.note(
+                f'A job of QoS "{wish.qos}" has this place: the GPU state makes room; the job goes on when it is free again.'
+            )
             return
         self._log.note(f'SIGSTOP: a job of QoS "{wish.qos}" has this place; the job goes on when it is free again.')
         self._preemption = wish
@@ -273,7 +275,7 @@ class Watch:
         self._reporter.record(Suspended())
 
     def _ask_for_devices(self) -> None:
-        """The next turn has come, or the last one goes on."""
+        """The place is free again, or was not left yet."""
         if not self._hold.go_on():
             self._again_at = self._monotonic() + _BROKER
             return

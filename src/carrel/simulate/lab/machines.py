@@ -176,14 +176,7 @@ class VirtualMachines:
     def cancel(self, job_id: int, attempt: int, *, by: str) -> None:
         """Nobody cancels anything in a trace."""
 
-    def preempt(
-        self,
-        job_id: int,
-        attempt: int,
-        preemption: Preemption | None,
-        *,
-        devices: Sequence[str] = (),  # noqa: ARG002 - nothing is on them
-    ) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
         """Done at once; the news of it is there at the same moment."""
         key = (job_id, attempt)
         piece = self._pieces.get(key)

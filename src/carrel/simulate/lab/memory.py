@@ -124,13 +124,6 @@ class MemoryStore:
             self._jobs[job_id] = replace(self._jobs[job_id], preemption=None)
         return [self._jobs[job_id] for job_id in job_ids]
 
-    def go_on(self, order: StartOrder, *, now: float) -> Job | None:  # noqa: ARG002
-        """It goes on there."""
-        job = self._jobs[order.job_id]
-        job = replace(job, preemption=None, node=order.node, devices=order.devices, others=order.others)
-        self._jobs[job.id] = job
-        return job
-
     def used(self, *, since: float) -> Sequence[Used]:  # noqa: ARG002
         """Nothing, before the simulation."""
         return ()

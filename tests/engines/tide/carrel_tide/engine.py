@@ -83,9 +83,9 @@ class TideEngine:
             reason = Reason(code="Cancelled", message=f"Cancelled by {by} before it started.")
             self._say((job_id, attempt), Ended(state=JobState.CANCELLED, reason=reason))
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
         """The machine knows how."""
-        self._machine.preempt(job_id, attempt, preemption, devices=devices)
+        self._machine.preempt(job_id, attempt, preemption)
 
     def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
         """The end is recorded."""
