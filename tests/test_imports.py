@@ -30,6 +30,8 @@ def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
     return found & modules.keys()
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_modules_do_not_know_each_other_in_a_circle() -> None:
     modules = _modules()
     assert len(modules) > 500

@@ -131,6 +131,7 @@ def test_who_has_used_less_goes_first() -> None:
     assert starts(outcome)[9] == 5000  # ahead of ada's, which had been in line for longer
 
 
+@pytest.mark.slow
 def test_the_same_trace_gives_the_same_outcome() -> None:
     traced = read_trace(TRACES / "muri" / "trace3.csv")
     assert traced.cluster is not None
@@ -138,6 +139,7 @@ def test_the_same_trace_gives_the_same_outcome() -> None:
     assert simulate_lab(rules(), traced, nodes) == simulate_lab(rules(), traced, nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["trace3.csv", "trace3_pr.csv"])
 def test_backfill_is_never_worse_than_a_line_that_blocks(name: str) -> None:
     traced = read_trace(TRACES / "muri" / name)

@@ -39,6 +39,7 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> object:
     return found
 
 
+@pytest.mark.slow
 def test_the_lab_on_muris_third_trace(rules: object) -> None:
     from rules import CLUSTER, MOVE_TIME, TRACES, measure, nodes_of, read_lab_rules, read_trace, short_first, simulate_lab
 
@@ -65,6 +66,7 @@ def cells_of(measure: str, rule: str) -> Mapping[str, str]:
     return dict(zip(names, (cell.strip(" |") for cell in row[1:]), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), [("Muri 3", "trace3.csv"), ("Muri 3′", "trace3_pr.csv")])
 def test_what_the_fields_rules_come_to(rules: object, name: str, file: str) -> None:
     from rules import CLUSTER, MOVE_TIME, TRACES, measure, nodes_of, read_lab_rules, read_trace, run_policy

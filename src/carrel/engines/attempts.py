@@ -198,7 +198,6 @@ def clear(directory: AttemptDirectory) -> None:
         directory.token.unlink(missing_ok=True)
         directory.group.unlink(missing_ok=True)  # the token is in it, among the variables
         directory.preempt.unlink(missing_ok=True)
-        directory.devices.unlink(missing_ok=True)
         directory.cgroup.unlink(missing_ok=True)
         directory.session_address.unlink(missing_ok=True)
         remove_temporary(directory.temporary)

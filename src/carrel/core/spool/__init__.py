@@ -8,7 +8,7 @@ from carrel.core.spool.claim import Claim, note_begun, read_claim, take_claim
 from carrel.core.spool.journal import Journal, append_entry, entry_from_plain, entry_to_plain, read_entries
 from carrel.core.spool.layout import SESSION_SOCKET, AttemptDirectory, Spool
 from carrel.core.spool.log import LogRange, LogWriter, read_log
-from carrel.core.spool.preempt import present_devices, read_preempt, write_preempt
+from carrel.core.spool.preempt import read_preempt, write_preempt
 
 __all__ = [
     "SESSION_SOCKET",
@@ -22,7 +22,6 @@ __all__ = [
     "entry_from_plain",
     "entry_to_plain",
     "note_begun",
-    "present_devices",
     "read_claim",
     "read_entries",
     "read_log",

@@ -58,11 +58,6 @@ class AttemptDirectory:
         return self.path / "preempt"
 
     @property
-    def devices(self) -> Path:
-        """Written by the engine before it takes `preempt` away: with which devices a job that was stopped goes on."""
-        return self.path / "devices"
-
-    @property
     def checkpoint(self) -> Path:
         """Where the command keeps what the next attempt of its job shall find; gone when the job is over."""
         return self.path.parent / "checkpoint"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from carrel.core.domain.job import Preemption
-from carrel.core.domain.node import Device
 from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.serial import from_plain, to_plain
 
@@ -28,20 +26,6 @@ def write_preempt(path: Path, preemption: Preemption) -> None:
     finally:
         os.close(fd)
         draft.unlink(missing_ok=True)
-
-
-def present_devices(path: Path, given: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Return the devices of an attempt that began with those `given`: others once it has gone on elsewhere.
-
-    What is on a real GPU stays there, so only simulated ones change.
-    """
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return given
-    if not isinstance(found, list) or len(found) != len(given) or not all(device.simulated for device in given):
-        return given
-    return tuple(replace(device, uuid=str(uuid)) for device, uuid in zip(given, found, strict=True))
 
 
 def read_preempt(path: Path) -> Preemption | None:

@@ -16,7 +16,7 @@ from carrel.core.domain.errors import CarrelError, Denied, Invalid, Unauthentica
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.node import Device
 from carrel.core.domain.serial import from_plain
-from carrel.core.spool import AttemptDirectory, Spool, present_devices, read_claim
+from carrel.core.spool import AttemptDirectory, Spool, read_claim
 from carrel.node.broker.core.identity import Identity
 from carrel.node.broker.foreign import read_foreign
 from carrel.node.leases.protocol import KERNEL, OBSERVER, RESIDENCY, RUNNER, VERSION
@@ -100,7 +100,7 @@ class ClientAuthentication:
             raise _borrows_nothing(job, launch.kind)
         if role == RESIDENCY and session is not None and session.reserve:
             raise _has_its_own(job)
-        assigned = tuple(device.uuid for device in present_devices(directory.devices, launch.devices))
+        assigned = tuple(device.uuid for device in launch.devices)
         if self._shared is not None and _is_task(role, borrows):
             assigned = self._task(job, launch.shares, borrows)
         return Identity(
