@@ -127,7 +127,8 @@ def postgresql(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         prefix = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
     data = home / "data"
     common = {"check": True, "stdout": subprocess.DEVNULL, "cwd": "/"}
-    subprocess.run([*prefix, programs / "initdb", "-D", data, "-A", "trust", "-N", "-U", user], **common)
+    encoding = ("-E", "UTF8", "--locale=C")
+    subprocess.run([*prefix, programs / "initdb", "-D", data, *encoding, "-A", "trust", "-N", "-U", user], **common)
     options = f"-k {home} -c listen_addresses='' -c fsync=off -c max_connections=40"
     control = [*prefix, programs / "pg_ctl", "-D", data, "-w"]
     subprocess.run([*control, "-l", home / "log", "-o", options, "start"], **common)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,8 @@ def run(
     directory.mkdir(exist_ok=True)
     (directory / "train.py").write_text(program)
     section = "carrel: {deterministic: true}\n" if more.pop("in_file", False) else ""
-    (directory / "MLproject").write_text(f"entry_points:\n  main:\n    command: '{python} train.py'\n{section}")
+    command = json.dumps(f"{shlex.quote(str(python))} train.py")
+    (directory / "MLproject").write_text(f"entry_points:\n  main:\n    command: {command}\n{section}")
     job = client.submit_project(directory, **{"resources": SMALL, **more})  # type: ignore[arg-type]
     ended = client.wait(job.id, timeout=PATIENCE).state
     log = "".join(client.stream_log(job.id))

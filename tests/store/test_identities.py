@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from carrel.core.control.token_port import NewToken
 from carrel.core.domain.user import Role, User, UserState
@@ -35,6 +38,22 @@ def role(store: Store, subject: str) -> Role:
     user = store.people.get(subject)
     assert user is not None
     return user.role
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+def test_a_database_without_an_encoding_gives_names_back_as_they_were(postgresql: Any) -> None:
+    database = f"ascii_{secrets.token_hex(4)}"
+    admin = sa.create_engine(postgresql.url(), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {database} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"))
+    admin.dispose()
+    store = Store(Database(postgresql.url(database)))
+    store.people.add(User(subject="zoë", name="Zoë Ångström", role=Role.USER), now=1.0)
+    found = store.people.get("zoë")
+    store.close()
+    assert found is not None
+    assert found.name == "Zoë Ångström"
 
 
 @pytest.mark.gate

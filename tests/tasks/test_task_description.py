@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -300,7 +301,7 @@ def test_any_script_is_an_entry_point(tmp_path: Path) -> None:
     assert describe(root, entry_point="train.py", parameters={"lr": "0.1"}).command == "python train.py --lr 0.1"
     assert describe(root, entry_point="run me.sh").command == "bash 'run me.sh'"
     task = describe(root, script="-odd.py", arguments=["--lr", "0 1"])
-    assert shell(task.command.replace("python", sys.executable, 1), cwd=root) == ["--lr", "0 1"]
+    assert shell(task.command.replace("python", shlex.quote(sys.executable), 1), cwd=root) == ["--lr", "0 1"]
     for missing in ("absent.py", "../x.py", "/etc/x.sh"):
         with pytest.raises(Invalid, match="not in the project"):
             describe(root, entry_point=missing)

@@ -36,6 +36,8 @@ PACKAGES = "munge slurmctld slurmd slurm-client slurmdbd mariadb-server util-lin
 REST_PACKAGES = "slurmrestd slurm-wlm-jwt-plugin"
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+#: What the services of a cluster run with.
+_UMASK = 0o022
 
 
 def missing_programs() -> list[str]:
@@ -88,6 +90,14 @@ class SlurmSite:
     def start(self) -> None:
         """Bring everything up; returns when all nodes are idle. Raises `SiteError`, and then leaves nothing behind."""
         sweep()
+        # A cluster's files are read by its users, whatever this process' user keeps to themselves.
+        umask = os.umask(_UMASK)
+        try:
+            self._start_or_again()
+        finally:
+            os.umask(umask)
+
+    def _start_or_again(self) -> None:
         for attempt in range(3):
             try:
                 self._start()
@@ -343,6 +353,7 @@ class SlurmSite:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                umask=_UMASK,
                 start_new_session=True,  # Ctrl-C at the tests must not end it before the jobs
             )
 

@@ -42,7 +42,9 @@ class Database:
             event.listen(self._engine, "connect", _configure_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
         else:
-            self._engine = sa.create_engine(self.url, pool_size=8, max_overflow=8, pool_pre_ping=True)
+            # A database of the encoding SQL_ASCII, as initdb(1) makes them where the locale is C, gives bytes for text otherwise.
+            encoded = {"client_encoding": "utf8"}
+            self._engine = sa.create_engine(self.url, pool_size=8, max_overflow=8, pool_pre_ping=True, connect_args=encoded)
         event.listen(self._engine, "before_cursor_execute", _note_table)
 
     @classmethod

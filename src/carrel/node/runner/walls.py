@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import carrel
 from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.core.domain.network import Network
 from carrel.core.spool import AttemptDirectory
@@ -33,7 +35,7 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
     if walls is None and image is None:
         return None
     if walls is None:
-        walls = LaunchWalls(home=os.path.realpath(Path.home()))
+        walls = LaunchWalls(home=os.path.realpath(Path.home()), readable=tuple(_own_below_tmp()))
     private = private_temporary(directory)
     private.mkdir(mode=0o700, exist_ok=True)
     if launch.is_group:
@@ -80,6 +82,14 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         processes=walls.processes,
         shared_memory=launch.resources.memory,
     )
+
+
+def _own_below_tmp() -> Iterator[str]:
+    """Where this Carrel and its Python are installed, as far as the command's own /tmp would hide them."""
+    for place in (sys.prefix, sys.base_prefix, str(Path(carrel.__file__).parent)):
+        real = os.path.realpath(place)
+        if real.startswith("/tmp/"):
+            yield real
 
 
 def _inside(launch: Launch, given: Sequence[Bind], hosts: Sequence[Bind]) -> list[Bind]:
