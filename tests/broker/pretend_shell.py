@@ -262,7 +262,7 @@ class Shell:
         """The process calls the driver, or comes to rest."""
         if what == "leave":
             client.joined = False
-            self.carry_out(self.core.left_gate(client.name, self.now), crash=crash)
+            self.carry_out(self.core.left_gate(client.name, self.now, closed=client.pid % 2 > 0), crash=crash)
         elif what == "cancel" and client.asked:
             request, client.asked = client.asked, ""
             self.say_at_gate(client, "cancel", request=request, crash=crash)

@@ -39,7 +39,7 @@ from carrel.node.broker.ended_lease_delivery import EndedLeaseDelivery
 from carrel.node.broker.journal import BrokerJournal
 from carrel.node.broker.mover import Mover
 from carrel.node.broker.pool import HostPool
-from carrel.node.broker.processes import ProcessGone, find, is_alive, name_of, peer, roots
+from carrel.node.broker.processes import ProcessGone, is_alive, name_of, peer, roots
 from carrel.node.broker.spilling import Spilling, StateFiles
 from carrel.node.broker.status import Status
 from carrel.node.broker.status_feed import Client, StatusFeed
@@ -220,13 +220,8 @@ class Service:
 
     def start(self) -> None:
         """Watch the processes that the journal knows; those that ended meanwhile are gone."""
-        ended = []
-        for row in list(self._core.ledger.tenants.values()):
-            try:
-                self._processes.watch(row.id, find(row.pid, row.start, row.uid))
-            except ProcessGone:
-                ended.append(row.id)
-        self.carry_out(self._core.started(self._now(), ended))
+        known = {name: row.uid for row in self._core.ledger.tenants.values() for name in (row.id, *row.joined)}
+        self.carry_out(self._core.started(self._now(), self._processes.watch_known(known)))
 
     def recover(self) -> None:
         """Repeat the moves that an earlier broker had begun."""
@@ -277,7 +272,7 @@ class Service:
         if client.member:
             if self._members.get(client.member) is connection:
                 del self._members[client.member]
-                self.carry_out(self._core.left_gate(client.member, self._now()))
+                self.carry_out(self._core.left_gate(client.member, self._now(), closed=closed))
         elif client.tenant and self._tenants.get(client.tenant) is connection:
             del self._tenants[client.tenant]
             if not closed and not self._closing:

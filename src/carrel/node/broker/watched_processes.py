@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from carrel.core.transport.reactor import Reactor
 from carrel.node.broker.core.rows import TenantRow
-from carrel.node.broker.processes import Process, name_of, roots
+from carrel.node.broker.processes import Process, ProcessGone, find, name_of, roots
 
 _log = logging.getLogger(__name__)
 
@@ -19,6 +19,17 @@ class WatchedProcesses:
         self._loop = loop
         self._on_end = on_end
         self._processes: dict[str, Process] = {}
+
+    def watch_known(self, known: Mapping[str, int]) -> list[str]:
+        """Watch the processes of these names (`Process.name`), each with its uid; returns those that have ended."""
+        ended = []
+        for name, uid in known.items():
+            pid, start = map(int, name.split("-"))
+            try:
+                self.watch(name, find(pid, start, uid))
+            except ProcessGone:
+                ended.append(name)
+        return ended
 
     def keep(self, tenant: str, process: Process) -> None:
         """Watch a copy of the process, unless the tenant's is watched already."""

@@ -57,10 +57,10 @@ class Core:
         self._contexts = Contexts(self.lender)
         self._idle_leases = IdleLeases(self.lender, hold_time=config.hold_time, grace=config.grace)
         self._client_requests = ClientRequests(lender=self.lender, config=config)
-        self._library_clients = LibraryClients(self.lender, self._client_requests)
+        self._library_clients = LibraryClients(self.lender, self._client_requests, self._moves)
         self._turns = Turns(self.lender, self._moves)
         self._config = config
-        #: When those who waited at a restart and have not come back lose their place.
+        #: When those who waited at a restart, and libraries that were connected, and have not come back, are not waited for.
         self._drop_at = NEVER
         self._operations: dict[str, Callable[[TenantRow, Message], None]] = {
             "acquire": self._client_requests.acquire,
@@ -84,12 +84,13 @@ class Core:
         return self.ledger.everything(now)
 
     def started(self, now: float, ended: Iterable[str]) -> Effects:
-        """The broker begins; the processes of these tenants have ended while there was none."""
+        """The broker begins; these processes, tenants or with the library, have ended while there was none."""
         self._drop_at = now + self._config.reconnect_time
         self.lender.now = now
-        for tenant in ended:
+        for process in ended:
             # Nobody knows when; nobody is charged for the time in which no broker ran, which may be a weekend.
-            self._client_requests.gone(tenant, at=self.ledger.resumed_from)
+            self._client_requests.gone(process, at=self.ledger.resumed_from)
+            self._library_clients.ended(process)
         for lease in self.ledger.leases.values():
             if lease.pausing:  # nobody waits for the answer any more; the processes say it again
                 lease.pausing = False
@@ -164,10 +165,10 @@ class Core:
         self._library_clients.hello(process, identity, message)
         return self._settle(now)
 
-    def left_gate(self, member: str, now: float) -> Effects:
-        """The connection of a process' library is over. It has its lease, and waits for it, as before."""
+    def left_gate(self, member: str, now: float, *, closed: bool) -> Effects:
+        """The connection of a process' library is over, `closed` by it or lost. It has its lease, and waits for it, as before."""
         self.lender.now = now
-        self._library_clients.gone(member)
+        self._library_clients.gone(member, closed=closed)
         return self._settle(now)
 
     def said_at_gate(self, member: str, message: Message, now: float) -> Effects | None:
@@ -282,6 +283,7 @@ class Core:
         if self._drop_at <= now:
             self._drop_at = NEVER
             self._client_requests.drop_waiting()
+            self._library_clients.joined.drop_absent(self.lender.members)
         if self._moves.due() <= now:
             self._moves.time_is_up(now)
         self._library_clients.due = NEVER

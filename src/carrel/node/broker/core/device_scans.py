@@ -100,13 +100,7 @@ class DeviceScans:
 
     def _member_pids(self) -> dict[int, int]:
         """Processes that say themselves whose they are, also where they do not descend from it: the tenant's pid for each."""
-        tenants = self._ledger.tenants
-        return {
-            int(member.split("-")[0]): tenants[tenant].pid
-            for tenant, members in self._lender.members.items()
-            if tenant in tenants
-            for member in members
-        }
+        return {int(member.split("-")[0]): row.pid for row in self._ledger.tenants.values() for member in row.joined}
 
     def _needed(self) -> bool:
         return bool(self._ledger.leases or self._ledger.requests) or any(row.unverified for row in self._ledger.tenants.values())
@@ -184,7 +178,7 @@ class DeviceScans:
 
     def _find_loose(self, row: TenantRow, pids: set[int]) -> None:
         """Whether a process of the tenant is on a device that has no library, so that no gate is before it."""
-        known = {int(member.split("-")[0]) for member in self._lender.members.get(row.id, ())}
+        known = {int(member.split("-")[0]) for member in row.joined}
         known |= {row.pid} if row.role == KERNEL else set()
         if known and row.loose == pids.issubset(known):
             row.loose = not row.loose

@@ -18,8 +18,10 @@ from carrel.core.domain.lease import ContextPlace, LeaseState, MoveMethod, Queue
 from carrel.node.broker.core.client_requests import ClientRequests
 from carrel.node.broker.core.effects import NEVER
 from carrel.node.broker.core.identity import Identity
+from carrel.node.broker.core.joined import Joined
 from carrel.node.broker.core.lender import Lender
 from carrel.node.broker.core.messages import Peer, sizes_of, text_of, words_of
+from carrel.node.broker.core.moves import Moves
 from carrel.node.broker.core.rows import LeaseRow, TenantRow
 from carrel.node.leases.protocol import KERNEL, RUNNER, VERSION
 from carrel.node.suspension.survival import REASONS
@@ -52,8 +54,10 @@ class LibraryProcess:
 class LibraryClients:
     """Serves the libraries. The core settles after each call."""
 
-    def __init__(self, lender: Lender, client_requests: ClientRequests) -> None:
+    def __init__(self, lender: Lender, client_requests: ClientRequests, moves: Moves) -> None:
         self._lender = lender
+        self._moves = moves
+        self.joined = Joined(lender.ledger)
         self._ledger = lender.ledger
         self._client_requests = client_requests
         self._members: dict[str, LibraryProcess] = {}
@@ -75,29 +79,27 @@ class LibraryClients:
         member = self._members[process.name] = LibraryProcess(process.name, row.id)
         self._lender.members.setdefault(row.id, set()).add(member.id)
         row.gated = True
-        self._ledger.touch(row)
+        self.joined.add(row, member.id)
         self._lender.say_member(member.id, "welcome", v=VERSION, linger=LINGER)
         self._note(member, row, message)
         lease = self._find_lease(member, row, message)
         self._find_state(member, row, message, lease)
 
-    def gone(self, member: str) -> str:
-        """The connection is lost, which changes nothing. Returns the tenant."""
+    def gone(self, member: str, *, closed: bool) -> None:
+        """The connection is over, `closed` by the process or lost. It has its lease as before."""
         found = self._members.pop(member, None)
         if found is None:
-            return ""
+            return
         self._lender.members[found.tenant].discard(member)
         if not self._lender.members[found.tenant]:
             del self._lender.members[found.tenant]
-        return found.tenant
+        if closed:
+            self.joined.part(member)
 
     def ended(self, member: str) -> None:
         """The process has ended."""
-        self.gone(member)
-        for row in self._ledger.tenants.values():
-            if member in row.members:
-                row.members = tuple(one for one in row.members if one != member)
-                self._ledger.touch(row)
+        self.gone(member, closed=True)
+        self.joined.ended(member)
         for lease in [lease for lease in self._ledger.leases.values() if member in lease.gates]:
             self._leave(self._ledger.tenants[lease.tenant], lease, member)
 
@@ -156,6 +158,10 @@ class LibraryClients:
         elif row.residency is Residency.SUSPENDED and row.moved_by == MoveMethod.BUS and row.id == member.id:
             row.residency, row.moved_by, row.context = Residency.RESIDENT, "", ContextPlace.DEVICE.value
             self._ledger.touch(row)
+        elif row.residency is Residency.SUSPENDED and row.moved_by == MoveMethod.BUS and place == "in":
+            # One of a task's, whose others may be away: it was not known when those left, and follows them.
+            row.residency = Residency.SUSPENDING
+            self._moves.suspend(row.id, None)
         elif row.residency is Residency.NONE and member.sees and lease is None and row.role == KERNEL:
             devices = tuple(uuid for uuid in member.sees if uuid in self._lender.devices)
             if devices:

@@ -121,7 +121,7 @@ class Moves:
         if row is None or row.residency is not Residency.SUSPENDING:
             return
         others = tuple(one.pid for one in self._ledger.tenants.values() if one.id != tenant)
-        row.members = tuple(dict.fromkeys((*row.members, *sorted(self._lender.members.get(tenant, set()) - {tenant}))))
+        row.members = tuple(dict.fromkeys((*row.members, *(one for one in row.joined if one != tenant))))
         self._ledger.touch(row)
         self.actions.append(Gather(tenant, pauses, row.targets(), row.home, others))
 
@@ -132,8 +132,7 @@ class Moves:
             return
         # Written down before it begins: once they are off the device, nothing shows any more who is to be brought back.
         row.members = tuple(f"{target.pid}-{target.start}" for target in targets[1:])
-        members = self._lender.members.get(tenant, set())
-        row.loose = row.gated and not members.issuperset(row.members)
+        row.loose = row.gated and not set(row.joined).issuperset(row.members)
         if not row.moved_by:
             # Known before it begins, too: the broker after a restart goes on in the same way.
             way, _why = self._lender.view.way(row)
@@ -362,7 +361,7 @@ class Moves:
         if not row.gated:
             return ()
         own = {row.id} if row.role == KERNEL else set(row.members)
-        return tuple(sorted(own | self._lender.members.get(row.id, set())))
+        return tuple(sorted(own.union(row.joined)))
 
     # --- after a restart ----------------------------------------------------------------------------------------------------
 

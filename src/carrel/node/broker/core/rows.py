@@ -99,6 +99,8 @@ class TenantRow:
     broken: str = ""
     #: The residency library is in the process: the bytes that it can move and those that stay, by device, and what keeps those.
     gated: bool = False
+    #: Its processes whose library is connected, or was when an earlier broker was killed and comes again ("pid-start").
+    joined: tuple[str, ...] = ()
     movable: dict[str, int] = field(default_factory=dict)
     fixed: dict[str, int] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
