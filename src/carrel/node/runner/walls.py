@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import carrel
 from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.core.domain.network import Network
 from carrel.core.spool import AttemptDirectory
@@ -86,7 +85,7 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
 
 def _own_below_tmp() -> Iterator[str]:
     """Where this Carrel and its Python are installed, as far as the command's own /tmp would hide them."""
-    for place in (sys.prefix, sys.base_prefix, str(Path(carrel.__file__).parent)):
+    for place in (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2])):
         real = os.path.realpath(place)
         if real.startswith("/tmp/"):
             yield real
