@@ -42,7 +42,9 @@ class Rig:
     def has(self, files: Mapping[str, bytes | Path | str | None]) -> None:
         layer = write_layer({**programs("sh", "ls", "cat", "mount", "touch", "chroot"), **files})
         with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
-            archive.extractall(self.image, filter="tar")
+            # As `filter="tar"`, which Python has since 3.11.4 only.
+            archive.extraction_filter = lambda member, _path: member
+            archive.extractall(self.image)
 
     def run(self, command: str, *binds: Bind) -> tuple[int, str]:
         walls = Walls(root=str(self.image), binds=binds, temporary=str(self.private))

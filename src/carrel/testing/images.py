@@ -58,7 +58,7 @@ def programs(*names: str) -> dict[str, Path]:
     """Return programs of this machine, by their place in an image, with the libraries that they load (ldd(1))."""
     found: dict[str, Path] = {}
     for name in names:
-        program = shutil.which(name)
+        program = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
         assert program is not None, name
         found |= {f"bin/{name}": Path(program).resolve(), **libraries(program)}
     return found
@@ -123,8 +123,14 @@ def write_archive(path: Path, layers: Sequence[bytes], variables: Mapping[str, s
     with tarfile.open(path, "w") as archive:
         files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}', "index.json": json.dumps(index).encode()}
         files |= {f"blobs/{name.replace(':', '/')}": data for name, data in blobs.items()}
-        for name, data in files.items():
-            entry = _entry(name, tarfile.REGTYPE)
+        # Directories too, and all of the caller's own, as skopeo writes them: it unpacks no other as an ordinary user.
+        for name, data in {"blobs": None, "blobs/sha256": None, **files}.items():
+            entry = _entry(name, tarfile.DIRTYPE if data is None else tarfile.REGTYPE)
+            entry.uid, entry.gid = os.getuid(), os.getgid()
+            if data is None:
+                entry.mode = 0o755
+                archive.addfile(entry)
+                continue
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
     return digest
