@@ -115,9 +115,13 @@ def postgresql(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
+    try:
+        own = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        pytest.skip("initdb(1) wants a user with an entry in passwd(5)")
     # The server refuses to run as root: then it runs as Debian's own user for it. The path of a socket is short.
     as_root = os.geteuid() == 0
-    user = "postgres" if as_root else pwd.getpwuid(os.geteuid()).pw_name
+    user = "postgres" if as_root else own
     home = Path(f"/tmp/carrel-pg-{secrets.token_hex(4)}")
     home.mkdir(mode=0o700)
     prefix: list[str] = []

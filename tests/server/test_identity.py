@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from pathlib import Path
 
 import pytest
 
 from carrel.core.domain.errors import Denied, Invalid, Unavailable
+from carrel.core.submission.own_name import own_name
 from carrel.lab.server.identity import UnixUsers, deputy_command, read_identity
 
 pytestmark = pytest.mark.quick
@@ -19,7 +19,7 @@ def users(text: str, **options: float) -> UnixUsers:
 
 
 def test_only_the_owner_of_the_lab_is_somebody_if_nothing_else_is_said() -> None:
-    assert users("owner").of(getpass.getuser()) == ""
+    assert users("owner").of(own_name()) == ""
     with pytest.raises(Denied, match="alice has no user on the cluster: only the person who runs this lab has one"):
         users("owner").of("alice")
     assert users("lab").of("alice") == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.launch import LaunchPaths
 from carrel.core.spool import AttemptDirectory
+from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.isolation import LocalWalls
 from carrel.node.containment.attacks import ATTACKS
@@ -378,7 +378,7 @@ def attacks_on(home: Path, served: str, others: dict[str, Any], *own: str, netwo
         },
         "directories": [str(home), str(home / "homes"), str(home / "snapshots"), str(home / "blobs")],
         "sockets": [*sockets, f"\0carrel-nobody-{os.getpid()}"],
-        "owner": getpass.getuser(),
+        "owner": own_name(),
         "broker": str(home / "run" / "broker.sock"),
         "addresses": [["127.0.0.1", urlsplit(served).port], ["::1", urlsplit(served).port]] if network else [],
         "closed": network,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 
 import pytest
 
 from carrel.core.domain.errors import Denied, Invalid
+from carrel.core.submission.own_name import own_name
 from carrel.lab.server.identity import read_identity
 from carrel.lab.server.settings import Settings, read_settings
 from carrel.lab.server.whose_code import WhoseCode, check_safe
@@ -27,7 +27,7 @@ def settings(tmp_path: Path, text: str) -> Settings:
 @pytest.mark.parametrize("identity", DEPUTIES)
 def test_a_partition_of_the_labs_own_machine_is_refused(tmp_path: Path, identity: str) -> None:
     first = f'slurm_identity = "{identity}"\n'
-    with pytest.raises(Invalid, match=f"Jobs of partition here would run on this machine as {getpass.getuser()}") as refused:
+    with pytest.raises(Invalid, match=f"Jobs of partition here would run on this machine as {own_name()}") as refused:
         check_safe(settings(tmp_path, first + DOCUMENTED))
     assert "run_users_code_as_lab = true" in refused.value.remedy
     with pytest.raises(Invalid, match="a lab without partitions of a cluster"):
@@ -46,8 +46,8 @@ def test_everybody_as_the_labs_user_has_to_be_said_twice(tmp_path: Path) -> None
 @pytest.mark.parametrize("identity", DEPUTIES)
 def test_code_runs_as_the_lab_only_for_who_runs_it(identity: str) -> None:
     strict = WhoseCode(read_identity(identity), allowed=False)
-    strict.check(getpass.getuser())
-    with pytest.raises(Denied, match=f"would run as {getpass.getuser()}, who runs the lab"):
+    strict.check(own_name())
+    with pytest.raises(Denied, match=f"would run as {own_name()}, who runs the lab"):
         strict.check("alice")
     WhoseCode(read_identity(identity), allowed=True).check("alice")
     WhoseCode(read_identity("owner"), allowed=False).check("alice")

@@ -5,6 +5,7 @@ cluster. A test that starts a cluster for itself alone needs no group.
 """
 
 import os
+import pwd
 
 import pytest
 from slurm_lab import Lab
@@ -34,6 +35,10 @@ def slurm_programs():
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        pytest.skip("Slurm's programs want a user with an entry in passwd(5)")
 
 
 @pytest.fixture(scope="session")

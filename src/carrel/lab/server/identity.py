@@ -18,7 +18,7 @@ from pathlib import Path
 from carrel.core.domain.errors import Denied, Invalid, Unavailable
 from carrel.core.domain.ports import Clock
 from carrel.core.spool.strict import check_file, open_trusted
-from carrel.lab.server.own_name import own_name
+from carrel.core.submission.own_name import own_name
 
 #: What `slurm_identity` may be.
 FORMS = '"owner", "lab", "same", "map:FILE" or "command:PROGRAM"'

@@ -12,8 +12,8 @@ from carrel.core.domain.errors import Conflict, Impossible, Invalid
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.network import Network, read_network
 from carrel.core.domain.user import directory_name
+from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
-from carrel.lab.server.own_name import own_name
 from carrel.node.containment.trial import attack, try_walls
 from carrel.node.containment.walls import Bind, Isolation, Walls
 from carrel.node.environments.records import write_text

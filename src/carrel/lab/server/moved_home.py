@@ -20,9 +20,9 @@ from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Observation
 from carrel.core.domain.task import TaskSpec
 from carrel.core.spool import Spool, read_claim, read_entries
+from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import NEXT_SIGNING_KEY, SIGNING_KEY, LabHome
 from carrel.lab.server.home_location import Answer, HomeLocation, look
-from carrel.lab.server.own_name import own_name
 from carrel.lab.store import Store
 from carrel.lab.tracking.describe import Describer
 from carrel.node.environments.relocation import relocate

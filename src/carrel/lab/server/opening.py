@@ -37,6 +37,7 @@ from carrel.core.domain.partition import LOCAL, read_cluster
 from carrel.core.domain.user import Role, User
 from carrel.core.snapshots import SnapshotStore
 from carrel.core.spool import Spool
+from carrel.core.submission.own_name import own_name
 from carrel.engines.nursery import passed
 from carrel.engines.router import Router
 from carrel.engines.task_client import pack_client
@@ -51,7 +52,6 @@ from carrel.lab.server.isolation import LabIsolation
 from carrel.lab.server.lending import Lender, NoLender, socket_directory
 from carrel.lab.server.moved_home import MovedHome, check_database
 from carrel.lab.server.node_reports import NodeReports
-from carrel.lab.server.own_name import own_name
 from carrel.lab.server.preload import library_for
 from carrel.lab.server.preparable import Preparable
 from carrel.lab.server.retention import RetentionService

@@ -19,6 +19,7 @@ from carrel.core.domain.serial import to_plain
 from carrel.core.domain.slurm import SlurmRequest, read_options
 from carrel.core.domain.task import EngineRequest, TaskSpec
 from carrel.core.spool import Spool
+from carrel.core.submission.own_name import own_name
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.deputy.followed import user_file
 from carrel.engines.router import Router
@@ -34,7 +35,6 @@ from carrel.engines.slurm.task_shards import task_shards
 from carrel.lab.server.engine import LabContext, LabEngine
 from carrel.lab.server.identity import UnixUsers, deputy_command, read_identity
 from carrel.lab.server.image_paths import shown_in_images
-from carrel.lab.server.own_name import own_name
 from carrel.lab.server.preload import library_for
 from carrel.lab.server.signing import LabKey
 

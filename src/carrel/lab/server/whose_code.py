@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from carrel.core.domain.errors import Denied, Invalid
 from carrel.core.domain.partition import read_cluster
+from carrel.core.submission.own_name import own_name
 from carrel.lab.server.identity import Identity, read_identity
-from carrel.lab.server.own_name import own_name
 
 if TYPE_CHECKING:
     from carrel.core.domain.launch import Launch

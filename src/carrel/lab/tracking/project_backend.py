@@ -36,6 +36,7 @@ from carrel.client import Client
 from carrel.client.travelling import Travelling
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import JobState
+from carrel.core.submission.own_name import own_name
 from carrel.lab.tracking.cached_run import copy_values
 from carrel.lab.tracking.plugins import rivals
 from carrel.lab.tracking.status import status_of
@@ -388,8 +389,8 @@ def _name(job: v1.JobView) -> str:
 def _user() -> str:
     try:
         return str(mlflow.tracking.context.default_context._get_user())
-    except (AttributeError, MlflowException):
-        return os.environ.get("USER", "unknown")
+    except (AttributeError, MlflowException, KeyError, OSError):
+        return own_name()
 
 
 def _say(text: str) -> None:

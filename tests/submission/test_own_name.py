@@ -7,9 +7,7 @@ import pwd
 
 import pytest
 
-from carrel.lab.server.own_name import own_name
-
-pytestmark = pytest.mark.quick
+from carrel.core.submission.own_name import own_name
 
 
 def test_a_user_without_an_entry_has_a_name_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The name of the user who runs the lab."""
+"""The name of the user of this process."""
 
 from __future__ import annotations
 
