@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
+
 from carrel.core.domain.lease import LendingRules, MoveMethod, Residency, Tier
 from carrel.core.domain.node import Device
 from carrel.core.domain.units import GIB
@@ -14,6 +16,8 @@ from carrel.node.broker.core.effects import Action, Effects, Gather, Line, MoveO
 from carrel.node.broker.core.identity import Identity
 from carrel.node.leases.protocol import RESIDENCY, RUNNER
 from carrel.node.suspension.ports import Ending, Moved, Use
+
+pytestmark = pytest.mark.quick
 
 DEVICE = Device(index=0, uuid="gpu", type="h200", name="H200", memory=10 * GIB)
 CONFIG = BrokerConfig(

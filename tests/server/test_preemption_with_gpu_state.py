@@ -167,6 +167,7 @@ def labs(tmp_path: Path, driver: FakeDriver) -> Iterator[Callable[..., Lab]]:
         lab.stop()
 
 
+@pytest.mark.gate
 def test_a_task_is_suspended_for_one_that_does_not_fit_beside_it_and_goes_on(labs: Callable[..., Lab]) -> None:
     lab = labs()
     first, second = two(lab)
