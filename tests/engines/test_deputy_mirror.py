@@ -43,3 +43,26 @@ def test_a_success_whose_outputs_are_gone_is_none(tmp_path):
     told = mirror.told(observation, [digest]).entries[-1].record
     assert (told.state, told.reason.code, told.outputs) == (JobState.FAILED, "OutputFailed", ())
     assert "outputs/model" in told.reason.message
+
+
+def test_a_content_of_another_user_is_given_to_nobody_who_only_knows_its_digest(tmp_path):
+    blobs = tmp_path / "blobs"
+    secret = b"alice's result"
+    digest = f"sha256:{hashlib.sha256(secret).hexdigest()}"
+    alices, bobs = (Mirror(user=name, spool=Spool(tmp_path / "spool"), blobs=blobs) for name in ("alice", "bob"))
+    assert alices.want(100, [digest]) == [digest]
+    alices.take_blob(digest, secret, last=True)
+    assert alices.has(digest)
+
+    file = StoredFile(path="outputs/mine", size=len(secret), digest=digest)
+    ended = Ended(state=JobState.COMPLETED, reason=Reason(code="Completed", message="Done."), exit_code=0, outputs=(file,))
+    observation = Observation(job_id=2, attempt=1, entries=(Journaled(at=1.0, record=ended),), offset=10)
+    assert bobs.told(observation, []).entries[-1].record.outputs == ()
+    # He is asked for it, whether the lab has it or not: so he learns nothing, either.
+    assert bobs.want(100, [digest]) == [digest]
+    bobs.take_blob(digest, b"something else", last=True)
+    assert not bobs.has(digest)
+    assert bobs.want(100, [digest]) == [digest]
+    bobs.take_blob(digest, secret, last=True)
+    assert bobs.told(observation, []).entries[-1].record.outputs == (file,)
+    assert alices.told(observation, []).entries[-1].record.outputs == (file,)

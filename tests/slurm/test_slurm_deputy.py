@@ -5,6 +5,7 @@ import os
 import pwd
 import re
 import subprocess
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -377,6 +378,33 @@ def test_news_of_jobs_of_others_are_not_believed(home, site, python):
         engine.close()
     assert listener.story(other).ended is None
     assert not home.spool.attempt(2, 1).log.exists()
+
+
+def test_who_has_a_deputys_pipe_asks_slurm_no_more_than_a_deputy_does(home, site, python):
+    hello, ready = '{"is":"hello","version":4,"carrel":"1","user":"games","nonce":"1"}', '{"is":"ready","code":[]}'
+    questions = 'for n in $(seq 400); do echo \'{"is":"list","id":\'$n\',"since":1e18}\'; done'
+    script = f"echo '{hello}'; echo '{ready}'; read a; read b; {questions}; cat > /dev/null"
+    asked = []
+
+    def listing(since, numbers):
+        asked.append(since)
+        return []
+
+    engine = deputy_engine(home, site, python, command=["bash", "-c", script], listing=listing)
+    try:
+        listener = EngineListener(engine)
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        listener.wait(launch, lambda story: said(story, "questions for a listing came at once"))
+        assert len([one for one in threading.enumerate() if one.name == "carrel-slurm-listing"]) <= 8
+    finally:
+        engine.close()
+    assert len(asked) <= 8
+    ask = SharedListing(lambda: asked.append(0.0) or [], monotonic=lambda: 5.0)
+    before = len(asked)
+    for _ in range(100):
+        ask(1e18)
+    assert len(asked) == before + 1
 
 
 def test_a_deputy_refuses_what_its_administrator_has_not_allowed(home, site, python):

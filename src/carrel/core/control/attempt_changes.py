@@ -47,6 +47,22 @@ class AttemptChanges:
         """The job has ended: its description is not needed any more."""
         self._tasks.pop(job_id, None)
 
+    def all_of(
+        self, fresh: Sequence[tuple[Job, Observation]], now: float
+    ) -> tuple[Sequence[tuple[Job, Observation]], Sequence[AttemptChange]]:
+        """The changes that observations make, and these observations. One that makes none by a defect costs its own job alone."""
+        understood, changes = [], []
+        for job, observation in fresh:
+            try:
+                changes.append(self.of(job, observation, now))
+            except CarrelError:
+                raise
+            except Exception:  # noqa: BLE001 - the news of all others must not be lost with it
+                _log.exception("Job %d: news of attempt %d is not understood and is dropped.", job.id, job.attempt)
+            else:
+                understood.append((job, observation))
+        return understood, changes
+
     def of(self, job: Job, observation: Observation, now: float) -> AttemptChange:
         """The change that the observation of the job makes, with what there is to tell the tracking server."""
         unlucky = self._unlucky(job, observation)
@@ -78,7 +94,7 @@ class AttemptChanges:
             return self._jobs.change(changes, now=now)
         except Unavailable:
             raise
-        except CarrelError:
+        except Exception:  # noqa: BLE001 - one change that no database takes must not cost the others
             _log.exception("A batch of %d changes was refused; they are written one by one.", len(changes))
         written: list[Job] = []
         for change in changes:
@@ -86,7 +102,7 @@ class AttemptChanges:
                 written.extend(self._jobs.change([change], now=now))
             except Unavailable:
                 raise
-            except CarrelError:
+            except Exception:  # noqa: BLE001
                 _log.exception("Job %d: a change was refused and is dropped: %r", change.job_id, change)
         return written
 

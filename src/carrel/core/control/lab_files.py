@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from carrel.core.domain.errors import NotFound
 from carrel.core.spool import Spool
+from carrel.core.spool.foreign import is_digest
 
 
 class CodeStore(Protocol):
@@ -39,6 +41,8 @@ class LabFiles:
 
 
 def blob_file(root: Path, digest: str) -> Path:
-    """Where the content with this digest lies."""
+    """Where the content with this digest lies. Raises `NotFound` for what is none: never is a path made of it."""
+    if not is_digest(digest):
+        raise NotFound(f'The lab has no content with the digest "{digest[:80]}".', remedy="It was never stored.")
     name = digest.removeprefix("sha256:")
     return root / name[:2] / name

@@ -95,7 +95,9 @@ def interpret(job: Job, observation: Observation, *, log_size: int, now: float, 
     draft = _Draft(fields={"offset": observation.offset} if observation.entries else {})
     present = job
     for entry in observation.entries:
-        present = _add_entry(draft, present, entry)
+        # A node's clock may be wrong, and a journal on a cluster is in its owner's hands.
+        at = min(max(entry.at, job.submitted_at), now)
+        present = _add_entry(draft, present, replace(entry, at=at))
     if observation.log_size is not None and observation.log_size > log_size:
         draft.fields["log_size"] = observation.log_size
         data = {"attempt": job.attempt, "offset": log_size, "size": observation.log_size}

@@ -20,6 +20,7 @@ from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.units import format_size
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action
+from carrel.core.spool.foreign import is_digest
 
 
 class FindJob(Protocol):
@@ -107,8 +108,8 @@ class Produced:
             plain = to_plain(row)
             plain["outputs"] = [to_plain(file) for file in self._jobs.outputs(job_id, row.number)]
             if row.environment_lock is not None:
-                lock = blob_file(self._files.blobs, row.environment_lock)
-                plain["environment_lock_text"] = lock.read_text() if lock.is_file() else None
+                lock = blob_file(self._files.blobs, row.environment_lock) if is_digest(row.environment_lock) else None
+                plain["environment_lock_text"] = lock.read_text() if lock is not None and lock.is_file() else None
             attempts.append(plain)
         # What the tracking server would not take is said here: the lab's own record is complete in any case.
         refused = list(self._refused(job_id))

@@ -210,7 +210,7 @@ class Scheduler:
 
     def _record(self, observations: Sequence[Observation], now: float) -> None:
         fresh = [(job, observation) for observation in observations if (job := self._changes.awaited(observation)) is not None]
-        changes = [self._changes.of(job, observation, now) for job, observation in fresh]
+        understood, changes = self._changes.all_of(fresh, now)
         written = self._changes.write(changes, now)
         refused = [job for job in written if is_refused(job)]
         for job in refused:
@@ -227,7 +227,7 @@ class Scheduler:
             if job.state is JobState.SUSPENDED and job.preemption is None:
                 # It was to run on; a server that was killed has written that down, and perhaps not passed it on.
                 self._preempting.tell(job)
-        for (job, observation), change in zip(fresh, changes, strict=True):
+        for (job, observation), change in zip(understood, changes, strict=True):
             self._queue.seen(job.id, offset=change.offset, log_size=change.log_size)
             if change.ended_at is not None:
                 over = change.state is None or change.state.ended

@@ -7,6 +7,7 @@ silently dropped field is how parameters get lost.
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -49,8 +50,7 @@ def _build(hint: Any, plain: Any, where: str) -> Any:
         return plain
     origin = typing.get_origin(hint)
     if origin is Union or origin is types.UnionType:
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
-        return None if plain is None else _build(options[0], plain, where)
+        return _build_union(hint, plain, where)
     if isinstance(hint, type) and is_dataclass(hint):
         return _build_dataclass(hint, plain, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -60,8 +60,34 @@ def _build(hint: Any, plain: Any, where: str) -> Any:
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         item_hint = typing.get_args(hint)[1]
         return {key: _build(item_hint, item, f"{where}.{key}") for key, item in plain.items()}
-    if hint is float and isinstance(plain, int):
-        return float(plain)
+    return _build_scalar(hint, plain, where)
+
+
+def _build_union(hint: Any, plain: Any, where: str) -> Any:
+    options = typing.get_args(hint)
+    if plain is None and type(None) in options:
+        return None
+    own = [option for option in options if option is not type(None)]
+    for option in own[1:] and own[:-1]:
+        try:
+            return _build(option, plain, where)
+        except (ValueError, TypeError):
+            continue
+    return _build(own[-1], plain, where)
+
+
+def _build_scalar(hint: Any, plain: Any, where: str) -> Any:
+    """Return a scalar of its type, that a database takes: integers of 64 bits, finite numbers, text without half characters."""
+    if type(plain) is int and not -(2**63) <= plain < 2**63:
+        raise ValueError(f"{where}: an integer of more than 64 bits")
+    if hint is float and type(plain) is int:
+        plain = float(plain)
+    if hint in (bool, int, float, str) and type(plain) is not hint:
+        raise ValueError(f"{where}: expected {hint.__name__}, got {type(plain).__name__}")
+    if hint is float and not math.isfinite(plain):
+        raise ValueError(f"{where}: {plain} is not a finite number")
+    if hint is str:
+        plain.encode()
     return plain
 
 

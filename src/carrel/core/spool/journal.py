@@ -11,8 +11,11 @@ from typing import Any
 
 from carrel.core.domain.launch import RECORD_TYPES, Damaged, Ended, Journaled, JournalRecord
 from carrel.core.domain.serial import from_plain, to_plain
+from carrel.core.spool.foreign import check_record, open_regular
 from carrel.core.spool.lines import checked, read_lines
 
+#: The journal is not there yet, or its job's owner has put a link, a pipe, a device or a directory in its place.
+_NO_JOURNAL = frozenset({errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO})
 _NAMES = {cls: name for name, cls in RECORD_TYPES.items()}
 
 
@@ -24,8 +27,10 @@ def entry_to_plain(at: float, record: JournalRecord) -> dict[str, Any]:
 def entry_from_plain(plain: Mapping[str, Any]) -> Journaled:
     """Return the entry that `entry_to_plain` wrote; raise `ValueError`, `KeyError` or `TypeError` on anything else."""
     fields = dict(plain)
-    at, cls = fields.pop("at"), RECORD_TYPES[fields.pop("type")]
-    return Journaled(at=at, record=from_plain(cls, fields))
+    at, cls = from_plain(float, fields.pop("at")), RECORD_TYPES[fields.pop("type")]
+    record: JournalRecord = from_plain(cls, fields)
+    check_record(at, record)
+    return Journaled(at=at, record=record)
 
 
 def append_entry(fd: int, at: float, record: JournalRecord) -> None:
@@ -63,19 +68,21 @@ def read_entries(path: Path, offset: int = 0, *, over: bool = False) -> tuple[tu
     whole in it counts.
     """
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path) as file:
             unchecked = file.read(1) == b"{"  # of a release that wrote no checksums
             file.seek(offset)
             data = file.read()
-    except FileNotFoundError:
-        return (), offset
+    except OSError as error:
+        if error.errno in _NO_JOURNAL:
+            return (), offset
+        raise
     entries: list[Journaled] = []
     at, read = 0.0, 0
     for line in read_lines(data, unchecked=unchecked, over=over):
         read = line.end
         try:
             entry = entry_from_plain(json.loads(line.text)) if line.text is not None else None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             entry = None
         if entry is None:
             entry = Journaled(at=at, record=Damaged(offset=offset + line.start, size=line.end - line.start))

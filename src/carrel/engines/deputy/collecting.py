@@ -12,6 +12,7 @@ from typing import Any
 from carrel.core.domain.errors import CarrelError, Conflict, NotFound, StorageFull, Unavailable
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.spool import AttemptDirectory
+from carrel.core.spool.foreign import check_files
 from carrel.engines.attempts import Key
 from carrel.node.runner.collecting import collect_outputs
 from carrel.node.runner.outputs import StoredOutputs
@@ -74,7 +75,9 @@ class Collections:
             kind = _ERRORS.get(str(error["code"]), Unavailable)
             asked.answer.put(kind(str(error["message"]), remedy=str(error["remedy"])))
         else:
-            asked.answer.put(from_plain(StoredOutputs, head["stored"]))
+            stored = from_plain(StoredOutputs, head["stored"])
+            check_files(stored.files)
+            asked.answer.put(stored)
 
     def fail(self, error: CarrelError) -> None:
         """There is no deputy any more that could answer."""

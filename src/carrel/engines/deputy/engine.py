@@ -41,6 +41,8 @@ _REFUSALS = 3
 _IDLE = 300.0
 #: Seconds in which a deputy has to say hello.
 _HELLO = 60.0
+#: Questions for a listing that may wait for their answer, and seconds between two answers: an honest deputy has one, and seldom.
+_MOST_QUESTIONS, _BETWEEN_LISTINGS = 8, 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +112,10 @@ class DeputyEngine:
         self._changed = threading.Condition()  # its lock may be taken again by who has it
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
+        #: Questions for a listing that wait, whose turn it is, and when the last one was answered (`time.monotonic`).
+        self._questions = 0
+        self._listing_turn = threading.Lock()
+        self._listed_at = float("-inf")
 
     # --- the port: called from any thread -------------------------------------------------------------------------------------
 
@@ -320,6 +326,10 @@ class DeputyEngine:
                 self._take(kind, head, body)
             elif kind == "list":
                 question = int(head["id"]), float(head["since"])
+                with self._changed:
+                    self._questions += 1
+                    if self._questions > _MOST_QUESTIONS:
+                        raise NotAFrame(f"More than {_MOST_QUESTIONS} questions for a listing came at once.")
                 threading.Thread(target=self._list, args=question, name="carrel-slurm-listing", daemon=True).start()
             elif kind == "file":
                 self._addresses.answered(head, body)
@@ -330,16 +340,20 @@ class DeputyEngine:
                 self._insist(lambda: self._mirror.take_blob(str(head["digest"]), body, last=bool(head["last"])))
             else:
                 raise NotAFrame(f'"{kind}" is not understood.')
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise NotAFrame(f"The deputy of {self._user} said something that makes no sense: {error}.") from error
 
     def _list(self, number: int, since: float) -> None:
         """In a thread of its own, as Slurm may be slow: tell the deputy which jobs of its user the lab's listing has."""
         jobs = None
-        if self._listing is not None:
-            with suppress(CarrelError):
-                jobs = [to_plain(job) for job in self._listing(since, frozenset()) if job.user == self._user]
+        with self._listing_turn:
+            self._closed.wait(max(0.0, self._listed_at + _BETWEEN_LISTINGS - time.monotonic()))
+            if self._listing is not None:
+                with suppress(CarrelError):
+                    jobs = [to_plain(job) for job in self._listing(since, frozenset()) if job.user == self._user]
+            self._listed_at = time.monotonic()
         with self._changed:
+            self._questions -= 1
             self._outgoing.send({"is": "listing", "id": number, "jobs": jobs})
 
     def _begin(self, head: Mapping[str, Any]) -> None:

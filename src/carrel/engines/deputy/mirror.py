@@ -11,10 +11,13 @@ from pathlib import Path
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Ended, Launch, Observation
 from carrel.core.spool import Spool
+from carrel.core.spool.foreign import is_digest
 from carrel.node.runner.outputs import BlobDraft
 
 #: Bytes beyond the limits of logs and outputs: for notes, and for the lock of an environment.
-_BEYOND = 16 * 1024**2
+BEYOND = 16 * 1024**2
+#: Digests of what was handed over that are remembered, beyond those of the offer at hand.
+_REMEMBERED = 100_000
 
 
 class Mirror:
@@ -28,6 +31,8 @@ class Mirror:
         #: True when the last piece of it is written.
         self._whole = False
         self._expected: list[str] = []
+        #: What this deputy has handed over, byte for byte. The lab may have other contents, which are other users'.
+        self._handed_over: set[str] = set()
         #: Bytes that may still come for the offer at hand.
         self._left = 0
 
@@ -45,7 +50,7 @@ class Mirror:
         fd = os.open(directory.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             size = os.fstat(fd).st_size
-            if not at <= size <= at + len(data) or size > launch.limits.log + _BEYOND:
+            if not at <= size <= at + len(data) or size > launch.limits.log + BEYOND:
                 return
             view = memoryview(data)[size - at :]
             while view:
@@ -54,10 +59,12 @@ class Mirror:
             os.close(fd)
 
     def want(self, limit: int, digests: Sequence[str]) -> list[str]:
-        """Return which of what a deputy offers the lab does not have; it takes `limit` bytes of outputs."""
+        """Return which of what a deputy offers it has not handed over yet; the lab takes `limit` bytes of outputs."""
         self._close_draft()
-        self._left = limit + _BEYOND
-        self._expected = [digest for digest in digests if _is_digest(digest) and not self._file(digest).exists()]
+        self._left = limit + BEYOND
+        if len(self._handed_over) > _REMEMBERED:
+            self._handed_over.intersection_update(digests)
+        self._expected = [digest for digest in digests if is_digest(digest) and not self.has(digest)]
         return list(self._expected)
 
     def take_blob(self, digest: str, data: bytes, *, last: bool) -> None:
@@ -76,6 +83,7 @@ class Mirror:
             self._whole = last
         if last and self._draft.digest == digest:
             self._draft.keep()
+            self._handed_over.add(digest)
         self._left -= len(data)
         if last:
             self._expected.remove(digest)
@@ -85,7 +93,7 @@ class Mirror:
         """Return the news without outputs that the lab does not have, and with a word on them."""
         if not observation.entries or not isinstance(ended := observation.entries[-1].record, Ended):
             return observation
-        kept = tuple(file for file in ended.outputs if self._file(file.digest).exists())
+        kept = tuple(file for file in ended.outputs if self.has(file.digest))
         gone = [file.path for file in ended.outputs if file not in kept]
         if not gone:
             return observation
@@ -101,8 +109,8 @@ class Mirror:
         return replace(observation, entries=(*observation.entries[:-1], replace(observation.entries[-1], record=ended)))
 
     def has(self, digest: str) -> bool:
-        """True when the lab has what was offered."""
-        return _is_digest(digest) and self._file(digest).exists()
+        """True when the lab has what was offered, from this deputy."""
+        return digest in self._handed_over and self._file(digest).exists()
 
     def close(self) -> None:
         """The deputy is gone: what is half done goes."""
@@ -118,8 +126,3 @@ class Mirror:
     def _file(self, digest: str) -> Path:
         name = digest.removeprefix("sha256:")
         return self._blobs / name[:2] / name
-
-
-def _is_digest(text: object) -> bool:
-    name = text.removeprefix("sha256:") if isinstance(text, str) else ""
-    return len(name) == 64 and all(letter in "0123456789abcdef" for letter in name)

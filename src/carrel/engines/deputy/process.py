@@ -25,6 +25,7 @@ from carrel.core.domain.ports import Attempt
 from carrel.core.domain.serial import from_plain
 from carrel.core.domain.task import TaskSpec
 from carrel.core.spool import Spool
+from carrel.core.spool.foreign import open_regular
 from carrel.core.spool.seal import SignedOrder, is_signed, opening_of, signed_by
 from carrel.core.spool.strict import trusted_directory
 from carrel.engines.attempts import Key
@@ -32,6 +33,7 @@ from carrel.engines.deputy.collecting import CollectingDeputy
 from carrel.engines.deputy.configuration import DeputyConfiguration, Forbidden, read_configuration
 from carrel.engines.deputy.directory import only_one, sweep
 from carrel.engines.deputy.frames import CHUNK, VERSION, FrameReader, NotAFrame, frame, observation_to_plain
+from carrel.engines.deputy.mirror import BEYOND
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.listing import SlurmJob
@@ -103,6 +105,8 @@ class Service:
         self._asked: dict[tuple[int, int], Mapping[str, Any]] = {}
         #: Bytes of each attempt's log that the lab has.
         self._sent: dict[tuple[int, int], int] = {}
+        #: Bytes of each that the lab keeps at most.
+        self._longest_logs: dict[Key, int] = {}
         self._code: dict[str, int] = {}
         self._client = ""
         #: What was stored for each attempt, by digest.
@@ -266,6 +270,7 @@ class Service:
         key = launch.job_id, launch.attempt
         self._asked[key] = head
         self._sent.setdefault(key, int(head["log"]))
+        self._longest_logs[key] = launch.limits.log + BEYOND
         with suppress(OSError):  # it is used again
             os.utime(self._root / "snapshots" / f"{launch.task.snapshot.removeprefix('sha256:')}.tar")
         attempt = Attempt(job_id=launch.job_id, number=launch.attempt, offset=int(head["offset"]))
@@ -299,6 +304,7 @@ class Service:
         self._asked.pop(key, None)
         self._orders.pop(key, None)
         self._sent.pop(key, None)
+        self._longest_logs.pop(key, None)
         self._discard(key)
 
     def _discard(self, key: Key) -> None:
@@ -330,9 +336,10 @@ class Service:
         key = observation.job_id, observation.attempt
         if observation.log_size is None or key not in self._sent:
             return
-        with suppress(OSError), open(self._root / "spool" / str(key[0]) / str(key[1]) / "log", "rb") as file:
+        size = min(observation.log_size, self._longest_logs[key])
+        with suppress(OSError), open_regular(self._root / "spool" / str(key[0]) / str(key[1]) / "log") as file:
             file.seek(self._sent[key])
-            while (left := observation.log_size - self._sent[key]) > 0 and (data := file.read(min(CHUNK, left))):
+            while (left := size - self._sent[key]) > 0 and (data := file.read(min(CHUNK, left))):
                 self._send({"is": "log", "job": key[0], "attempt": key[1], "at": self._sent[key]}, data)
                 self._sent[key] += len(data)
 
@@ -358,7 +365,7 @@ class Service:
             name = digest.removeprefix("sha256:")
             path = self._root / "blobs" / name[:2] / name
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     data = file.read(CHUNK)
                     while data:
                         following = file.read(CHUNK)

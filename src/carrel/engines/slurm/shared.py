@@ -35,8 +35,8 @@ class SharedListing:
         Raises what `ask` raises.
         """
         with self._lock:
-            if self._at < since:
-                at = self._monotonic()
+            at = self._monotonic()
+            if self._at < min(since, at):  # no answer is newer than now, whoever asks for one
                 self._jobs = self._ask()
                 self._at = at
             return self._jobs

@@ -82,7 +82,8 @@ class Describer:
             match entry.record:
                 case EnvironmentReady() as ready:
                     tags |= {"carrel.environment": ready.digest, "carrel.python": ready.python}
-                    entries.append(self._artifact(job, "carrel/environment.lock", self._blob(ready.lock)))
+                    if ready.lock:
+                        entries.append(self._artifact(job, "carrel/environment.lock", self._blob(ready.lock)))
                 case Started() as started:
                     began = entry.at
                     tags |= _start_tags(job, started)

@@ -1,0 +1,78 @@
+"""What may stand in a record that a job's own user could have written.
+
+On a cluster a job runs as its owner, so its journal, and what its owner's deputy says of it, are the owner's words. A record that
+says more than a runner can say is damaged: it costs its own job, and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from carrel.core.domain.job import ENDED
+from carrel.core.domain.launch import Continued, Ended, EnvironmentReady, JournalRecord, Resumed, StoredFile
+
+#: Unix seconds that a record may be of: from 1970 to 2255.
+_LATEST = 9e9
+#: Seconds for which a job may have been stopped: ten years.
+_LONGEST = 10 * 366 * 86400
+#: What an exit code and a signal may be (wait(2)).
+_CODES, _SIGNALS = range(256), range(1, 128)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that a job's owner may have put another thing in the place of: a link, a pipe, a device.
+
+    Does not wait, whatever is there. Raises `OSError` where it is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return open(fd, "rb", buffering=0)
+
+
+def is_digest(text: str) -> bool:
+    """True of the SHA-256 of a content as Carrel writes it: never of a path, whatever it says."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def check_record(at: float, record: JournalRecord) -> None:
+    """Raise `ValueError` where a record of the moment `at` (Unix seconds) says what no runner says."""
+    if not 0 <= at <= _LATEST:
+        raise ValueError(f"the moment {at:g}")
+    match record:
+        case Ended():
+            if record.state not in ENDED:
+                raise ValueError(f"an end in the state {record.state}")
+            if record.exit_code is not None and record.exit_code not in _CODES:
+                raise ValueError(f"exit code {record.exit_code}")
+            if record.signal is not None and record.signal not in _SIGNALS:
+                raise ValueError(f"signal {record.signal}")
+            check_files(record.outputs)
+        case EnvironmentReady():
+            if record.lock and not is_digest(record.lock):
+                raise ValueError("a lock that is no digest")
+        case Resumed() | Continued():
+            if not 0 <= record.seconds <= _LONGEST:
+                raise ValueError(f"{record.seconds:g} seconds")
+        case _:
+            pass
+
+
+def check_files(files: Sequence[StoredFile]) -> None:
+    """Raise `ValueError` where an output has another name than a digest, a path outside its directory or no size."""
+    for file in files:
+        path = PurePosixPath(file.path)
+        if not is_digest(file.digest):
+            raise ValueError("an output that is no digest")
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in file.path:
+            raise ValueError("an output outside its directory")
+        if file.size < 0:
+            raise ValueError(f"an output of {file.size} bytes")
