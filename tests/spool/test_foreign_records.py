@@ -57,7 +57,7 @@ FOREIGN: list[tuple[dict[str, Any], str, list[Any]]] = [
     (RESUMED, "seconds", ["abc", float("inf"), -1.0, 1e300, None]),
     (READY, "lock", PATHS),
     (READY, "built", ["no", 1, None]),
-    (STARTED, "hardware", [{"cpu": 7}, "x", [1], {"cpu": {"cpu": "x"}}]),
+    (STARTED, "hardware", [{"cpu": 7}, {"\ud800": "x"}, "x", [1], {"cpu": {"cpu": "x"}}]),
     (STARTED, "pid", ["3", 2**63, None]),
     (STARTED, "type", ["stopped", "", None, 4, {}]),
     (SAMPLED, "usage", USAGES),

@@ -58,7 +58,10 @@ def _build(hint: Any, plain: Any, where: str) -> Any:
     if origin in (tuple, list, frozenset, set):
         return origin(_build(typing.get_args(hint)[0], item, where) for item in plain)
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        item_hint = typing.get_args(hint)[1]
+        key_hint, item_hint = typing.get_args(hint)
+        if key_hint is str:
+            for key in plain:
+                _build_scalar(str, key, f"{where}: a key")
         return {key: _build(item_hint, item, f"{where}.{key}") for key, item in plain.items()}
     return _build_scalar(hint, plain, where)
 
@@ -68,7 +71,7 @@ def _build_union(hint: Any, plain: Any, where: str) -> Any:
     if plain is None and type(None) in options:
         return None
     own = [option for option in options if option is not type(None)]
-    for option in own[1:] and own[:-1]:
+    for option in own[:-1]:
         try:
             return _build(option, plain, where)
         except (ValueError, TypeError):
@@ -82,7 +85,7 @@ def _build_scalar(hint: Any, plain: Any, where: str) -> Any:
         raise ValueError(f"{where}: an integer of more than 64 bits")
     if hint is float and type(plain) is int:
         plain = float(plain)
-    if hint in (bool, int, float, str) and type(plain) is not hint:
+    if hint in (bool, int, float, str) and (not isinstance(plain, hint) or (isinstance(plain, bool) and hint is not bool)):
         raise ValueError(f"{where}: expected {hint.__name__}, got {type(plain).__name__}")
     if hint is float and not math.isfinite(plain):
         raise ValueError(f"{where}: {plain} is not a finite number")
