@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,7 +88,7 @@ class Lab:
         (directory / "task.py").write_text(TASK)
         script = directory / "work.sh"
         given = " ".join(f"{name}={value}" for name, value in self.variables.items())
-        script.write_text(f'export {given}; exec {sys.executable} -I {directory}/task.py "$HERE" {size}')
+        script.write_text(f'export {given}; exec {shlex.quote(sys.executable)} -I {directory}/task.py "$HERE" {size}')
         return self.client.submit_project(
             script,
             qos=qos,
