@@ -327,9 +327,9 @@ class DeputyEngine:
             elif kind == "list":
                 question = int(head["id"]), float(head["since"])
                 with self._changed:
-                    self._questions += 1
-                    if self._questions > _MOST_QUESTIONS:
+                    if self._questions >= _MOST_QUESTIONS:
                         raise NotAFrame(f"More than {_MOST_QUESTIONS} questions for a listing came at once.")
+                    self._questions += 1
                 threading.Thread(target=self._list, args=question, name="carrel-slurm-listing", daemon=True).start()
             elif kind == "file":
                 self._addresses.answered(head, body)
