@@ -245,8 +245,9 @@ class Channel(Generic[T]):
         found, self._files = self._files, []
         return found
 
-    def drop_files(self) -> None:
-        """Close the descriptors that have come until now."""
+    def refuse_files(self) -> None:
+        """Close the descriptors that have come until now; what comes later is not received."""
+        self._most_files = 0
         _close(self.files())
 
     def _ready(self) -> None:

@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 LEAST = 1024 * 1024
 #: Seconds in which a ticket has to be shown, and in which who connects has to show one.
 _UNUSED, _SILENT = 60.0, 10.0
-#: Connections at once: of all, and files of one user.
-_CONNECTIONS, _OF_ONE = 256, 64
+#: Connections at once, of all and of those that have shown no ticket yet; files of one user.
+_CONNECTIONS, _STRANGERS, _OF_ONE = 1024, 64, 64
 _LONGEST = 1024
 #: Seconds for a descriptor that a process has for a moment, because it was forked just now.
 _FORKED = 0.5
@@ -70,6 +70,8 @@ class BodyFiles:
         self._guard = threading.Lock()
         self._tickets: dict[str, _Ticket] = {}
         self._channels: set[Channel[bytes]] = set()
+        #: Those that have shown no ticket, the oldest first.
+        self._silents: dict[Channel[bytes], None] = {}
         self._names: tuple[str, ...] = ()
         self._listeners: list[socket.socket] = []
         self._reactor: Reactor | None = None
@@ -196,18 +198,19 @@ class BodyFiles:
     def _accept(self, listener: socket.socket, reactor: Reactor) -> None:
         with suppress(BlockingIOError):
             stream, _ = listener.accept()
+            if len(self._silents) >= _STRANGERS:  # the oldest has had more time than a program needs that has a ticket
+                next(iter(self._silents)).end(Ended("others want to show their tickets"))
             if len(self._channels) >= _CONNECTIONS:
                 stream.close()
                 return
             channel: Channel[bytes] = Channel(Lines(_LONGEST), stream)
             self._channels.add(channel)
+            self._silents[channel] = None
             channel.attach(reactor, on_message=self._shown, on_end=self._gone)
             reactor.later(_SILENT, partial(self._silent, channel))
 
     def _silent(self, channel: Channel[bytes]) -> None:
-        with self._guard:
-            known = any(ticket.channel is channel for ticket in self._tickets.values())
-        if not known and channel in self._channels:
+        if channel in self._silents:
             channel.end(Ended("it has shown no ticket"))
 
     def _shown(self, channel: Channel[bytes], line: bytes) -> None:
@@ -220,6 +223,7 @@ class BodyFiles:
             ticket = found if found is not None and found.channel is None and found.until > self._monotonic() else None
             if ticket is not None:
                 ticket.channel = channel
+                self._silents.pop(channel, None)
         if ticket is None:
             channel.end(Ended("it is no ticket"))
             return
@@ -241,6 +245,7 @@ class BodyFiles:
 
     def _gone(self, channel: Channel[bytes], _why: Ended) -> None:
         self._channels.discard(channel)
+        self._silents.pop(channel, None)
         with self._guard:
             for word, ticket in list(self._tickets.items()):
                 if ticket.channel is channel:

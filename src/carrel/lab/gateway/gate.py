@@ -144,6 +144,8 @@ class Gate:
             raise
         scope.setdefault("state", {})["caller"] = caller
         self._actors.take(f"{caller.user.subject}\0{caller.job_id or ''}")
+        if (connection := scope["state"].get("connection")) is not None:
+            connection.known(caller.user.subject, caller.job_id)
         token_allows(caller, _action(zone, scope)).check()
         return Grant(caller=caller, recheck=recheck)
 

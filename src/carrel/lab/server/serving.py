@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from carrel.core.domain.errors import Unavailable
+from carrel.lab.server.connections import Door
 from carrel.lab.server.settings import DEFAULT_PORT, Settings
 from carrel.lab.server.tls import Certificate
 
@@ -29,12 +30,26 @@ class Server:
         ready: Callable[[], None],
         certificate: Certificate | None = None,
         trusted_proxies: Sequence[str] = (),
+        connection_limit: int,
         closing: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         import uvicorn
 
+        door = Door(listener, limit=connection_limit, proxies=trusted_proxies)
+        tls = certificate.context if certificate is not None else None
+
+        class Uvicorn(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                state = self.lifespan.state
+                door.open(lambda one: protocol(self.config, self.server_state, {**state, "connection": one}), tls)
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                door.close()
+                await super().shutdown(sockets)
+
         config = uvicorn.Config(
-            front,
+            door.attended(front),
             log_config=None,
             # X-Forwarded-For and -Proto of others are passed over.
             proxy_headers=bool(trusted_proxies),
@@ -51,14 +66,12 @@ class Server:
             ws_ping_interval=30,
             ws_ping_timeout=300,
         )
-        if certificate is not None:
-            config.load()
-            config.ssl = certificate.context
+        config.load()
+        protocol: Any = config.http_protocol_class
         self._app = app
-        self._listener = listener
         self._ready = ready
         self._closing = closing
-        self._server = uvicorn.Server(config)
+        self._server = Uvicorn(config)
 
     def run(self) -> None:
         """Serve until a signal comes."""
@@ -74,7 +87,7 @@ class Server:
 
         self._app.router.lifespan_context = lifespan
         self._server.handle_exit = self._exit  # type: ignore[method-assign]
-        self._server.run(sockets=[self._listener])
+        self._server.run(sockets=[])
 
     def _exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn names the parameters
         self._app.state.close_streams()
@@ -101,7 +114,7 @@ def listen(settings: Settings, last: int | None) -> socket.socket:
         try:
             listener.bind((settings.host, port))
             # Listening begins here: a client that has read the address is never refused, at most kept for a moment.
-            listener.listen(512)
+            listener.listen(4096)
         except OSError as error:
             failure = error
         else:

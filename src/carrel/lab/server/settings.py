@@ -36,6 +36,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("tls_own", "flag", False, "TLS with certificates of the lab's own authority, which clients have to trust."),
     Setting("trusted_proxies", "text", "127.0.0.1,::1", "Proxies (addresses, networks) whose X-Forwarded-* count."),
     Setting("rate_limit", "int", 200, "Requests a second of each user, and of each job; ten times as many at once. 0: no limit."),
+    Setting("connection_limit", "int", 8192, "Connections to the lab at once; each user, and each job, has a 16th of them."),
     Setting("database", "text", None, "PostgreSQL URL (postgresql+psycopg://…); without it the lab keeps a SQLite file."),
     Setting("tracking", "flag", True, "Start the MLflow tracking server with the lab."),
     Setting("simulate_gpus", "int", None, "Offer this many simulated GPUs instead of the machine's own."),

@@ -173,6 +173,7 @@ def _serve(
             ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say, authority),
             certificate=certificate,
             trusted_proxies=proxies(settings.trusted_proxies),
+            connection_limit=settings.connection_limit,
             closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
         )
         server.run()

@@ -12,6 +12,7 @@ import binascii
 import contextlib
 import json
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,8 @@ from carrel.lab.tracking.tenancy import (
 
 _log = logging.getLogger(__name__)
 
+#: Connections to MLflow at once.
+_CONNECTIONS = 100
 #: Bytes of a JSON request; MLflow itself takes at most 1 MB in a batch. Artifacts have no limit.
 _API_LIMIT = 32 * 1024**2
 _FORWARDED = frozenset(
@@ -137,6 +140,8 @@ class TrackingProxy:
         self._rest = MlflowRest(upstream.socket)
         self._http: httpx.AsyncClient | None = None
         self._tenants: dict[str, _Tenant] = {}
+        #: Of each user: more requests than a part of the connections wait for those before them.
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_CONNECTIONS // 4))
         #: Hears metrics of jobs before MLflow does, so that none is lost between the two; None: nobody wants to.
         self.hear: Hear | None = None
 
@@ -156,7 +161,8 @@ class TrackingProxy:
             return
         try:
             caller = await self._identify(scope)
-            await self._answer(caller, scope, receive, send)
+            async with self._turns[caller.user.subject]:
+                await self._answer(caller, scope, receive, send)
         except CarrelError as error:
             await _refusal(error)(scope, receive, send)
 
@@ -277,7 +283,7 @@ class _NotReached(Exception):
 
 
 def _client(socket: Path) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=30)
+    limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=20, keepalive_expiry=30)
     timeout = httpx.Timeout(connect=5, read=600, write=600, pool=60)
     return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(socket), limits=limits), timeout=timeout)
 

@@ -21,6 +21,7 @@ from carrel.core.domain.lease import Residency, Tier
 from carrel.core.domain.ports import Clock
 from carrel.core.spool import Spool
 from carrel.core.spool.disk import disk_of
+from carrel.core.transport.open_files import raise_limit
 from carrel.core.transport.reactor import Reactor
 from carrel.node.broker.boot_key import boot_key
 from carrel.node.broker.client_authentication import ClientAuthentication
@@ -92,6 +93,7 @@ def take_lock(state: Path, config: BrokerConfig) -> int | None:
 
 def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.time, loop: Reactor | None = None) -> None:
     """Lend until SIGTERM or SIGINT, or until the state directory vanished."""
+    raise_limit()
     loop = loop or Reactor()
     suspender = _suspender(config, state, loop.monotonic)
     capability = suspender.probe()

@@ -6,9 +6,10 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from carrel.core.domain.errors import CarrelError, Conflict, Unavailable
+from carrel.core.domain.errors import CarrelError, Conflict, TooMany, Unavailable
 from carrel.core.domain.lease import MoveMethod
 from carrel.core.domain.ports import Clock
 from carrel.core.transport.channel import MOST_FILES, Channel, Dropped
@@ -49,6 +50,8 @@ from carrel.node.suspension.ports import Suspender, Use
 
 _log = logging.getLogger(__name__)
 
+#: Seconds in which who connects has to say hello; connections that have not, and those of one job, at once.
+_SILENT, _STRANGERS, _OF_ONE = 10.0, 32, 256
 #: Bytes of journal after which it is begun anew.
 _LONG = 8 * 1024**2
 
@@ -98,6 +101,8 @@ class Service:
         self._status = Status(core, clock, pool, disk_problem=disk_problem)
         self._handing = EndedLeaseDelivery(loop, core.ledger.past, core.lender.devices, self._taken)
         self._clients: dict[Channel[bytes], Client] = {}
+        #: Those that have not said hello, the oldest first.
+        self._strangers: dict[Channel[bytes], Timer] = {}
         self._feed = StatusFeed(loop, self._status, self._clients, see_host=self._see_host)
         self._tenants: dict[str, Channel[bytes]] = {}
         #: Of the libraries in processes, by the process.
@@ -233,12 +238,16 @@ class Service:
         Nobody is let in without the token of a job that runs, in either case.
         """
         self._listener = listening_at(path, everybody=everybody)
-        self._loop.watch(self._listener.fileno(), self._accept)
+        self._watch_listener()
+
+    def _watch_listener(self) -> None:
+        if self._listener is not None and not self._closing:
+            self._loop.watch(self._listener, self._accept)
 
     def close(self) -> None:
         """Stop listening and close all connections; nobody loses a lease by it."""
         if self._listener is not None:
-            self._loop.unwatch(self._listener.fileno())
+            self._loop.unwatch(self._listener)
             self._listener.close()
         self._closing = True
         for connection in list(self._clients):
@@ -250,8 +259,15 @@ class Service:
         assert self._listener is not None
         try:
             stream, _address = self._listener.accept()
-        except OSError:
+        except BlockingIOError:
             return
+        except OSError as error:
+            _log.warning("a connection cannot be taken: %s", error)
+            self._loop.unwatch(self._listener)
+            self._loop.later(1.0, self._watch_listener)
+            return
+        if len(self._strangers) >= _STRANGERS:  # the oldest has had more time than a program needs that means it
+            next(iter(self._strangers)).end(Dropped("others want to say hello"))
         try:
             process = peer(stream)
         except (ProcessGone, OSError) as error:
@@ -261,9 +277,12 @@ class Service:
         connection = Channel(Lines(LONGEST), stream, most_files=MOST_FILES)
         connection.attach(self._loop, on_message=self._line, on_end=self._ended)
         self._clients[connection] = Client(process)
+        late = partial(connection.end, Dropped("it has not said hello"))
+        self._strangers[connection] = self._loop.later(_SILENT, late)
 
     def _ended(self, connection: Channel[bytes], why: Ended) -> None:
         client = self._clients.pop(connection)
+        self._forget_stranger(connection)
         if isinstance(why, TooLong):
             self._refuse_line(connection, client, why)
         closed = not isinstance(why, Dropped)  # only the client's own end says that it is done
@@ -279,6 +298,11 @@ class Service:
                 _log.warning("tenant %s does not read and was dropped; it keeps what it has", client.tenant)
             self.carry_out(self._core.disconnected(client.tenant, self._now(), closed=closed))
 
+    def _forget_stranger(self, connection: Channel[bytes]) -> None:
+        late = self._strangers.pop(connection, None)
+        if late is not None:
+            late.cancel()
+
     def _line(self, connection: Channel[bytes], line: bytes) -> None:
         client = self._clients[connection]
         try:
@@ -287,8 +311,6 @@ class Service:
             self._refuse_line(connection, client, error)
             connection.end(Closed("it sent what is no message"))
             return
-        if client.identity is not None and not client.member:
-            connection.drop_files()  # nobody else has any to send
         try:
             if client.identity is None:
                 self._hello(connection, client, message)
@@ -296,6 +318,8 @@ class Service:
                 self._operate(connection, client, message)
         except CarrelError as error:
             self._refuse(connection, client, message, error)
+        if connection.open:
+            connection.refuse_files()  # a library sends those that it has with its hello
 
     def _refuse_line(self, connection: Channel[bytes], client: Client, error: Exception) -> None:
         _log.warning("process %d sent what is no message: %s", client.process.pid, error)
@@ -313,6 +337,13 @@ class Service:
         if message["op"] != "hello":
             raise Conflict(f'"{message["op"]}" came before "hello".', remedy="Say hello first.")
         identity = self._gate.admit(message, client.process.uid)
+        same = [one for one in self._clients.values() if one.identity is not None and one.identity.job == identity.job]
+        if identity.job and len(same) >= _OF_ONE:
+            raise TooMany(
+                f"Job {identity.job} has {len(same)} connections to this node's broker.",
+                remedy=f"End some of its processes that use GPUs: {_OF_ONE} can at once.",
+            )
+        self._forget_stranger(connection)
         if identity.role == OBSERVER:
             client.identity = identity
             about = {"gpus": identity.gpus, "home": [], "lost": "", "leases": []}

@@ -38,6 +38,8 @@ _MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 #: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
 _NUMBERS_OF_ITS_OWN = (6, 14)
 _FEWEST_NUMBERS = 301
+#: A job has one part in so many of what the kernel counts for a Unix user.
+_SHARE = 4
 #: The end of a command: its status as wait(2) has it, and whether it left processes behind.
 _END = struct.Struct("ii")
 
@@ -245,6 +247,7 @@ def _reap(command: int, tell: int, *, whole: bool) -> None:
 
 def _mount_proc(processes: int) -> None:
     calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
+    _limit_what_is_shared()
     if processes:
         _limit_processes(processes)
     for name in _MACHINES_OWN:
@@ -268,6 +271,22 @@ def _limit_processes(most: int) -> None:
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if version is not None and (int(version[1]), int(version[2])) >= _NUMBERS_OF_ITS_OWN:
         Path("/proc/sys/kernel/pid_max").write_text(str(max(most, _FEWEST_NUMBERS)))
+
+
+def _limit_what_is_shared() -> None:
+    """Leave most of what the kernel counts for all processes of the lab's Unix user together to the others.
+
+    Watches of files are counted for this user namespace and for those above (namespaces(7)), with a limit for each; signals that
+    wait and bytes in message queues as well (since Linux 5.14), with the limits of setrlimit(2).
+    """
+    for name in ("instances", "watches"):
+        most, own = Path(f"/proc/sys/fs/inotify/max_user_{name}"), Path(f"/proc/sys/user/max_inotify_{name}")
+        if most.exists() and own.exists():
+            own.write_text(str(max(1, int(most.read_text()) // _SHARE)))
+    for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
+        _soft, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            resource.setrlimit(kind, (hard // _SHARE, hard // _SHARE))
 
 
 def _be_command(become: Callable[[], None], *, enters: bool) -> None:

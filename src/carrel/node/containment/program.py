@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from carrel.core.transport.open_files import limit_command
 from carrel.node.containment.walls import Bind, Door, View, Walls
 
 _ENTER = "import sys; sys.path.append(sys.argv[1]); from carrel.node.containment.program import main; main()"
@@ -89,6 +90,7 @@ def main() -> None:
     arguments, lifeline = about["arguments"], int(about["lifeline"])
     os.set_inheritable(lifeline, False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_command()
     # The kernel prefers to end this to ending the lab when memory runs out (proc(5)).
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")

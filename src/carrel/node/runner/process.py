@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from carrel.core.transport.open_files import limit_command
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -22,9 +24,6 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
-#: Open files that a command may have, where the machine allows as many: data loaders open many, and a million makes
-#: old programs that close every possible descriptor slow.
-_OPEN_FILES = 65536
 #: The kernel prefers to end a job to ending the lab when memory runs out (proc(5), oom_score_adj).
 _OOM_SCORE = b"500"
 
@@ -158,9 +157,7 @@ def _say_why_not(step: str, error: BaseException, failed: int) -> None:
 
 def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    limit_command()
     with suppress(OSError):
         _write("/proc/self/oom_score_adj", _OOM_SCORE)
 

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from carrel.core.domain.errors import TooMany
 from carrel.core.domain.ports import Clock
 from carrel.notebooks import identity
 from carrel.notebooks.proxy import pages, websocket
@@ -101,6 +102,8 @@ class SessionHosts:
         session = await self._find(label) if subject is not None else None
         if session is None or session.owner != subject:
             return pages.not_let_in()
+        if not _has_room(scope, session):
+            return pages.too_many()
         if session.over:
             await self._forwarder.forget(session)
             return pages.over(session.message)
@@ -153,7 +156,7 @@ class SessionHosts:
         session = await self._find(label) if subject is not None else None
         if session is None or session.owner != subject or session.over or not session.ready:
             return False
-        if not from_this_origin(headers, "GET", websocket=True):
+        if not from_this_origin(headers, "GET", websocket=True) or not _has_room(scope, session):
             return False
         await to_thread.run_sync(self._sessions.connected, session.job_id, session.attempt, 1)
         try:
@@ -207,3 +210,14 @@ class SessionHosts:
             now=self._clock(),
         )
         return dict(made)
+
+
+def _has_room(scope: Scope, session: Session) -> bool:
+    """Tell the server whose request it is; False where there are too many at once for the session."""
+    connection = scope.get("state", {}).get("connection")
+    try:
+        if connection is not None:
+            connection.known(session.owner, session.job_id)
+    except TooMany:
+        return False
+    return True

@@ -75,6 +75,11 @@ def broken_off() -> Response:
     )
 
 
+def too_many() -> Response:
+    """The lab has as many requests for the session as one may have."""
+    return _page(429, "There are too many requests at once", "Close some of the session's pages, and load this one again.")
+
+
 def unreadable() -> Response:
     """Such an address cannot be passed on."""
     return _page(400, "This address cannot be read", "It is not one of the session's.")

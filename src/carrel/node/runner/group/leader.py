@@ -7,6 +7,7 @@ their connections break.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -15,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,6 +42,8 @@ GRACE = 5.0
 _HEAR = 3.0
 #: Seconds that agents may take to leave.
 _LEAVE = 20.0
+#: Connections at once that have not proved that they are agents'.
+_STRANGERS = 256
 #: Ports that are tried: beyond those of well-known services, below those that machines give to outgoing connections.
 _PORTS = range(12000, 32000)
 _TRIES = 3
@@ -115,6 +119,8 @@ class Leader:
         self._plan, self._path = plan, path
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._members: list[_Member] = []
+        #: Connections that have not proved that they are agents, the oldest first.
+        self._strangers: deque[socket.socket] = deque()
         self._output = threading.Lock()
         self._asked = False
         #: True when what started the agents has ended.
@@ -179,8 +185,15 @@ class Leader:
         while True:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
+                    return
+                time.sleep(0.1)
+                continue
+            self._strangers.append(sock)
+            if len(self._strangers) > _STRANGERS:  # the oldest has had more time than an agent needs
+                with suppress(OSError, IndexError):
+                    self._strangers.popleft().shutdown(socket.SHUT_RDWR)
             threading.Thread(target=self._hear, args=(sock,), daemon=True).start()
 
     def _hear(self, sock: socket.socket) -> None:
@@ -190,6 +203,9 @@ class Leader:
         except Exception:  # noqa: BLE001 - a stranger may send anything
             sock.close()
             return
+        finally:
+            with suppress(ValueError):  # it was put out meanwhile
+                self._strangers.remove(sock)
         try:
             while True:
                 message = member.link.receive()
