@@ -147,10 +147,10 @@ def test_what_is_attacked_is_there_for_others(rig: Rig, neighbour: subprocess.Po
 def test_sockets_lead_nowhere_but_to_programs_and_networks(rig: Rig) -> None:
     """The machine's hypervisor is a neighbour, too, and no network of a job's own keeps it away (vsock(7))."""
     python = os.path.realpath(sys.executable)
-    code, said = rig.run(f"{python} -I -c \"import socket; socket.socket(40, socket.SOCK_STREAM)\"")
+    code, said = rig.run(f'{python} -I -c "import socket; socket.socket(40, socket.SOCK_STREAM)"')
     assert (code, "Address family not supported" in said) == (1, True), said
     use = "import socket; socket.getaddrinfo('localhost', 80); socket.socketpair(); socket.if_nameindex(); socket.socket(16, 3)"
-    assert rig.run(f"{python} -I -c \"{use}\"") == (0, "")
+    assert rig.run(f'{python} -I -c "{use}"') == (0, "")
 
 
 def test_it_reads_but_does_not_write_what_its_runner_trusts(rig: Rig) -> None:
