@@ -367,7 +367,7 @@ def attacks_on(home: Path, served: str, others: dict[str, Any], *own: str, netwo
     assert all(path.exists() for path in (*of_spool, attempt.log))
     # The broker's is what a job is given: it asks the kernel who calls, and is attacked by what it is asked. So is that of large
     # values, which gives nothing to whoever has no ticket (tests/gateway/test_body_files.py).
-    given = {home / "run" / "broker.sock", home / "run" / "bodies" / "lab"}
+    given = {home / "run" / "broker" / "broker.sock", home / "run" / "bodies" / "lab"}
     sockets = [str(path) for path in (home / "run").rglob("*") if path.is_socket() and path not in given]
     return {
         **others,
@@ -379,7 +379,7 @@ def attacks_on(home: Path, served: str, others: dict[str, Any], *own: str, netwo
         "directories": [str(home), str(home / "homes"), str(home / "snapshots"), str(home / "blobs")],
         "sockets": [*sockets, f"\0carrel-nobody-{os.getpid()}"],
         "owner": own_name(),
-        "broker": str(home / "run" / "broker.sock"),
+        "broker": str(home / "run" / "broker" / "broker.sock"),
         "addresses": [["127.0.0.1", urlsplit(served).port], ["::1", urlsplit(served).port]] if network else [],
         "closed": network,
         "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],

@@ -96,6 +96,20 @@ def _():
     number = {"x86_64": 304, "aarch64": 265}.get(os.uname().machine)
     ctypes.set_errno(0)
     return number and libc.syscall(number, -100, None, 0) < 0 and ctypes.get_errno() != 1 and "not refused"
+@attempt("kernel", "sockets that lead past the walls")
+def _():
+    found = []
+    for family in {*range(1, 64)} - {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
+            try:
+                socket.socket(family, kind).close()
+                found.append(family)
+            except OSError:
+                pass
+    return found
+@attempt("kernel", "calls that pass no filter")
+def _():
+    return libc.syscall(425, 1, ctypes.create_string_buffer(120)) >= 0 and "has a ring"  # io_uring_setup
 @attempt("kernel", "type into a terminal")
 def _():
     import fcntl
