@@ -11,11 +11,9 @@ from typing import Any
 
 from carrel.core.domain.launch import RECORD_TYPES, Damaged, Ended, Journaled, JournalRecord
 from carrel.core.domain.serial import from_plain, to_plain
-from carrel.core.spool.foreign import check_record, open_regular
+from carrel.core.spool.foreign import NOT_THERE, check_record, open_regular
 from carrel.core.spool.lines import checked, read_lines
 
-#: The journal is not there yet, or its job's owner has put a link, a pipe, a device or a directory in its place.
-_NO_JOURNAL = frozenset({errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO})
 _NAMES = {cls: name for name, cls in RECORD_TYPES.items()}
 
 
@@ -73,7 +71,7 @@ def read_entries(path: Path, offset: int = 0, *, over: bool = False) -> tuple[tu
             file.seek(offset)
             data = file.read()
     except OSError as error:
-        if error.errno in _NO_JOURNAL:
+        if error.errno in NOT_THERE:
             return (), offset
         raise
     entries: list[Journaled] = []

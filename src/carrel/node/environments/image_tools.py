@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from carrel.core.domain.errors import CarrelError
+from carrel.core.spool.trees import remove_tree
 from carrel.node.environments.building import BuildContext
 from carrel.node.environments.errors import EnvironmentFailed
 
@@ -216,7 +217,7 @@ class Podman:
             for words in (("unshare", "rm", "-rf", f"{base}/podman/storage"), ("system", "migrate")):
                 # Also where the job was cancelled.
                 subprocess.run([*self._storage(base), *words], env=variables, capture_output=True, timeout=_TIDY, check=False)
-        shutil.rmtree(_short(base), ignore_errors=True)
+        remove_tree(_short(base))
 
 
 def _short(base: Path) -> Path:

@@ -7,12 +7,12 @@ install into the original.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from carrel.core.spool.trees import remove_tree
 from carrel.node.environments.named.records import Layout as NamedLayout
 from carrel.node.environments.records import Layout
 
@@ -29,12 +29,14 @@ def relocate(root: Path, before: Path) -> None:
         return
     layout = Layout(root)
     if layout.environments.is_dir():
-        shutil.rmtree(layout.environments)
+        remove_tree(layout.environments)
     old, new = os.fsencode(before) + b"/", os.fsencode(root) + b"/"
     for place, _record in NamedLayout(root / "named").everything():
         for prefix in place.generations():
             for path in _files(prefix):
-                _rewrite(path, old, new)
+                # Its owner may have put links to others' directories there.
+                if Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(prefix)):
+                    _rewrite(path, old, new)
 
 
 def _files(prefix: Path) -> Iterator[Path]:
