@@ -245,7 +245,9 @@ def stage(recipe: EnvironmentRecipe, base: Path, build_context: BuildContext) ->
     """
     if recipe.needs_code:
         try:
-            shutil.copytree(build_context.code, base, symlinks=True)
+            shutil.copytree(build_context.code, base, symlinks=True)  # noqa: TID251 - a deep one is refused
+        except RecursionError:
+            raise EnvironmentFailed("The code cannot be copied for building: its directories are too deep.") from None
         except shutil.Error as error:
             raise EnvironmentFailed(f"The code cannot be copied for building: {error.args[0][0][2]}.") from error
     base.mkdir(exist_ok=True)
