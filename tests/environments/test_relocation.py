@@ -65,5 +65,8 @@ def test_what_an_owners_links_lead_to_is_not_rewritten(tmp_path):
         elsewhere.mkdir(parents=True)
         (elsewhere / "settings.pth").write_text(f"{old}/named")
         (prefix / link).symlink_to(elsewhere)
+    (prefix / "pyvenv.cfg").write_text(f"{old}/named")
+    (prefix / ".pyvenv.cfg.new").symlink_to(elsewhere / "settings.pth")
     relocate(new, old)
+    assert (prefix / "pyvenv.cfg").read_text() == f"{new}/named"
     assert {path.read_text() for path in (tmp_path / "of-the-lab").rglob("*.pth")} == {f"{old}/named"}

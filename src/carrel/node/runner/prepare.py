@@ -68,6 +68,7 @@ class Preparation:
         if inputs := task.all_inputs:
             with self._interruptible():
                 self._stage(inputs, cwd, secrets)
+            cwd = _below(work, task.directory)  # others' bytes were read by a process that writes there
         else:
             self.reporter.record(InputsReady(digests={}), ring=False)
         with suppress(FileExistsError):  # the code may bring a file or a link of that name
