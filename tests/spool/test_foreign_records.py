@@ -16,8 +16,8 @@ import pytest
 from carrel.core.control.lab_files import blob_file
 from carrel.core.domain.errors import NotFound
 from carrel.core.domain.job import JobState, Reason
-from carrel.core.domain.launch import Damaged, Ended, EnvironmentReady, Resumed, Sampled, Started, StoredFile, Usage
-from carrel.core.spool import entry_to_plain, read_entries
+from carrel.core.domain.launch import Damaged, Ended, EnvironmentReady, Preparing, Resumed, Sampled, Started, StoredFile, Usage
+from carrel.core.spool import Journal, entry_to_plain, read_entries
 from carrel.core.spool.foreign import open_regular, parse_json, read_last, read_regular, socket_at
 from carrel.core.spool.lines import checked
 from carrel.engines.deputy.frames import observation_from_plain
@@ -43,9 +43,26 @@ def output(**change: Any) -> list[dict[str, Any]]:
 
 
 PATHS = ["/home/lab/token", "sha256:../token", "/dev/zero", "sha256:" + "A" * 64, DIGEST + "\n", 7, [DIGEST]]
-OUTSIDE = ["", "/etc/x", "../x", "a/../../x", "a\0b", 7, "\ud800"]
-REASONS = [None, "x", {}, {"code": "x"}, {"code": "x", "message": "\ud800"}, {"code": 1, "message": "y"}]
-USAGES = [{"memory": 1e999}, {"gpu_mean": {"a": "b"}}, {"gpu_memory": {"a": 2**64}}, [], None]
+OUTSIDE = ["", "/etc/x", "../x", "a/../../x", "a\0b", 7, "\ud800", "a/" * 2049]
+MANY = {str(number): "x" for number in range(1001)}
+LONG = "x" * 65_537
+REASONS = [
+    None,
+    "x",
+    {},
+    {"code": "x"},
+    {"code": "x", "message": "\ud800"},
+    {"code": 1, "message": "y"},
+    {"code": "x", "message": LONG},
+]
+USAGES = [
+    {"memory": 1e999},
+    {"gpu_mean": dict.fromkeys(MANY, 1.0)},
+    {"gpu_mean": {"a": "b"}},
+    {"gpu_memory": {"a": 2**64}},
+    [],
+    None,
+]
 #: A record that a runner writes, one of its fields, and what no runner writes there.
 FOREIGN: list[tuple[dict[str, Any], str, list[Any]]] = [
     (END, "outputs", [output(digest=digest) for digest in (*PATHS, "", None)]),
@@ -59,8 +76,10 @@ FOREIGN: list[tuple[dict[str, Any], str, list[Any]]] = [
     (END, "reason", REASONS),
     (RESUMED, "seconds", ["abc", float("inf"), -1.0, 1e300, None]),
     (READY, "lock", PATHS),
+    (READY, "digest", ["x" * 81, "a\0b"]),
+    (READY, "python", ["x" * 65]),
     (READY, "built", ["no", 1, None]),
-    (STARTED, "hardware", [{"cpu": 7}, {"\ud800": "x"}, "x", [1], {"cpu": {"cpu": "x"}}]),
+    (STARTED, "hardware", [{"cpu": 7}, {"\ud800": "x"}, "x", [1], {"cpu": {"cpu": "x"}}, {"a": LONG}, MANY]),
     (STARTED, "pid", ["3", 2**63, None]),
     (STARTED, "type", ["stopped", "", None, 4, {}]),
     (SAMPLED, "usage", USAGES),
@@ -220,3 +239,28 @@ def test_a_socket_of_another_user_is_not_connected_to(place: Path, whose: str) -
     os.chown(place / whose, 65534, 65534)
     with pytest.raises(PermissionError, match="another user"), socket_at(place / "session/s"):
         pass
+
+
+@pytest.mark.parametrize("message", ["a\0b", "caf\udce9", LONG * 3])
+def test_a_message_that_quotes_a_program_does_not_cost_the_record(tmp_path: Path, message: str) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append(1.0, Preparing(message=message))
+    journal.append(2.0, Ended(state=JobState.FAILED, reason=Reason(code="x", message=message)))
+    journal.close()
+    (preparing, ended), _ = read_entries(tmp_path / "journal")
+    assert isinstance(preparing.record, Preparing)
+    assert isinstance(ended.record, Ended)
+    assert preparing.record.message == ended.record.reason.message
+    assert ended.record.reason.message[:3] == message.encode(errors="replace").decode().replace("\0", "\ufffd")[:3]
+
+
+def test_of_a_journal_that_is_too_long_only_the_end_is_read(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.write_bytes(line(STARTED))
+    os.truncate(journal, 200 * 1024**3)  # sparse: it takes no room
+    with open(journal, "ab") as file:
+        file.write(b"\n" + line(SAMPLED) + line(END))
+    entries, offset = read_entries(journal, len(line(STARTED)))
+    assert offset == journal.stat().st_size
+    assert [type(entry.record) for entry in entries][-2:] == [Sampled, Ended]
+    assert all(isinstance(entry.record, Damaged) for entry in entries[:-2])

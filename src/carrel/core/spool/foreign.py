@@ -14,20 +14,36 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from carrel.core.domain.job import ENDED
-from carrel.core.domain.launch import Continued, Ended, EnvironmentReady, JournalRecord, Resumed, StoredFile
+from carrel.core.domain.launch import (
+    Continued,
+    Ended,
+    EnvironmentReady,
+    InputsReady,
+    JournalRecord,
+    Preparing,
+    Resumed,
+    Sampled,
+    Started,
+    StoredFile,
+    Usage,
+)
 
 #: Unix seconds that a record may be of: from 1970 to 2255.
-_LATEST = 9e9
+LATEST = 9e9
 #: Seconds for which a job may have been stopped: ten years.
-_LONGEST = 10 * 366 * 86400
+LONGEST = 10 * 366 * 86400
 #: What an exit code and a signal may be (wait(2)).
 _CODES, _SIGNALS = range(256), range(1, 128)
+#: Characters of a message, of a path (PATH_MAX, limits.h(0p)) and of a name that the lab's tables have columns for.
+LONGEST_MESSAGE, _LONGEST_PATH, _LONGEST_NAME = 65_536, 4096, 64
+#: Entries of a mapping: files of inputs, and all others.
+_MOST_INPUTS, _MOST = 1_000_000, 1000
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 #: Bytes of a word that is a file of its own.
 _SHORT = 64 * 1024
@@ -103,7 +119,7 @@ def is_digest(text: str) -> bool:
 
 def check_record(at: float, record: JournalRecord) -> None:
     """Raise `ValueError` where a record of the moment `at` (Unix seconds) says what no runner says."""
-    if not 0 <= at <= _LATEST:
+    if not 0 <= at <= LATEST:
         raise ValueError(f"the moment {at:g}")
     match record:
         case Ended():
@@ -113,12 +129,26 @@ def check_record(at: float, record: JournalRecord) -> None:
                 raise ValueError(f"exit code {record.exit_code}")
             if record.signal is not None and record.signal not in _SIGNALS:
                 raise ValueError(f"signal {record.signal}")
+            _check_texts((record.reason.message,))
+            _check_usage(record.usage)
             check_files(record.outputs)
+        case Preparing():
+            _check_texts((record.message,))
         case EnvironmentReady():
             if record.lock and not is_digest(record.lock):
                 raise ValueError("a lock that is no digest")
+            _check_texts((record.python,), longest=_LONGEST_NAME)
+            _check_texts((record.digest,), longest=len("sha256:") + 64)
+        case InputsReady():
+            _check_mapping(record.digests, most=_MOST_INPUTS)
+            _check_mapping(record.sources, most=_MOST_INPUTS)
+        case Started():
+            _check_mapping(record.hardware)
+            _check_mapping(record.seeds)
+        case Sampled():
+            _check_usage(record.usage)
         case Resumed() | Continued():
-            if not 0 <= record.seconds <= _LONGEST:
+            if not 0 <= record.seconds <= LONGEST:
                 raise ValueError(f"{record.seconds:g} seconds")
         case _:
             pass
@@ -130,7 +160,28 @@ def check_files(files: Sequence[StoredFile]) -> None:
         path = PurePosixPath(file.path)
         if not is_digest(file.digest):
             raise ValueError("an output that is no digest")
-        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in file.path:
+        if not path.parts or path.is_absolute() or ".." in path.parts:
             raise ValueError("an output outside its directory")
+        _check_texts((file.path,), longest=_LONGEST_PATH)
         if file.size < 0:
             raise ValueError(f"an output of {file.size} bytes")
+
+
+def _check_usage(usage: Usage) -> None:
+    for by_device in (usage.gpu_utilization, usage.gpu_memory, usage.gpu_mean):
+        if len(by_device) > _MOST:
+            raise ValueError(f"the use of {len(by_device)} devices")
+        _check_texts(by_device, longest=_LONGEST_PATH)
+
+
+def _check_mapping(texts: Mapping[str, str], most: int = _MOST) -> None:
+    if len(texts) > most:
+        raise ValueError(f"a mapping of {len(texts)} entries")
+    _check_texts(texts, longest=_LONGEST_PATH)
+    _check_texts(texts.values())
+
+
+def _check_texts(texts: Iterable[str], longest: int = LONGEST_MESSAGE) -> None:
+    for text in texts:
+        if len(text) > longest:
+            raise ValueError(f"a text of {len(text)} characters")
