@@ -158,7 +158,7 @@ def attempt_view(row: AttemptRow) -> v1.AttemptView:
         started_at=moment(row.started_at),
         ended_at=moment(row.ended_at),
         suspended_seconds=row.suspended_seconds,
-        slurm_job=int(number) if (number := row.hardware.get("slurm_job", "")).isdecimal() else None,
+        slurm_job=int(number) if (number := row.hardware.get("slurm_job", "")[:18]).isdecimal() else None,
         slurm_nodes=row.hardware.get("slurm_nodes", ""),
         environment=row.environment,
         environment_built=row.environment_built,
