@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from carrel.core.spool import AttemptDirectory, read_claim
+from carrel.core.spool.foreign import read_regular
 
 #: Rounds of looking and killing; each finds what was forked during the one before.
 _ROUNDS = 20
@@ -53,10 +54,11 @@ def _remove(cgroup: Path) -> None:
 
 def _cgroup(directory: AttemptDirectory) -> Path | None:
     try:
-        path = Path(directory.cgroup.read_text().strip())
+        path = Path(os.fsdecode(read_regular(directory.cgroup).strip()))
     except OSError:
         return None
-    return path if path.is_relative_to("/sys/fs/cgroup") and path.name.startswith("carrel-") else None
+    is_ours = path.is_relative_to("/sys/fs/cgroup") and ".." not in path.parts and path.name.startswith("carrel-")
+    return path if is_ours else None
 
 
 def _in_cgroup(cgroup: Path | None) -> set[int]:

@@ -317,7 +317,7 @@ class Service:
         """Tell where a session is, in its own words."""
         path = Spool(self._root / "spool").attempt(int(head["job"]), int(head["attempt"])).session_address
         try:
-            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            with open_regular(path) as file:
                 self._send({"is": "file", "id": head["id"], "found": True}, file.read(CHUNK))
         except OSError:
             self._send({"is": "file", "id": head["id"], "found": False}, b"")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from carrel.core.domain.placement import GpuState
 from carrel.core.domain.ports import Attempt, Clock
 from carrel.core.spool import Spool, read_claim, write_preempt
 from carrel.core.spool.seal import SignedOrder
+from carrel.core.spool.trees import remove_tree
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.arrays import leave_array, sweep_arrays
@@ -249,11 +249,11 @@ class SlurmEngine:
         if followed is None or followed.number is not None:
             self._reconciler.ended()
         elif not followed.asked and not over:
-            shutil.rmtree(directory.path, ignore_errors=True)  # Slurm never took it, so no runner comes for it
+            remove_tree(directory.path)  # Slurm never took it, so no runner comes for it
         if attempt == 0 and not over:  # it started no command
-            shutil.rmtree(directory.path, ignore_errors=True)
+            remove_tree(directory.path)
         if over:
-            shutil.rmtree(directory.checkpoint, ignore_errors=True)
+            remove_tree(directory.checkpoint)
 
     def close(self) -> None:
         """Stop observing. Jobs go on."""

@@ -6,7 +6,6 @@ import fcntl
 import json
 import re
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from carrel.core.domain.ports import Clock
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.slurm import read_options
 from carrel.core.domain.task import TaskSpec
+from carrel.core.spool.trees import remove_tree
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import node_of
 from carrel.engines.slurm.errors import SlurmRefused
@@ -268,7 +268,7 @@ class Survey:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield from self._run(name, partition, directory, word)
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
 
     def _run(self, part: str, partition: SlurmPartition, directory: Path, word: str) -> Iterator[Finding]:
         name = f"{part}: job"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.core.domain.network import Network
 from carrel.core.spool import AttemptDirectory
+from carrel.core.spool.trees import remove_tree
 from carrel.node.containment.root import covers_for_root
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, View, Walls
 
@@ -103,13 +103,13 @@ def _inside(launch: Launch, given: Sequence[Bind], hosts: Sequence[Bind]) -> lis
 
 def private_temporary(directory: AttemptDirectory) -> Path:
     """Where an attempt's own /tmp lies."""
-    return directory.path.absolute() / "private-tmp"
+    return directory.private_places[0].absolute()
 
 
 def remove_private(directory: AttemptDirectory) -> None:
     """Remove what only the processes of an attempt saw behind their walls."""
-    for place in (private_temporary(directory), directory.path / "staging-tmp"):
-        shutil.rmtree(place, ignore_errors=True)
+    for place in directory.private_places:
+        remove_tree(place)
     (directory.path / "private-hosts").unlink(missing_ok=True)
 
 
@@ -152,7 +152,7 @@ def _hosts(directory: AttemptDirectory, doors: Sequence[Door]) -> Iterator[Bind]
 
 def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchPaths) -> Walls:
     """Return what the process sees that brings an attempt's inputs: as its command does, without devices or environment."""
-    private = directory.path.absolute() / "staging-tmp"
+    private = directory.private_places[1].absolute()
     private.mkdir(mode=0o700, exist_ok=True)
     if seen.home:
         Path(seen.home).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from carrel.core.domain.errors import CarrelError, StorageFull
 from carrel.core.domain.launch import InputsReady, LaunchRucio
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.task import InputSpec
+from carrel.core.spool.foreign import parse_json
 from carrel.node.containment.program import start_program
 from carrel.node.containment.walls import Walls
 from carrel.node.staging.cache import open_cache
@@ -123,7 +124,7 @@ def _listen(stream: Any, report: Callable[[str], None], resolved: Callable[[str,
 
 def _read(line: str) -> dict[str, Any] | None:
     try:
-        said = json.loads(line)
+        said = parse_json(line)
     except ValueError:
         return None
     return said if isinstance(said, dict) else None
