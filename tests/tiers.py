@@ -73,7 +73,6 @@ SERVERS = frozenset(
         "slurmctld",
         "slurmd",
         "slurmdbd",
-        "slurmrestd",
         "uvicorn",
     ]
 )
