@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 #: Loggers that have more to say than anybody reads.
-_CHATTY = ("httpx", "httpcore", "alembic", "uvicorn.error")
+_CHATTY = ("httpx", "httpcore", "uvicorn.error")
 
 
 class LabLog(RotatingFileHandler):
