@@ -77,3 +77,33 @@ def test_a_job_cannot_fill_the_memory_with_shared_files(walls: Walls) -> None:
     said, size = run(replace(walls, shared_memory=4 * 1024**2), FILL).rsplit(" ", 1)
     assert said == os.strerror(28)
     assert int(size) <= 4 * 1024**2
+
+
+#: A namespace of each kind with a user namespace, what mounts the control groups, and what raises the limits themselves.
+NESTS = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+said = []
+for flags in (0, 0x20000, 0x2000000, 0x40000000, 0x20000000, 0x8000000, 0x4000000):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(ctypes.get_errno() if libc.unshare(0x10000000 | flags) else 0)
+    said.append(errno.errorcode.get(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), "made"))
+for name in os.listdir("/proc/sys/user"):
+    if name.endswith("_namespaces"):
+        try:
+            os.close(os.open("/proc/sys/user/" + name, os.O_WRONLY))
+            said.append(name)
+        except OSError as error:
+            pass
+print(*said)
+"""
+
+
+@pytest.mark.gate
+def test_a_job_makes_no_namespaces(walls: Walls) -> None:
+    """Not to take all that its Unix user may have, nor to have capabilities in them and mount the control groups."""
+    before = Path("/proc/sys/user/max_user_namespaces").read_text()
+    assert run(walls, NESTS) == " ".join(["ENOSPC"] * 7)
+    assert Path("/proc/sys/user/max_user_namespaces").read_text() == before
+    assert run(replace(walls, nests=True), NESTS).startswith("made")

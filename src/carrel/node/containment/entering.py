@@ -13,7 +13,7 @@ import resource
 import select
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,6 +35,7 @@ _LINKS = {
 }
 #: Parts of /proc that are the machine's and not a process'.
 _MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+_KINDS_OF_NAMESPACES = ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")
 #: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
 _NUMBERS_OF_ITS_OWN = (6, 14)
 _FEWEST_NUMBERS = 301
@@ -185,11 +186,12 @@ def _be_first(
 ) -> None:
     """The first process of the namespace: reap, pass signals on, and end when the runner does."""
     try:
-        _mount_proc(walls.processes)
+        limits = _mount_proc(walls.processes)
         if walls.view is not None:
             from carrel.node.containment.view import show_processes
 
             show_processes(walls.view)
+        _forbid_namespaces(limits, () if walls.nests else _KINDS_OF_NAMESPACES)
         command = os.fork()
         if command == 0:
             os.close(tell)
@@ -243,10 +245,12 @@ def _reap(command: int, tell: int, *, whole: bool) -> None:
         os._exit(0)
 
 
-def _mount_proc(processes: int) -> None:
+def _mount_proc(processes: int) -> int:
+    """Return a descriptor of the directory of this user namespace's limits, which can be written by it alone."""
     calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
     if processes:
         _limit_processes(processes)
+    limits = os.open("/proc/sys/user", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in _MACHINES_OWN:
         path = f"/proc/{name}"
         if os.path.exists(path):  # noqa: PTH110
@@ -254,6 +258,7 @@ def _mount_proc(processes: int) -> None:
             calls.set_attributes(tree, on=calls.ATTR_RDONLY)
             calls.place_tree(tree, path)
             os.close(tree)
+    return limits
 
 
 def _limit_processes(most: int) -> None:
@@ -268,6 +273,22 @@ def _limit_processes(most: int) -> None:
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if version is not None and (int(version[1]), int(version[2])) >= _NUMBERS_OF_ITS_OWN:
         Path("/proc/sys/kernel/pid_max").write_text(str(max(most, _FEWEST_NUMBERS)))
+
+
+def _forbid_namespaces(limits: int, kinds: Sequence[str]) -> None:
+    """Let nothing in here make namespaces of these kinds: no capabilities in them, no mount of the control groups.
+
+    It comes after the last mount, for which the kernel makes one itself (open_tree(2)). The command may not write the files again
+    (namespaces(7)).
+    """
+    for kind in kinds:
+        with suppress(FileNotFoundError):  # a kernel that has no such kind
+            fd = os.open(f"max_{kind}_namespaces", os.O_WRONLY | os.O_CLOEXEC, dir_fd=limits)
+            try:
+                os.write(fd, b"0")
+            finally:
+                os.close(fd)
+    os.close(limits)
 
 
 def _be_command(become: Callable[[], None], *, enters: bool) -> None:
