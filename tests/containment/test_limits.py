@@ -107,3 +107,31 @@ def test_a_job_makes_no_namespaces(walls: Walls) -> None:
     assert run(walls, NESTS) == " ".join(["ENOSPC"] * 7)
     assert Path("/proc/sys/user/max_user_namespaces").read_text() == before
     assert run(replace(walls, nests=True), NESTS).startswith("made")
+
+#: Two programs, where there is one user namespace for both.
+TURNS = """
+import pathlib, subprocess, sys, tempfile
+from carrel.node.containment.program import start_program
+from carrel.node.containment.walls import Walls
+pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("1")
+with tempfile.TemporaryDirectory() as private:
+    walls = Walls(temporary=private)
+    about = {"directory": "/", "variables": {"PATH": "/usr/bin:/bin"}}
+    first = start_program(walls, ["sh", "-c", "echo here; read line"], stdin=subprocess.PIPE, **about)
+    print(first.process.stdout.readline())
+    second = start_program(walls, ["echo", "gone"], **about)
+    print(second.process.stderr.readline())
+    first.process.stdin.close()
+    first.end()
+    print(second.process.communicate())
+    second.end()
+"""
+
+
+def test_what_prepares_a_job_waits_for_namespaces_and_says_so(walls: Walls) -> None:
+    """A build that fails of it would fail its job, and no disk is full."""
+    own = ["unshare", "--user", "--map-root-user", sys.executable, "-c", TURNS]
+    here, waits, gone = subprocess.run(own, capture_output=True, check=True, text=True).stdout.splitlines()
+    assert (here, gone) == ("b'here\\n'", "(b'gone\\n', b'')")
+    assert waits.startswith("b\"Waiting: the lab's Unix user has all namespaces")
+    assert "max_user_namespaces is 1" in waits

@@ -36,6 +36,8 @@ _LINKS = {
 #: Parts of /proc that are the machine's and not a process'.
 _MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 _KINDS_OF_NAMESPACES = ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")
+#: Seconds until namespaces are asked for again.
+_TRY_AGAIN = 1.0
 #: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
 _NUMBERS_OF_ITS_OWN = (6, 14)
 _FEWEST_NUMBERS = 301
@@ -44,17 +46,32 @@ _END = struct.Struct("ii")
 
 
 def contain(
-    walls: Walls, lifeline: int, become: Callable[[], None], close_first: tuple[int, ...] = (), *, whole: bool = False
+    walls: Walls,
+    lifeline: int,
+    become: Callable[[], None],
+    close_first: tuple[int, ...] = (),
+    *,
+    whole: bool = False,
+    waits: Callable[[str], None] | None = None,
 ) -> None:
     """In a process of its own: build the walls, let `become` become the command inside, end as it ends. Never returns normally.
 
     `lifeline` is readable when the process that started this is gone. `close_first` are descriptors that only the command keeps.
     With `whole` nothing that the command leaves behind outlives it, and this process ends after all of it.
-    Raises `OSError` while nothing runs yet.
+    Raises `OSError` while nothing runs yet: `BlockingIOError` for what the user has all of now, unless it `waits`, and says for what.
     """
     user, group = os.geteuid(), os.getegid()
     forwarder = Forwarder(walls.doors or (), lifeline)
-    calls.unshare("user", "mount", "pid", "ipc", "uts", *(() if walls.doors is None else ("net",)))
+    while True:
+        try:
+            calls.unshare("user", "mount", "pid", "ipc", "uts", *(() if walls.doors is None else ("net",)))
+            break
+        except BlockingIOError as error:
+            if waits is None:
+                raise
+            waits(str(error.strerror))
+            if select.select([lifeline], [], [], _TRY_AGAIN)[0]:
+                raise
     calls.map_user(user, group)
     if walls.doors is not None:
         forwarder.open()
