@@ -159,7 +159,8 @@ def _make_devices(nodes: list[tuple[str, int]], shared_memory: int) -> None:
         _make_place(path, directory=False)
         calls.place_tree(tree, path)
         os.close(tree)
-    size = f",size={shared_memory}" if shared_memory else ""
+    # A file takes a page or more; of empty ones the kernel's own memory would be full.
+    size = f",size={shared_memory},nr_inodes={max(1024, shared_memory // 4096)}" if shared_memory else ""
     for name in ("pts", "shm"):
         Path("/dev", name).mkdir()
     calls.mount("devpts", "/dev/pts", "devpts", calls.MS_NOSUID | calls.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")

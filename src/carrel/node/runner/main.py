@@ -307,6 +307,8 @@ class AttemptRun:
             return failed("LaunchFailed", str(error))
         finally:
             os.close(write)
+        if walls is not None:
+            sampler.files.shm = f"/proc/{pid}/root/dev/shm"
         from carrel.node.runner.disk import disk_guard
         from carrel.node.runner.hardware import device_facts, limit_facts
         from carrel.node.runner.limits import MemoryGuard
