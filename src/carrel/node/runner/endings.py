@@ -158,9 +158,9 @@ def preempted_before_start(preemption: Preemption | None) -> Ending:
     )
 
 
-def blocked_before_start(message: str) -> Ending:
-    """Return the ending of an attempt whose devices could not be cleared of others' GPU state: the job is placed again."""
-    return Ending(state=JobState.PREEMPTED, reason=Reason(code="GpuBlocked", message=message))
+def blocked_before_start(message: str, code: str = "GpuBlocked") -> Ending:
+    """Return the ending of an attempt that could not begin for want of what others have, as a rule its GPU: it is placed again."""
+    return Ending(state=JobState.PREEMPTED, reason=Reason(code=code, message=message))
 
 
 def _taken(preemption: Preemption | None) -> str:

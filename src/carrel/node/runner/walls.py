@@ -82,6 +82,7 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         doors=doors,
         processes=walls.processes,
         shared_memory=launch.resources.memory,
+        nests=launch.walls is None,
     )
 
 
