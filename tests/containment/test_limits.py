@@ -108,6 +108,7 @@ def test_a_job_makes_no_namespaces(walls: Walls) -> None:
     assert Path("/proc/sys/user/max_user_namespaces").read_text() == before
     assert run(replace(walls, nests=True), NESTS).startswith("made")
 
+
 #: Two programs, where there is one user namespace for both.
 TURNS = """
 import pathlib, subprocess, sys, tempfile

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -42,10 +41,11 @@ TAKES = {
         "    there.write(piece); there.madvise(mmap.MADV_DONTNEED)\n"
         "fill(write); stay()"
     ),
-    "many files": (
-        "fds = [os.memfd_create('x') for _ in range(COUNT)]\nfor fd in fds: os.write(fd, PIECE)\nstay()"
+    "many files": ("fds = [os.memfd_create('x') for _ in range(COUNT)]\nfor fd in fds: os.write(fd, PIECE)\nstay()"),
+    "not to be looked into": (
+        "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"  # PR_SET_DUMPABLE
+        "kept = []; fill(lambda piece: kept.append(bytearray(piece))); stay()"
     ),
-    "not to be looked into": "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); kept = []; fill(lambda piece: kept.append(bytearray(piece))); stay()",
 }
 
 

@@ -63,8 +63,8 @@ def memory() -> Check:
     parent = find_parent()
     if parent is None:
         message = (
-            "no memory cgroup may be made here: the lab looks at a job's processes, its files in memory and its /dev/shm a few times "
-            "a second, and ends it. Memory of the kernel's own is not counted, and a hostile job can take the machine's"
+            "no memory cgroup may be made here: the lab looks at a job's processes, its files in memory and its /dev/shm a few "
+            "times a second, and ends it. Memory of the kernel's own is not counted, and a hostile job can take the machine's"
         )
         unit = "start the lab in a systemd unit with Delegate=yes"
         # The user's own manager may make cgroups, and listens there (systemd-run(1), --user).

@@ -58,7 +58,8 @@ def contain(
 
     `lifeline` is readable when the process that started this is gone. `close_first` are descriptors that only the command keeps.
     With `whole` nothing that the command leaves behind outlives it, and this process ends after all of it.
-    Raises `OSError` while nothing runs yet: `BlockingIOError` for what the user has all of now, unless it `waits`, and says for what.
+    Raises `OSError` while nothing runs yet: `BlockingIOError` where there are no more namespaces now, unless `waits`, called
+    with the reason, is there to wait.
     """
     user, group = os.geteuid(), os.getegid()
     forwarder = Forwarder(walls.doors or (), lifeline)

@@ -159,7 +159,7 @@ def preempted_before_start(preemption: Preemption | None) -> Ending:
 
 
 def blocked_before_start(message: str, code: str = "GpuBlocked") -> Ending:
-    """Return the ending of an attempt that could not begin for want of what others have, as a rule its GPU: it is placed again."""
+    """Return the ending of an attempt that could not begin for want of what others have, mostly its GPU: it is placed again."""
     return Ending(state=JobState.PREEMPTED, reason=Reason(code=code, message=message))
 
 

@@ -22,9 +22,7 @@ _MOST = 200_000
 #: How many times as long as it looks it then goes by what it has found.
 _REST = 10.0
 #: A mapping of a file in memory: from, to, offset, device, inode (proc(5), /proc/pid/maps).
-_MAPPED = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) (\S+) (\d+) +/(?:memfd:|dev/zero \(deleted\)|SYSV)", re.MULTILINE
-)
+_MAPPED = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) (\S+) (\d+) +/(?:memfd:|dev/zero \(deleted\)|SYSV)", re.MULTILINE)
 
 
 class FileMemory:
@@ -77,7 +75,7 @@ def files_in_memory(pids: Sequence[int], most: int = _MOST) -> tuple[int, int] |
                     return None
                 with suppress(OSError):
                     # Its name first: to ask for the size of another file may wait for a server.
-                    if os.readlink(entry.path).startswith("/memfd:"):
+                    if os.readlink(entry.path).startswith("/memfd:"):  # noqa: PTH115 - there may be many
                         about = entry.stat()
                         device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
                         sizes[device, about.st_ino] = about.st_blocks * 512

@@ -132,8 +132,8 @@ def measure(pids: list[int]) -> TreeUse:
 def proportional_memory(pids: list[int], in_files: int = 0) -> int | None:
     """Return the bytes that `pids` hold with shared pages divided fairly (PSS), or None where the kernel does not tell.
 
-    `in_files` of them are in files in memory, mapped or not. Exact and slow (it walks page tables): only for a decision about life
-    and death.
+    `in_files` of them are in files in memory, mapped or not. Exact and slow (it walks page tables): only for a decision about
+    life and death.
     """
     total = mapped = 0
     for pid in pids:
@@ -142,7 +142,9 @@ def proportional_memory(pids: list[int], in_files: int = 0) -> int | None:
             total += int(found[""]) * 1024
             mapped += int(found.get("_Shmem", 0)) * 1024
         elif _exists(f"/proc/{pid}/smaps_rollup"):
-            total += measure([pid]).memory  # ended meanwhile, or it does not let itself be looked into (prctl(2), PR_SET_DUMPABLE)
+            total += measure(
+                [pid]
+            ).memory  # ended meanwhile, or it does not let itself be looked into (prctl(2), PR_SET_DUMPABLE)
         elif _exists(f"/proc/{pid}"):
             return None
     return total - mapped + max(mapped, in_files)
