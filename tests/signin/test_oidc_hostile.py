@@ -156,7 +156,11 @@ def forgeries(hostile: Hostile) -> dict[str, str]:
         **{
             f"{name} {value}": sign({"alg": "RS256", "kid": "k1", name: value}, claims, hostile.key)
             for name, value in [
-                ("typ", "logout+jwt"), ("typ", "at+jwt"), ("typ", "application/at+jwt"), ("typ", "dpop+jwt"), ("typ", ""),
+                ("typ", "logout+jwt"),
+                ("typ", "at+jwt"),
+                ("typ", "application/at+jwt"),
+                ("typ", "dpop+jwt"),
+                ("typ", ""),
                 ("cty", "JWT"),
             ]
         },

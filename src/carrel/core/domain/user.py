@@ -77,8 +77,8 @@ _WORDS = frozenset({"all", "me", "site"})
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: What looks like another letter: I, 1 and 0, Latin, Cyrillic, Greek (those of Unicode's confusables.txt that one meets).
 _LOOKS = str.maketrans(
-    "I1|0ıɑɡІӀАВЕЅЈКМНОРСТУХаеѕіјорсухԁһԛԝӏΙΑΒΕΖΗΚΜΝΟΡΤΥΧαινορυ",  # noqa: RUF001
-    "lllo" "iag" "llabesjkmhopctyx" "aesijopcyxdhqwl" "labezhkmnoptyx" "aivopu",
+    "I1|0ıɑɡІӀАВЕЅЈКМНОРСТУХаеѕіјорсухԁһԛԝӏΙΑΒΕΖΗΚΜΝΟΡΤΥΧαινορυ",
+    "llloiagllabesjkmhopctyxaesijopcyxdhqwllabezhkmnoptyxaivopu",
 )
 #: The first words of Unicode's names of characters that East Asian names mix.
 _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HANGUL", "BOPOMOFO"})
@@ -87,7 +87,7 @@ _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HA
 def check_name(name: str, taken: Iterable[str]) -> None:
     """Raise `Invalid` for what cannot be the name of a new user, `Conflict` for one that looks like a name that is `taken`."""
     if not name or len(name) > 255 or not name.isprintable() or name != name.strip():
-        raise Invalid(f'"{name[:300]}" is not a user name.', remedy="Use 1 to 255 printable characters, without blanks at its ends.")
+        raise Invalid(f'"{name[:300]}" is not a user name.', remedy="Use 1 to 255 printable characters, no blank at either end.")
     if name in _WORDS:
         raise Invalid(f'No user can be called "{name}": this word has a meaning where users are named.', remedy="Choose another.")
     if len(scripts := _scripts(name)) > 1:

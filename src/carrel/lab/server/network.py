@@ -60,7 +60,7 @@ class BehindProxy:
         if scope["type"] in ("http", "websocket"):
             said = dict(scope["headers"])  # of several of one name, the last
             if hmac.compare_digest(said.get(b"x-carrel-proxy", b""), self._secret):
-                scope = scope | _forwarded(scope["type"], said)
+                scope = {**scope, **_forwarded(scope["type"], said)}
         await self._app(scope, receive, send)
 
 
@@ -103,7 +103,7 @@ def warnings(host: str, *, tls: bool, public_url: str | None = None, proxy: bool
     """Warnings about the lab's address, for the person who starts it; `proxy`: it knows the one in front of it."""
     if not tls and not proxy and (public_url or "").startswith("https:"):
         return [
-            f"A proxy offers TLS at {public_url}, and the lab does not know it: it sees everybody at the proxy's address, without TLS.",
+            f"The lab does not know the proxy that offers {public_url}: it sees everybody at the proxy's address, without TLS.",
             "Set proxy_secret, and have the proxy send it (docs/settings.md).",
         ]
     if tls or loopback(host):

@@ -89,7 +89,9 @@ def workspace_of(subject: str) -> str:
     """
     readable = re.sub(r"[^a-z0-9]+", "-", subject.lower()).strip("-") or "user"
     digest = hashlib.sha256(subject.encode()).hexdigest()
-    return f"{readable}-{digest[:12]}" if readable == subject and len(subject) <= 40 else f"{readable[:30].strip('-')}-{digest[:32]}"
+    if readable == subject and len(subject) <= 40:
+        return f"{subject}-{digest[:12]}"
+    return f"{readable[:30].strip('-')}-{digest[:32]}"
 
 
 def kind_of(method: str, path: str) -> Kind:
