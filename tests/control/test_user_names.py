@@ -52,9 +52,8 @@ def test_a_plain_name_is_its_own_directory() -> None:
         assert directory_name(name) == name
 
 
-def test_a_workspace_that_shows_less_than_the_name_is_told_apart_by_a_digest_that_nobody_finds_twice() -> None:
-    assert len(workspace_of("ada").rpartition("-")[2]) == 12  # the name itself is there
-    for name in ("ada.", "Ada", "ada-", "a" * 41):
+def test_names_of_workspaces_that_look_alike_are_told_apart_by_a_digest_that_nobody_finds_twice() -> None:
+    for name in ("ada", "ada.", "Ada", "ada-", "a" * 41):
         assert len(workspace_of(name).rpartition("-")[2]) == 32
 
 

@@ -7,12 +7,13 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from carrel.core.domain.errors import Invalid
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 def check_network(values: Mapping[str, Any]) -> None:

@@ -85,13 +85,10 @@ _SERVER_INFO = re.compile(r"/(?:api|ajax-api)/3\.0/mlflow/server-info")
 def workspace_of(subject: str) -> str:
     """The name of a user's workspace: readable, valid for MLflow (2 to 63 of [a-z0-9-]), and no two subjects share one.
 
-    Where the readable part is not the whole subject, the digest alone tells subjects apart: 128 bits, which nobody finds twice.
+    The digest tells subjects apart, by 128 bits: whoever may choose a name finds another one with the same 48.
     """
-    readable = re.sub(r"[^a-z0-9]+", "-", subject.lower()).strip("-") or "user"
-    digest = hashlib.sha256(subject.encode()).hexdigest()
-    if readable == subject and len(subject) <= 40:
-        return f"{subject}-{digest[:12]}"
-    return f"{readable[:30].strip('-')}-{digest[:32]}"
+    readable = re.sub(r"[^a-z0-9]+", "-", subject.lower()).strip("-")[:30].strip("-") or "user"
+    return f"{readable}-{hashlib.sha256(subject.encode()).hexdigest()[:32]}"
 
 
 def kind_of(method: str, path: str) -> Kind:
