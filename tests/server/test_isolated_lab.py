@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -15,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
@@ -356,6 +359,60 @@ def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], h
     assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
 
 
+#: What a session does to be answered by another server than its own, whose socket it does not even see.
+LEAD_ASTRAY = """
+import os
+os.chdir(os.environ["TMPDIR"])
+os.rename("jupyter.sock", "real.sock")
+os.symlink({elsewhere!r}, "jupyter.sock")
+print(os.path.exists("jupyter.sock"), os.path.islink("jupyter.sock"))
+"""
+
+
+def test_a_session_leads_the_lab_to_no_socket_of_its_user(clients: tuple[Client, Client]) -> None:
+    _own, other = clients
+    session = other.start_session(SessionRequest(gpus=0))
+    wait_until(lambda: other.session(session.job.id).ready, "the session")
+    with tempfile.TemporaryDirectory(prefix="carrel-", dir="/var/tmp") as place, socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(f"{place}/docker.sock")
+        daemon.listen()
+        daemon.setblocking(False)
+        with SessionBrowser(other.open_session(session.job.id)) as browser:
+            kernel = browser.start_kernel()
+            assert kernel.execute(LEAD_ASTRAY.format(elsewhere=f"{place}/docker.sock")).text.split() == ["False", "True"]
+            with pytest.raises(InvalidStatus), browser.websocket("/v1.41/containers/create"):
+                pass
+            kernel.execute("os.unlink('jupyter.sock'); os.rename('real.sock', 'jupyter.sock')")
+            with browser.websocket(f"/terminals/websocket/{browser.request('POST', '/api/terminals').json()['name']}"):
+                pass
+            kernel.close()
+        with pytest.raises(BlockingIOError):
+            daemon.accept()
+    other.cancel(session.job.id)
+    assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
+
+
+DIG = """
+import os
+for place in ("/tmp", os.environ["TMPDIR"], os.environ["CARREL_CHECKPOINT_DIR"]):
+    os.chdir(place)
+    for _ in range(3000):
+        os.mkdir("d" * 50)
+        os.chdir("d" * 50)
+os.chmod("/tmp", 0o500)
+"""
+
+
+def test_what_a_job_dug_goes_and_the_lab_goes_on(clients: tuple[Client, Client], home: Path, tmp_path: Path) -> None:
+    own, other = clients
+    job, log = run(other, write(tmp_path / "code", DIG), "task.py")
+    assert job.state == "COMPLETED", log
+    attempt = AttemptDirectory(home / "spool" / str(job.id) / "1")
+    left = (attempt.work, attempt.temporary, attempt.checkpoint, *attempt.private_places)
+    wait_until(lambda: not [path for path in left if os.path.lexists(path)], "that nothing is left")
+    assert run(own, write(tmp_path / "next", "print('next')"), "task.py")[0].state == "COMPLETED"
+
+
 ESCAPES = read_table(Path(__file__).parents[1] / "containment" / "escapes.txt")
 
 
@@ -382,7 +439,7 @@ def attacks_on(home: Path, served: str, others: dict[str, Any], *own: str, netwo
     assert all(path.exists() for path in (*of_spool, attempt.log))
     # The broker's is what a job is given: it asks the kernel who calls, and is attacked by what it is asked. So is that of large
     # values, which gives nothing to whoever has no ticket (tests/gateway/test_body_files.py).
-    given = {home / "run" / "broker.sock", home / "run" / "bodies" / "lab"}
+    given = {home / "run" / "broker" / "broker.sock", home / "run" / "bodies" / "lab"}
     sockets = [str(path) for path in (home / "run").rglob("*") if path.is_socket() and path not in given]
     return {
         **others,
@@ -394,7 +451,7 @@ def attacks_on(home: Path, served: str, others: dict[str, Any], *own: str, netwo
         "directories": [str(home), str(home / "homes"), str(home / "snapshots"), str(home / "blobs")],
         "sockets": [*sockets, f"\0carrel-nobody-{os.getpid()}"],
         "owner": own_name(),
-        "broker": str(home / "run" / "broker.sock"),
+        "broker": str(home / "run" / "broker" / "broker.sock"),
         "addresses": [["127.0.0.1", urlsplit(served).port], ["::1", urlsplit(served).port]] if network else [],
         "closed": network,
         "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from carrel.core.domain.errors import NotFound
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Damaged, Ended, EnvironmentReady, Preparing, Resumed, Sampled, Started, StoredFile, Usage
 from carrel.core.spool import Journal, entry_to_plain, read_entries
-from carrel.core.spool.foreign import open_regular
+from carrel.core.spool.foreign import open_regular, parse_json, read_last, read_regular, socket_at
 from carrel.core.spool.lines import checked
 from carrel.engines.deputy.frames import observation_from_plain
 
@@ -166,6 +169,82 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
             open_regular(path)
     with open_regular(real) as file:
         assert file.read() == line(STARTED)
+
+
+def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"a" * 10 + b"b" * 5)
+    assert read_regular(file, 15) == file.read_bytes()
+    assert read_last(file, 6) == b"abbbbb"
+    assert read_last(file, 100) == file.read_bytes()
+    with pytest.raises(OSError, match="longer than 14 bytes"):
+        read_regular(file, 14)
+    os.truncate(file, 2**40)
+    with pytest.raises(OSError, match="longer than"):
+        read_regular(file)
+    assert read_last(file, 3) == b"\0\0\0"
+    for text in ("[" * 100_000, '{"a":' * 100_000, "", "{"):
+        with pytest.raises(ValueError, match=r"nested|Expecting"):
+            parse_json(text)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short path, and the sockets of two processes: of the session, and of a daemon elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="carrel-", dir="/tmp") as name:
+        place = Path(name)
+        for path in (place / "session/s", place / "daemon/s"):
+            path.parent.mkdir()
+        with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
+            one.bind(str(place / "session/s"))
+            other.bind(str(place / "daemon/s"))
+            yield place
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+def test_a_socket_is_reached_where_it_was_looked_at(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(place / "session/listens"))
+        listener.listen()
+        with socket_at(place / "session/listens") as found:
+            (place / "session/listens").unlink()
+            (place / "session/listens").symlink_to(place / "daemon/s")
+            client.connect(found)
+            listener.accept()[0].close()
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+@pytest.mark.parametrize("what", ["link", "link to its directory", "file", "pipe", "device", "directory", "missing"])
+def test_what_is_not_the_sessions_socket_is_not_connected_to(place: Path, what: str) -> None:
+    path = place / "session/s"
+    path.unlink()
+    if what == "link":
+        path.symlink_to(place / "daemon/s")
+    elif what == "link to its directory":
+        path.parent.rmdir()
+        path.parent.symlink_to(place / "daemon")
+    elif what == "file":
+        path.write_text("")
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what == "device":
+        path.symlink_to("/dev/null")
+    elif what == "directory":
+        path.mkdir()
+    with pytest.raises(OSError, match=r"non-socket|such file|directory"), socket_at(path):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a socket to another user")
+@pytest.mark.parametrize("whose", ["session/s", "session"])
+def test_a_socket_of_another_user_is_not_connected_to(place: Path, whose: str) -> None:
+    os.chown(place / whose, 65534, 65534)
+    with pytest.raises(PermissionError, match="another user"), socket_at(place / "session/s"):
+        pass
 
 
 @pytest.mark.parametrize("message", ["a\0b", "caf\udce9", LONG * 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -56,14 +57,22 @@ def states(place: Path) -> Check:
 
 
 def memory() -> Check:
-    """Whether the kernel holds a job's memory limit."""
+    """What holds a job's memory limit."""
     from carrel.node.runner.cgroups import find_parent
 
     parent = find_parent()
     if parent is None:
-        message = "no memory cgroup may be made here: the runner watches its task's memory instead, a few times a second"
-        return Check("memory", "warn", message, "For exact limits start the lab in a systemd unit with Delegate=yes.")
-    return Check("memory", "ok", f"limits are held by the kernel (cgroup version {parent.version})")
+        message = (
+            "no memory cgroup may be made here: the lab looks at a job's processes, its files in memory and its /dev/shm a few times "
+            "a second, and ends it. Memory of the kernel's own is not counted, and a hostile job can take the machine's"
+        )
+        unit = "start the lab in a systemd unit with Delegate=yes"
+        # The user's own manager may make cgroups, and listens there (systemd-run(1), --user).
+        if shutil.which("systemd-run") and Path(os.environ.get("XDG_RUNTIME_DIR") or "/none", "systemd/private").exists():
+            unit = f"{unit}, or with `systemd-run --user --scope carrel up`"
+        return Check("memory", "warn", message, f"For exact limits {unit}.")
+    held = f"limits are held by the kernel (cgroup version {parent.version}), files in memory and the page cache counted"
+    return Check("memory", "ok", held)
 
 
 def labs() -> Check:

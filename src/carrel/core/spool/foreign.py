@@ -1,4 +1,7 @@
-"""What may stand in a record that a job's own user could have written.
+"""What a job, or its own user, could have written: how it is opened, and what may stand in it.
+
+A job can put a link, a pipe, a device or a file without end in the place of anything in its directories. So what lies there is
+opened by descriptor, without following a link and without waiting, and has to be of the right kind.
 
 On a cluster a job runs as its owner, so its journal, and what its owner's deputy says of it, are the owner's words. A record that
 says more than a runner can say is damaged: it costs its own job, and nothing else.
@@ -7,12 +10,14 @@ says more than a runner can say is damaged: it costs its own job, and nothing el
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.launch import (
@@ -40,6 +45,11 @@ LONGEST_MESSAGE, _LONGEST_PATH, _LONGEST_NAME = 65_536, 4096, 64
 #: Entries of a mapping: files of inputs, and all others.
 _MOST_INPUTS, _MOST = 1_000_000, 1000
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+#: Bytes of a word that is a file of its own.
+_SHORT = 64 * 1024
+#: What `open_regular` says where nothing is there, or a link, a pipe, a socket, a device or a directory.
+NOT_THERE = frozenset({errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO})
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -52,6 +62,54 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(fd, "rb", buffering=0)
+
+
+def read_regular(path: Path, longest: int = _SHORT) -> bytes:
+    """Return what is in such a file. Raises `OSError` where it is no regular file, or longer."""
+    with open_regular(path) as file:
+        data = file.read(longest + 1)
+    if len(data) > longest:
+        raise OSError(errno.EFBIG, f"longer than {longest} bytes", str(path))
+    return data
+
+
+def read_last(path: Path, most: int) -> bytes:
+    """Return the end of such a file, `most` bytes. Raises `OSError` where it is no regular file."""
+    with open_regular(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+        return file.read(most)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON says that a job could have written. Raises `ValueError` for what is none, or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@contextmanager
+def socket_at(path: str | Path) -> Iterator[str]:
+    """Yield a path at which to connect to the socket that a job listens on; good until the end of the block.
+
+    It leads to the socket that was looked at, whatever is at `path` by then. Raises `OSError` unless that is a socket, and it and
+    its directory belong to this user, with no link in the place of either.
+    """
+    place = Path(path)
+    directory = os.open(place.parent, _LOOK | os.O_DIRECTORY)
+    try:
+        found = os.open(place.name, _LOOK, dir_fd=directory)
+        try:
+            about = os.fstat(found)
+            if not stat.S_ISSOCK(about.st_mode):
+                raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK), str(place))
+            if {about.st_uid, os.fstat(directory).st_uid} != {os.geteuid()}:
+                raise PermissionError(errno.EACCES, "belongs to another user", str(place))
+            yield f"/proc/self/fd/{found}"
+        finally:
+            os.close(found)
+    finally:
+        os.close(directory)
 
 
 def is_digest(text: str) -> bool:

@@ -12,11 +12,9 @@ from typing import Any
 
 from carrel.core.domain.launch import RECORD_TYPES, Damaged, Ended, Journaled, JournalRecord, Preparing
 from carrel.core.domain.serial import from_plain, to_plain
-from carrel.core.spool.foreign import LONGEST_MESSAGE, check_record, open_regular
+from carrel.core.spool.foreign import LONGEST_MESSAGE, NOT_THERE, check_record, open_regular
 from carrel.core.spool.lines import checked, read_lines
 
-#: The journal is not there yet, or its job's owner has put a link, a pipe, a device or a directory in its place.
-_NO_JOURNAL = frozenset({errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO})
 #: Bytes that are not read yet of a journal, of which the last ones are read at most: weeks of samples.
 _LONGEST = 64 * 1024**2
 _NAMES = {cls: name for name, cls in RECORD_TYPES.items()}
@@ -89,7 +87,7 @@ def read_entries(path: Path, offset: int = 0, *, over: bool = False) -> tuple[tu
             file.seek(offset + skipped)
             data = file.read(_LONGEST)
     except OSError as error:
-        if error.errno in _NO_JOURNAL:
+        if error.errno in NOT_THERE:
             return (), offset
         raise
     entries = [Journaled(at=0.0, record=Damaged(offset=offset, size=skipped))] if skipped else []

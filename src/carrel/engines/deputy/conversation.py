@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from carrel.core.domain.errors import Unavailable
+from carrel.core.spool.foreign import read_last
 from carrel.core.transport.channel import Channel
 from carrel.core.transport.framing import Ended
 from carrel.core.transport.reactor import Reactor
@@ -122,7 +123,7 @@ class Conversation:
 def last_words(log: Path, user: str) -> str:
     """Return the last line that the deputy of `user` has written beside the conversation, and log it; "" without one."""
     with suppress(OSError):
-        lines = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+        lines = read_last(log, 2000).decode(errors="replace").strip().splitlines()
         if lines:
             _log.warning("The deputy of %s: %s", user, lines[-1])
             return lines[-1]

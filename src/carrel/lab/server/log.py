@@ -12,7 +12,7 @@ from typing import TextIO
 from carrel.core.spool.log_lines import WholeLines
 
 #: Loggers that have more to say than anybody reads.
-_CHATTY = ("httpx", "httpcore", "alembic", "uvicorn.error")
+_CHATTY = ("httpx", "httpcore", "uvicorn.error")
 
 
 class LabLog(RotatingFileHandler):

@@ -9,7 +9,6 @@ from typing import Any
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.rules import LabRules
-from carrel.engines.slurm.rest_http import read_address
 from carrel.lab.audit import READS
 from carrel.lab.server.identity import deputy_command, read_identity
 from carrel.lab.server.image_paths import shown_in_images
@@ -107,7 +106,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "slurm_lend", "int", 0, "Percent of its time for which a task on a cluster's node may be paused for cells; 0: never."
     ),
-    Setting("slurm_rest", "text", "", "Where slurmrestd listens, if batch jobs go through it: unix:PATH or https://HOST:PORT."),
     Setting("disk_floor", "size", None, "Nothing starts while a disk of the lab's has less room; 1G, or 5 % of a smaller disk."),
     Setting("log_limit", "size", 1024**3, "Log that is kept of one attempt; the rest is dropped with a note."),
     Setting("output_limit", "size", 50 * 1024**3, "Outputs that are stored of one attempt."),
@@ -186,7 +184,6 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     if values["audit_reads"] not in READS:
         raise Invalid(f'audit_reads is "{values["audit_reads"]}".', remedy=f"It is one of {', '.join(READS)}.")
     read_identity(values["slurm_identity"])
-    read_address(values["slurm_rest"])
     deputy_command(values["slurm_deputy"], "somebody")
     read_ports(values["slurm_session_ports"])
     shown_in_images(values["slurm_image_paths"])

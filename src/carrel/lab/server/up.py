@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from carrel.core.control.rules import RuleBook
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.units import format_size
 from carrel.core.spool import Spool
+from carrel.core.spool.trees import remove_tree
 from carrel.lab.gateway.app import create_app
 from carrel.lab.gateway.comparing import no_metrics
 from carrel.lab.gateway.context import TrackingStatus
@@ -89,7 +89,7 @@ def run(
                 from carrel.lab.server.authority import Authority, local_names
 
                 if copied:
-                    shutil.rmtree(place_.tls, ignore_errors=True)  # what is trusted there is the original
+                    remove_tree(place_.tls)  # what is trusted there is the original
                 url = (settings.public_url or f"https{url.removeprefix('http')}").rstrip("/")
                 authority = Authority(place_.tls, [*certified(url, settings.session_host, settings.slurm_url), *local_names()])
                 certificate = Certificate(authority.certificate, authority.key, authority.renew)

@@ -23,7 +23,7 @@ from carrel.lab.store.outbox import OutboxTable
 from carrel.lab.store.people import UserTable
 from carrel.lab.store.reservations import ReservationTable
 from carrel.lab.store.retention import RetentionTable
-from carrel.lab.store.schema import upgrade
+from carrel.lab.store.schema import prepare
 from carrel.lab.store.secrets import SecretTable
 from carrel.lab.store.sign_ins import SignInTable
 from carrel.lab.store.start_ranges import StartRangeTable
@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """Opens a database, brings it to the present schema, and offers its tables."""
+    """Opens a database, makes its tables where it is empty, and offers them."""
 
     def __init__(self, database: Database, clock: Clock = time.time) -> None:
-        upgrade(database)
+        prepare(database)
         self.database = database
         self.events = EventTable(database)
         self.jobs = JobTable(database, self.events)

@@ -53,14 +53,16 @@ def start_program(
     variables: Mapping[str, str],
     stdin: int | IO[bytes] = subprocess.DEVNULL,
     stderr: int = subprocess.PIPE,
+    waits: bool = True,
 ) -> Program:
     """Start a program inside `walls`, in `directory` as it is called there; what it says comes through pipes.
 
-    It leads a process group, to which signals may be sent. That it could not be contained it says itself, and ends with 125.
+    It leads a process group, to which signals may be sent. That it could not be contained it says itself, and ends with 125; for
+    namespaces it `waits`, with a line that begins with "Waiting".
     Raises `OSError` when the machine has no room for a process.
     """
     lifeline, ours = os.pipe2(os.O_CLOEXEC)
-    about = {"walls": asdict(walls), "arguments": list(arguments), "directory": directory, "lifeline": lifeline}
+    about = {"walls": asdict(walls), "arguments": list(arguments), "directory": directory, "lifeline": lifeline, "waits": waits}
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _ENTER, _OURS, json.dumps(about)],
@@ -100,8 +102,15 @@ def main() -> None:
         except OSError as error:
             _fail(f"{arguments[0]} cannot be started: {error.strerror}")
 
+    said: set[str] = set()
+
+    def wait(why: str) -> None:
+        if why not in said:
+            os.write(2, f"Waiting: {why}.\n".encode())
+        said.add(why)
+
     try:
-        contain(walls, lifeline, become, whole=True)
+        contain(walls, lifeline, become, whole=True, waits=wait if about["waits"] else None)
     except OSError as error:
         _fail(f"It cannot be kept apart from the lab: {error.strerror} ({error.filename})")
 

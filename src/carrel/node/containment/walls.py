@@ -77,3 +77,5 @@ class Walls:
     processes: int = 0
     #: Bytes of /dev/shm; 0: half of the machine's memory, as the kernel has it.
     shared_memory: int = 0
+    #: True: what is inside may make namespaces of its own.
+    nests: bool = False

@@ -9,7 +9,6 @@ build is left does the lab take the environment out. See docs/decisions/0047-bui
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import directory_name
+from carrel.core.spool.trees import remove_tree
 from carrel.node.containment.root import covers_for_root
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Walls
 from carrel.node.environments.errors import EnvironmentFailed
@@ -137,7 +137,7 @@ class Confinement:
     def discard(self, target: Path) -> None:
         """Remove what a build that failed has left as `target` in the workroom."""
         with suppress(OSError), self._inside(target) as place:
-            shutil.rmtree(target.name, ignore_errors=True, dir_fd=place)
+            remove_tree(target.name, within=place)
 
     @contextmanager
     def _inside(self, target: Path) -> Iterator[int]:

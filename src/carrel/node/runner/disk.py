@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.ports import Clock
 from carrel.core.spool import AttemptDirectory
+from carrel.core.spool.trees import entries_below
 from carrel.node.runner.prepare import is_inside
 from carrel.node.runner.tree import descendants
 from carrel.node.runner.walls import private_temporary
@@ -32,8 +32,6 @@ _AGAIN = 60.0
 _REST = 4.0
 #: Bytes per second that a job is trusted not to pass when the time of the next look is chosen.
 _GROWTH = 4 * 1024**3
-#: A directory is not there any more, or something else is in its place.
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def disk_guard(launch: Launch, directory: AttemptDirectory, prepared: Prepared) -> DiskGuard | None:
@@ -139,37 +137,13 @@ def free_room(places: Sequence[str]) -> Mapping[int, int]:
 
 
 def _sizes(place: str, seen: set[tuple[int, int]], closed: list[str]) -> Iterator[int]:
-    """Bytes on the disk of everything below a directory, each file once. Links are not followed; what vanishes is left out.
-
-    Directories that cannot be looked into (their mode, a path that is too long) are added to `closed`.
-    """
-    todo = [place]
-    while todo:
-        directory = todo.pop()
-        try:
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in _GONE:
-                closed.append(directory)
-            continue
-        try:
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    try:
-                        about = entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue
-                    if stat.S_ISDIR(about.st_mode):
-                        todo.append(f"{directory}/{entry.name}")
-                    elif about.st_nlink > 1:
-                        if (about.st_dev, about.st_ino) in seen:
-                            continue
-                        seen.add((about.st_dev, about.st_ino))
-                    yield about.st_blocks * 512
-        except OSError:
-            continue
-        finally:
-            os.close(fd)
+    """Bytes on the disk of everything below a directory, each file once. It is added to `closed` when not all can be seen."""
+    for entry in entries_below(place, closed=lambda: closed.append(place)):
+        if not entry.is_directory and entry.about.st_nlink > 1:
+            if (key := (entry.about.st_dev, entry.about.st_ino)) in seen:
+                continue
+            seen.add(key)
+        yield entry.about.st_blocks * 512
 
 
 def _without_a_name(processes: Sequence[int], seen: set[tuple[int, int]]) -> int:

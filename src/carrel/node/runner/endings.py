@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from carrel.core.domain.launch import Launch
 from carrel.core.domain.units import format_duration, format_size
 from carrel.core.spool import AttemptDirectory
 from carrel.core.spool.disk import disk_of, full_at, is_full
+from carrel.core.spool.foreign import read_last
 from carrel.node.runner.group.report import GroupEnd
 from carrel.node.runner.outcome import Cause, Outcome
 
@@ -158,9 +158,9 @@ def preempted_before_start(preemption: Preemption | None) -> Ending:
     )
 
 
-def blocked_before_start(message: str) -> Ending:
-    """Return the ending of an attempt whose devices could not be cleared of others' GPU state: the job is placed again."""
-    return Ending(state=JobState.PREEMPTED, reason=Reason(code="GpuBlocked", message=message))
+def blocked_before_start(message: str, code: str = "GpuBlocked") -> Ending:
+    """Return the ending of an attempt that could not begin for want of what others have, as a rule its GPU: it is placed again."""
+    return Ending(state=JobState.PREEMPTED, reason=Reason(code=code, message=message))
 
 
 def _taken(preemption: Preemption | None) -> str:
@@ -204,9 +204,8 @@ def disk_notes(ending: Ending, directory: Path) -> list[str]:
 
 def said_of_build(log: Path, *, beyond: str) -> bytes:
     """Return what the tools said that build environments, the last of it where that is long; b"" if all of it is in `beyond`."""
-    with suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _SAID))
-        said = file.read()
+    with suppress(OSError):
+        said = read_last(log, _SAID)
         return b"" if said.strip() in beyond.encode() else said
     return b""
 

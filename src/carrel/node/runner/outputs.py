@@ -220,23 +220,25 @@ def sweep_drafts(blobs: Path, now: float, *, older_than: float = 24 * 3600.0) ->
 
 def _open_inside(directory: Path, path: str) -> int | None:
     """Open a file for reading if it is a regular file that lies in `directory`, also behind links."""
-    real = os.path.realpath(directory / path)
-    if not real.startswith(os.path.realpath(directory) + os.sep):
-        return None
+    real, inside = os.path.realpath(directory / path), os.path.realpath(directory) + os.sep
     try:
-        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except PermissionError:
-        try:
-            Path(real).chmod(0o600)
-            fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
+        place = os.open(real, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
+    found = Path(f"/proc/self/fd/{place}")
+    try:
+        # By the descriptor: something else may have been put in the place of a directory on the way meanwhile.
+        if not stat.S_ISREG(os.fstat(place).st_mode) or not str(found.readlink()).startswith(inside):
+            return None
+        try:
+            return os.open(found, os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            found.chmod(0o600)
+            return os.open(found, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return None
-    return fd
+    finally:
+        os.close(place)
 
 
 def _matches(directory: Path, patterns: Sequence[str]) -> set[str]:

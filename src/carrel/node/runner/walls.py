@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.core.domain.network import Network
 from carrel.core.spool import AttemptDirectory
+from carrel.core.spool.trees import remove_tree
 from carrel.node.containment.root import covers_for_root
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, View, Walls
 
@@ -52,7 +52,9 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         *(launch.paths.shown if image is not None else ()),
         directory.path if prepared.places.address is not None else None,  # where its server says how the lab reaches it
     ]
-    seen = [directory.path, launch.paths.broker, _parent(launch.paths.residency), launch.paths.client, launch.paths.bodies]
+    # Of the broker the directory: a broker that is started again makes another socket, and what is shown is a file, not a name.
+    shown = [*map(_parent, (launch.paths.broker, launch.paths.residency)), launch.paths.client, launch.paths.bodies]
+    seen = [directory.path, *shown]
     given = [*_existing(seen, writable=False), *_existing(writable, writable=True)]
     # Paths of the attempt go before those of the machine.
     binds = given if prepared.root else [*_existing([*walls.readable, *_environment(prepared)], writable=False), *given]
@@ -80,6 +82,7 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         doors=doors,
         processes=walls.processes,
         shared_memory=launch.resources.memory,
+        nests=launch.walls is None,
     )
 
 
@@ -101,13 +104,13 @@ def _inside(launch: Launch, given: Sequence[Bind], hosts: Sequence[Bind]) -> lis
 
 def private_temporary(directory: AttemptDirectory) -> Path:
     """Where an attempt's own /tmp lies."""
-    return directory.path.absolute() / "private-tmp"
+    return directory.private_places[0].absolute()
 
 
 def remove_private(directory: AttemptDirectory) -> None:
     """Remove what only the processes of an attempt saw behind their walls."""
-    for place in (private_temporary(directory), directory.path / "staging-tmp"):
-        shutil.rmtree(place, ignore_errors=True)
+    for place in directory.private_places:
+        remove_tree(place)
     (directory.path / "private-hosts").unlink(missing_ok=True)
 
 
@@ -150,7 +153,7 @@ def _hosts(directory: AttemptDirectory, doors: Sequence[Door]) -> Iterator[Bind]
 
 def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchPaths) -> Walls:
     """Return what the process sees that brings an attempt's inputs: as its command does, without devices or environment."""
-    private = directory.path.absolute() / "staging-tmp"
+    private = directory.private_places[1].absolute()
     private.mkdir(mode=0o700, exist_ok=True)
     if seen.home:
         Path(seen.home).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from carrel.core.domain.errors import Invalid, Unavailable
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.user import directory_name
+from carrel.core.spool.trees import remove_tree
 from carrel.node.environments.guards import OpenGuard, try_exclusive
 from carrel.node.environments.records import text_digest, write_text
 
@@ -190,7 +190,7 @@ class Place:
             path.rename(grave)
         except FileNotFoundError:
             return
-        shutil.rmtree(grave, ignore_errors=True)
+        remove_tree(grave)
 
     def sweep(self, record: NamedRecord | None) -> None:
         """Remove what killed builders left here. The caller holds `changing`, and `using` alone if there may be a session."""
@@ -198,7 +198,7 @@ class Place:
             if record is None or path.name != record.prefix:
                 self.discard(path)
         for grave in self.trash.iterdir() if self.trash.is_dir() else ():
-            shutil.rmtree(grave, ignore_errors=True)
+            remove_tree(grave)
 
     def try_change(self) -> OpenGuard | None:
         """Hold `changing`, None when somebody else has it."""
