@@ -128,6 +128,21 @@ def test_a_task_sees_its_own_and_nothing_of_the_labs(clients: tuple[Client, Clie
 
 
 @pytest.mark.parametrize(
+    ("one", "other"),
+    [("bob@x.org", "x626f6240782e6f7267"), ("b" * 64 + "1", "b" * 64 + "2")],
+    ids=["encoded", "long"],
+)
+def test_no_two_users_have_one_home(clients: tuple[Client, Client], tmp_path: Path, one: str, other: str) -> None:
+    lab, _ = clients
+    text = "import os, pathlib; p = pathlib.Path.home() / 'key'; print(p.exists(), os.getuid()); p.write_text('mine')"
+    code = write(tmp_path / "code", text)
+    for name in (one, other):
+        with Client(url=lab.url, token=lab.add_user(name).token) as client:
+            job, log = run(client, code, "task.py")
+            assert (job.state, log.split()[0]) == ("COMPLETED", "False"), log
+
+
+@pytest.mark.parametrize(
     ("text", "state", "code_of"),
     [
         ("import sys; sys.exit(3)", "FAILED", 3),

@@ -28,7 +28,6 @@ class Server:
         *,
         ready: Callable[[], None],
         certificate: Certificate | None = None,
-        trusted_proxies: Sequence[str] = (),
         closing: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         import uvicorn
@@ -36,9 +35,7 @@ class Server:
         config = uvicorn.Config(
             front,
             log_config=None,
-            # X-Forwarded-For and -Proto of others are passed over.
-            proxy_headers=bool(trusted_proxies),
-            forwarded_allow_ips=list(trusted_proxies),
+            proxy_headers=False,  # `BehindProxy` reads them
             # Addresses of sign-in links hold their ticket.
             access_log=False,
             server_header=False,

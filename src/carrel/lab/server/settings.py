@@ -33,7 +33,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("tls_certificate", "text", None, "File with the certificate (PEM) for TLS; read again when it was renewed."),
     Setting("tls_key", "text", None, "File with its key."),
     Setting("tls_own", "flag", False, "TLS with certificates of the lab's own authority, which clients have to trust."),
-    Setting("trusted_proxies", "text", "127.0.0.1,::1", "Proxies (addresses, networks) whose X-Forwarded-* count."),
+    Setting("proxy_secret", "text", None, "What a proxy in front sends as X-Carrel-Proxy, so that its X-Forwarded-* count."),
     Setting("rate_limit", "int", 200, "Requests a second of each user, and of each job; ten times as many at once. 0: no limit."),
     Setting("database", "text", None, "PostgreSQL URL (postgresql+psycopg://…); without it the lab keeps a SQLite file."),
     Setting("tracking", "flag", True, "Start the MLflow tracking server with the lab."),
