@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from carrel.core.domain.errors import Unavailable
+from carrel.core.transport.descriptors import most_descriptors
 from carrel.lab.server.settings import DEFAULT_PORT, Settings
 from carrel.lab.server.tls import Certificate
 
@@ -32,8 +33,11 @@ class Server:
     ) -> None:
         import uvicorn
 
+        from carrel.lab.server.connections import MOST, patient_protocol
+
         config = uvicorn.Config(
             front,
+            http=patient_protocol(min(MOST, most_descriptors() // 2)),
             log_config=None,
             proxy_headers=False,  # `BehindProxy` reads them
             # Addresses of sign-in links hold their ticket.
