@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from carrel.cli.doctor.check import Check
@@ -119,7 +120,7 @@ def isolation(place: Path) -> Check:
     """Whether jobs here are kept apart from the lab; where they are, by trying to get out."""
     from carrel.core.domain.network import Network
     from carrel.lab.server.home import LabHome
-    from carrel.lab.server.isolation import attack_walls
+    from carrel.lab.server.isolation import LocalWalls, attack_walls, secret_files
     from carrel.lab.server.settings import read_settings
     from carrel.node.containment.trial import try_walls
     from carrel.node.containment.walls import Isolation
@@ -140,15 +141,24 @@ def isolation(place: Path) -> Check:
         )
     if trial.why_not:
         return Check("isolation", "fail", f'isolation is "{chosen}", which does not work here: {trial.why_not}', trial.remedy)
-    through = attack_walls(home, network)
+    through = attack_walls(home, settings)
     if through:
         names = "; ".join(f"{what} ({said})" for what, said in list(through.items())[:5])
         return Check("isolation", "fail", f"From behind the walls {len(through)} attacks got through: {names}.", "Report it.")
     gaps = list(trial.gaps)
     if network is Network.ON:
         gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
-    left = f" Open: {'; '.join(gaps)}." if gaps else ""
-    return Check("isolation", "ok", f"Jobs are kept apart by the kernel.{left}")
+    open_ = f" Open: {'; '.join(gaps)}." if gaps else ""
+    said = f"Jobs are kept apart by the kernel.{open_}"
+    left = LocalWalls(home, secrets=secret_files(settings)).left()
+    if not left:
+        return Check("isolation", "ok", said)
+    places = Counter(str(Path(path).parent) for path in left)
+    shown = [path for path in left if places[str(Path(path).parent)] == 1][:5]
+    shown += [f"{count} in {place}" for place, count in places.most_common(5) if count > 1]
+    names = ", ".join(shown) + (f" and more ({len(left)} in all)" if len(left) > len(shown) else "")
+    remedy = "Let everybody read what is for jobs, move the rest into a directory of mode 0700, and start the lab again."
+    return Check("isolation", "warn", f"{said} All jobs can read what other users of the machine cannot: {names}.", remedy)
 
 
 def images() -> Check:
