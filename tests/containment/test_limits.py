@@ -109,6 +109,19 @@ def test_a_job_makes_no_namespaces(walls: Walls) -> None:
     assert run(replace(walls, nests=True), NESTS).startswith("made")
 
 
+WATCHES = """
+import ctypes
+libc = ctypes.CDLL(None)
+print(sum(libc.inotify_init() >= 0 for _ in range(200)))
+"""
+
+
+def test_a_job_takes_a_part_of_what_its_user_may_watch(walls: Walls) -> None:
+    if not Path("/proc/sys/user/max_inotify_instances").exists():
+        pytest.skip("This kernel does not count instances of inotify by user namespace.")
+    assert run(walls, WATCHES) == "32"
+
+
 #: Two programs, where there is one user namespace for both.
 TURNS = """
 import pathlib, subprocess, sys, tempfile

@@ -13,7 +13,7 @@ import resource
 import select
 import signal
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,7 +35,10 @@ _LINKS = {
 }
 #: Parts of /proc that are the machine's and not a process'.
 _MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
-_KINDS_OF_NAMESPACES = ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")
+#: What the kernel counts for a Unix user, all its jobs together, and how much of that one job has (namespaces(7), inotify(7)):
+#: no namespaces, and a quarter of the instances of inotify that Linux gives a user.
+_NAMESPACES = {f"max_{kind}_namespaces": 0 for kind in ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")}
+_SHARED = {"max_inotify_instances": 32}
 #: Seconds until namespaces are asked for again.
 _TRY_AGAIN = 1.0
 #: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
@@ -210,7 +213,7 @@ def _be_first(
             from carrel.node.containment.view import show_processes
 
             show_processes(walls.view)
-        _forbid_namespaces(limits, () if walls.nests else _KINDS_OF_NAMESPACES)
+        _limit_shares(limits, _SHARED if walls.nests else {**_SHARED, **_NAMESPACES})
         command = os.fork()
         if command == 0:
             os.close(tell)
@@ -294,17 +297,17 @@ def _limit_processes(most: int) -> None:
         Path("/proc/sys/kernel/pid_max").write_text(str(max(most, _FEWEST_NUMBERS)))
 
 
-def _forbid_namespaces(limits: int, kinds: Sequence[str]) -> None:
-    """Let nothing in here make namespaces of these kinds: no capabilities in them, no mount of the control groups.
+def _limit_shares(limits: int, shares: Mapping[str, int]) -> None:
+    """Let what is in here have so much of each; without namespaces, it has no capabilities in them and mounts no control groups.
 
     It comes after the last mount, for which the kernel makes one itself (open_tree(2)). The command may not write the files again
     (namespaces(7)).
     """
-    for kind in kinds:
-        with suppress(FileNotFoundError):  # a kernel that has no such kind
-            fd = os.open(f"max_{kind}_namespaces", os.O_WRONLY | os.O_CLOEXEC, dir_fd=limits)
+    for name, share in shares.items():
+        with suppress(FileNotFoundError):  # a kernel that does not count this
+            fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=limits)
             try:
-                os.write(fd, b"0")
+                os.write(fd, b"%d" % share)
             finally:
                 os.close(fd)
     os.close(limits)
