@@ -8,10 +8,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from carrel.cli.doctor.check import Check
 from carrel.core.domain.errors import Unavailable
 from carrel.core.domain.units import format_size
+
+if TYPE_CHECKING:
+    from carrel.lab.server.home import LabHome
 
 
 def gpus() -> Check:
@@ -120,6 +124,15 @@ def isolation(place: Path) -> Check:
     setting, network = settings.isolation, Network(settings.job_network)
     chosen = setting or (Isolation.KERNEL if home.isolated.exists() else Isolation.NONE)
     trial = try_walls(network=network is not Network.ON)
+    people = _people(home, settings.database)
+    if chosen == Isolation.NONE and people > 1:
+        return Check(
+            "isolation",
+            "warn",
+            f"Nothing keeps the jobs of {people} people apart: what each of them runs on this machine can read the files, "
+            "results, logs and secrets of all others and the lab's token, and act as anybody.",
+            trial.remedy or 'Write isolation = "kernel" into carrel.toml and start the lab again; it works on this machine.',
+        )
     if chosen == Isolation.NONE:
         works = "works on this machine" if not trial.why_not else f"does not work on this machine: {trial.why_not}"
         said = f'Jobs on this machine can read what the lab can, its token too. isolation = "kernel" {works}'
@@ -140,6 +153,18 @@ def isolation(place: Path) -> Check:
         gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
     left = f" Open: {'; '.join(gaps)}." if gaps else ""
     return Check("isolation", "ok", f"Jobs are kept apart by the kernel.{left}")
+
+
+def _people(home: LabHome, database: str | None) -> int:
+    """How many people use the lab; 0 where there is none yet."""
+    from carrel.core.domain.user import UserState
+    from carrel.lab.store import Database
+    from carrel.lab.store.people import UserTable
+
+    if not database and not home.database.exists():
+        return 0
+    users = UserTable(Database(database) if database else Database.at(home.database))
+    return sum(user.state is not UserState.REMOVED for user in users.list())
 
 
 def images() -> Check:

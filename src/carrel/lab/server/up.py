@@ -165,12 +165,12 @@ def _serve(
             notebooks.start()
         if tracking:
             tracking.start()
-        ticket = portal.tickets.issue(home.token.read_text().strip())
+        link = portal.link(running.lab.authenticate(home.token.read_text().strip()))
         server = Server(
             app,
-            notebooks.in_front_of(app) if notebooks else app,
+            notebooks.in_front_of(app, app.state.conversations) if notebooks else app,
             listener,
-            ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say, authority),
+            ready=lambda: _announce(running, f"{url}{link}", say, authority),
             certificate=certificate,
             trusted_proxies=proxies(settings.trusted_proxies),
             closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
@@ -233,6 +233,10 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
         say(f"  without   {line}")
         _log.info("Without %s.", line)
     for line in warnings(running.settings.host, tls=running.settings.tls_own or bool(running.settings.tls_certificate)):
+        say(f"  warning   {line}")
+        _log.warning("%s", line)
+    if os.geteuid() == 0:
+        line = "The lab runs as root, so its jobs read what root reads on this machine. Start it as a user of its own."
         say(f"  warning   {line}")
         _log.warning("%s", line)
     if not running.whose_code.strict:
