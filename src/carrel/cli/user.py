@@ -47,6 +47,8 @@ def add(
         made = client.add_user(name, "admin" if admin else role, expires_in=held, without_isolation=without_isolation)
         trust = _trust(client)
     _hand_over(made, trust, f"Added {made.user.name} ({made.user.role}).", as_json=as_json)
+    if not as_json:
+        _say_reach(made)
     return OK
 
 
@@ -185,7 +187,6 @@ def _hand_over(made: v1.NewUser, trust: str, fact: str, *, as_json: bool) -> Non
     if trust:
         print("The lab signs its own certificates. On another machine this line is first; it asks for the token:")
         print(f"  carrel login {made.url}{trust}")
-    _say_reach(made)
 
 
 @user_command.command("list")

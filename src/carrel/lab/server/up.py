@@ -236,9 +236,9 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
         say(f"  warning   {line}")
         _log.warning("%s", line)
     if os.geteuid() == 0:
-        line = "The lab runs as root, so its jobs read what root reads on this machine. Start it as a user of its own."
-        say(f"  warning   {line}")
-        _log.warning("%s", line)
+        line = "the lab runs as root, so its jobs read what root reads on this machine; start it as a user of its own"
+        say(f"  root      {line}")
+        _log.warning("Root: %s.", line)
     if not running.whose_code.strict:
         _say_isolation(running, say)
     for title, line in running.engines.state():
