@@ -279,3 +279,25 @@ def test_a_real_broker_goes_on_and_other_processes_notice_nothing(
         assert [row["id"] for row in leases_of(broker) if row["owner"] == "alice"] == [lease["lease"]]
         honest.release(lease)
     assert "Traceback" not in broker.log.read_text()
+
+
+def test_silent_connections_keep_no_process_from_its_device(
+    brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel]
+) -> None:
+    broker = brokers(devices=1)
+    honest = kernels(broker, broker.session(1))
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(600)]
+    try:
+        for stream in silent:
+            stream.connect(str(broker.socket))
+            stream.settimeout(PATIENCE)
+        late = kernels(broker, broker.session(2))  # let in beside them
+        for kernel in (honest, late):
+            kernel.cell()
+        assert silent[0].recv(1) == b""
+        broker.advance(11)  # who has said nothing by then goes
+        assert all(stream.recv(1) == b"" for stream in silent)
+        honest.cell()
+    finally:
+        for stream in silent:
+            stream.close()

@@ -77,3 +77,62 @@ def test_a_job_cannot_fill_the_memory_with_shared_files(walls: Walls) -> None:
     said, size = run(replace(walls, shared_memory=4 * 1024**2), FILL).rsplit(" ", 1)
     assert said == os.strerror(28)
     assert int(size) <= 4 * 1024**2
+
+
+#: A namespace of each kind with a user namespace, what mounts the control groups, and what raises the limits themselves.
+NESTS = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+said = []
+for flags in (0, 0x20000, 0x2000000, 0x40000000, 0x20000000, 0x8000000, 0x4000000):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(ctypes.get_errno() if libc.unshare(0x10000000 | flags) else 0)
+    said.append(errno.errorcode.get(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), "made"))
+for name in os.listdir("/proc/sys/user"):
+    if name.endswith("_namespaces"):
+        try:
+            os.close(os.open("/proc/sys/user/" + name, os.O_WRONLY))
+            said.append(name)
+        except OSError as error:
+            pass
+print(*said)
+"""
+
+
+@pytest.mark.gate
+def test_a_job_makes_no_namespaces(walls: Walls) -> None:
+    """Not to take all that its Unix user may have, nor to have capabilities in them and mount the control groups."""
+    before = Path("/proc/sys/user/max_user_namespaces").read_text()
+    assert run(walls, NESTS) == " ".join(["ENOSPC"] * 7)
+    assert Path("/proc/sys/user/max_user_namespaces").read_text() == before
+    assert run(replace(walls, nests=True), NESTS).startswith("made")
+
+
+#: Two programs, where there is one user namespace for both.
+TURNS = """
+import pathlib, subprocess, sys, tempfile
+from carrel.node.containment.program import start_program
+from carrel.node.containment.walls import Walls
+pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("1")
+with tempfile.TemporaryDirectory() as private:
+    walls = Walls(temporary=private)
+    about = {"directory": "/", "variables": {"PATH": "/usr/bin:/bin"}}
+    first = start_program(walls, ["sh", "-c", "echo here; read line"], stdin=subprocess.PIPE, **about)
+    print(first.process.stdout.readline())
+    second = start_program(walls, ["echo", "gone"], **about)
+    print(second.process.stderr.readline())
+    first.process.stdin.close()
+    first.end()
+    print(second.process.communicate())
+    second.end()
+"""
+
+
+def test_what_prepares_a_job_waits_for_namespaces_and_says_so(walls: Walls) -> None:
+    """A build that fails of it would fail its job, and no disk is full."""
+    own = ["unshare", "--user", "--map-root-user", sys.executable, "-c", TURNS]
+    here, waits, gone = subprocess.run(own, capture_output=True, check=True, text=True).stdout.splitlines()
+    assert (here, gone) == ("b'here\\n'", "(b'gone\\n', b'')")
+    assert waits.startswith("b\"Waiting: the lab's Unix user has all namespaces")
+    assert "max_user_namespaces is 1" in waits

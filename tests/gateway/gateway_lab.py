@@ -262,6 +262,10 @@ class Rig:
     def events(self, job_id: int) -> list[Event]:
         return list(self.store.events.after(0, job_id=job_id, owner=None, limit=1000))
 
+    def audited(self) -> bytes:
+        """All lines of the audit log, as its files have them."""
+        return b"".join(path.read_bytes() for path in sorted((self.home / "audit").glob("*.jsonl")))
+
 
 def gpu(index: int, *, simulated: bool = True) -> Device:
     return Device(uuid=f"SIM-{index}", index=index, type="simulated", name="Simulated GPU", memory=16 * GIB, simulated=simulated)

@@ -106,6 +106,14 @@ def test_an_invitation_is_good_for_one_token_and_nothing_else(rig: Rig, url: str
         assert (third.status_code, "no invitation" in third.json()["detail"]) == (409, True)
 
 
+@pytest.mark.parametrize("path", ["/users", "/invitations"])
+def test_names_that_look_like_a_users_are_refused(root: httpx.Client, path: str) -> None:
+    for name, status in (("Ada", 409), ("ADA", 409), ("аda", 422), ("ada ", 422), ("ada\ufe0f", 422)):
+        answer = root.post(V1 + path, json={"name": name})
+        assert (answer.status_code, bool(answer.json()["remedy"])) == (status, True), answer.text
+    assert "ada" in root.post(V1 + path, json={"name": "Ada"}).json()["detail"]
+
+
 def test_the_last_administrator_stays(root: httpx.Client) -> None:
     for method, path in (("POST", "/users/root/suspend"), ("DELETE", "/users/root")):
         answer = root.request(method, V1 + path, json={})

@@ -201,6 +201,8 @@ def place() -> Iterator[Path]:
             yield place
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 def test_a_socket_is_reached_where_it_was_looked_at(place: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         listener.bind(str(place / "session/listens"))
@@ -212,6 +214,8 @@ def test_a_socket_is_reached_where_it_was_looked_at(place: Path) -> None:
             listener.accept()[0].close()
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize("what", ["link", "link to its directory", "file", "pipe", "device", "directory", "missing"])
 def test_what_is_not_the_sessions_socket_is_not_connected_to(place: Path, what: str) -> None:
     path = place / "session/s"
@@ -233,6 +237,8 @@ def test_what_is_not_the_sessions_socket_is_not_connected_to(place: Path, what: 
         pass
 
 
+@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a socket to another user")
 @pytest.mark.parametrize("whose", ["session/s", "session"])
 def test_a_socket_of_another_user_is_not_connected_to(place: Path, whose: str) -> None:

@@ -33,7 +33,6 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/storage"): Action.LOOK,
     ("POST", "/storage/collect"): Action.COLLECT,
     ("GET", "/audit"): Action.READ_AUDIT,
-    ("GET", "/audit/check"): Action.READ_AUDIT,
     ("GET", "/users"): Action.MANAGE_USERS,
     ("POST", "/users"): Action.MANAGE_USERS,
     ("POST", "/users/{subject}/revoke"): Action.MANAGE_USERS,

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from carrel.core.domain.errors import Unavailable
+from carrel.core.transport.descriptors import most_descriptors
 from carrel.lab.server.settings import DEFAULT_PORT, Settings
 from carrel.lab.server.tls import Certificate
 
@@ -28,17 +29,17 @@ class Server:
         *,
         ready: Callable[[], None],
         certificate: Certificate | None = None,
-        trusted_proxies: Sequence[str] = (),
         closing: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         import uvicorn
 
+        from carrel.lab.server.connections import MOST, patient_protocol
+
         config = uvicorn.Config(
             front,
+            http=patient_protocol(min(MOST, most_descriptors() // 2)),
             log_config=None,
-            # X-Forwarded-For and -Proto of others are passed over.
-            proxy_headers=bool(trusted_proxies),
-            forwarded_allow_ips=list(trusted_proxies),
+            proxy_headers=False,  # `BehindProxy` reads them
             # Addresses of sign-in links hold their ticket.
             access_log=False,
             server_header=False,

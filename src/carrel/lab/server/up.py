@@ -28,7 +28,7 @@ from carrel.lab.server.home_location import Answer, check
 from carrel.lab.server.issuing import issuer_of
 from carrel.lab.server.log import log_to
 from carrel.lab.server.moved_home import MovedHome
-from carrel.lab.server.network import certified, names, proxies, warnings
+from carrel.lab.server.network import BehindProxy, certified, names, warnings
 from carrel.lab.server.notebooks import Notebooks
 from carrel.lab.server.opening import RunningLab, body_socket, open_lab
 from carrel.lab.server.serving import Server, listen, name_of
@@ -166,13 +166,13 @@ def _serve(
         if tracking:
             tracking.start()
         link = portal.link(running.lab.authenticate(home.token.read_text().strip()))
+        front = notebooks.in_front_of(app, app.state.conversations) if notebooks else app
         server = Server(
             app,
-            notebooks.in_front_of(app, app.state.conversations) if notebooks else app,
+            BehindProxy(front, settings.proxy_secret) if settings.proxy_secret else front,
             listener,
             ready=lambda: _announce(running, f"{url}{link}", say, authority),
             certificate=certificate,
-            trusted_proxies=proxies(settings.trusted_proxies),
             closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
         )
         server.run()
@@ -232,7 +232,9 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
     for line in running.settings.left_out:
         say(f"  without   {line}")
         _log.info("Without %s.", line)
-    for line in warnings(running.settings.host, tls=running.settings.tls_own or bool(running.settings.tls_certificate)):
+    settings = running.settings
+    tls, proxy = settings.tls_own or bool(settings.tls_certificate), bool(settings.proxy_secret)
+    for line in warnings(settings.host, tls=tls, public_url=settings.public_url, proxy=proxy):
         say(f"  warning   {line}")
         _log.warning("%s", line)
     if os.geteuid() == 0:

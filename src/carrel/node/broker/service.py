@@ -12,6 +12,7 @@ from carrel.core.domain.errors import CarrelError, Conflict, Unavailable
 from carrel.core.domain.lease import MoveMethod
 from carrel.core.domain.ports import Clock
 from carrel.core.transport.channel import MOST_FILES, Channel, Dropped
+from carrel.core.transport.descriptors import most_descriptors
 from carrel.core.transport.framing import Closed, Ended, Lines, TooLong
 from carrel.core.transport.reactor import Reactor, Timer
 from carrel.node.broker.bus import Bus
@@ -51,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 #: Bytes of journal after which it is begun anew.
 _LONG = 8 * 1024**2
+#: Seconds in which a client says hello, and how many may not have done so. Connections that one job has at most.
+_FIRST_WORD, _MOST_SILENT, _MOST_OF_A_JOB = 10.0, 256, 1024
 
 
 class Service:
@@ -98,6 +101,10 @@ class Service:
         self._status = Status(core, clock, pool, disk_problem=disk_problem)
         self._handing = EndedLeaseDelivery(loop, core.ledger.past, core.lender.devices, self._taken)
         self._clients: dict[Channel[bytes], Client] = {}
+        #: Those of them that have not said who they are, the oldest first; each has until its timer rings.
+        self._silent: dict[Channel[bytes], Timer] = {}
+        # Each takes two descriptors, of it and of its process; as many are left for all else.
+        self._most = most_descriptors() // 4
         self._feed = StatusFeed(loop, self._status, self._clients, see_host=self._see_host)
         self._tenants: dict[str, Channel[bytes]] = {}
         #: Of the libraries in processes, by the process.
@@ -261,9 +268,14 @@ class Service:
         connection = Channel(Lines(LONGEST), stream, most_files=MOST_FILES)
         connection.attach(self._loop, on_message=self._line, on_end=self._ended)
         self._clients[connection] = Client(process)
+        self._silent[connection] = self._loop.later(_FIRST_WORD, lambda: connection.end(Closed("it said nothing")))
+        if len(self._silent) > _MOST_SILENT or len(self._clients) > self._most:
+            # Who means it says hello at once: so the one goes that has said nothing for longest.
+            next(iter(self._silent)).end(Closed("others need its place"))
 
     def _ended(self, connection: Channel[bytes], why: Ended) -> None:
         client = self._clients.pop(connection)
+        self._has_spoken(connection)
         if isinstance(why, TooLong):
             self._refuse_line(connection, client, why)
         closed = not isinstance(why, Dropped)  # only the client's own end says that it is done
@@ -313,6 +325,8 @@ class Service:
         if message["op"] != "hello":
             raise Conflict(f'"{message["op"]}" came before "hello".', remedy="Say hello first.")
         identity = self._gate.admit(message, client.process.uid)
+        self._has_spoken(connection)
+        self._check_others(identity)
         if identity.role == OBSERVER:
             client.identity = identity
             about = {"gpus": identity.gpus, "home": [], "lost": "", "leases": []}
@@ -329,6 +343,22 @@ class Service:
             older.end(Dropped())
         self._processes.keep(client.tenant, client.process)
         self.carry_out(effects)
+
+    def _has_spoken(self, connection: Channel[bytes]) -> None:
+        if (timer := self._silent.pop(connection, None)) is not None:
+            timer.cancel()
+
+    def _check_others(self, identity: Identity) -> None:
+        """Raise `Conflict` where processes of the same job have all connections that one job may have."""
+        of = (identity.job, identity.attempt)
+        others = sum(
+            one.identity is not None and (one.identity.job, one.identity.attempt) == of for one in self._clients.values()
+        )
+        if not identity.sees_all and others >= _MOST_OF_A_JOB:
+            raise Conflict(
+                f"Processes of job {identity.job} have {others} connections to the broker already, and one job has no more.",
+                remedy="End some of its processes.",
+            )
 
     def _hello_at_gate(self, connection: Channel[bytes], client: Client, identity: Identity, message: Message) -> None:
         member = client.process.name

@@ -13,7 +13,7 @@ import resource
 import select
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,6 +35,9 @@ _LINKS = {
 }
 #: Parts of /proc that are the machine's and not a process'.
 _MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+_KINDS_OF_NAMESPACES = ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")
+#: Seconds until namespaces are asked for again.
+_TRY_AGAIN = 1.0
 #: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
 _NUMBERS_OF_ITS_OWN = (6, 14)
 _FEWEST_NUMBERS = 301
@@ -43,17 +46,33 @@ _END = struct.Struct("ii")
 
 
 def contain(
-    walls: Walls, lifeline: int, become: Callable[[], None], close_first: tuple[int, ...] = (), *, whole: bool = False
+    walls: Walls,
+    lifeline: int,
+    become: Callable[[], None],
+    close_first: tuple[int, ...] = (),
+    *,
+    whole: bool = False,
+    waits: Callable[[str], None] | None = None,
 ) -> None:
     """In a process of its own: build the walls, let `become` become the command inside, end as it ends. Never returns normally.
 
     `lifeline` is readable when the process that started this is gone. `close_first` are descriptors that only the command keeps.
     With `whole` nothing that the command leaves behind outlives it, and this process ends after all of it.
-    Raises `OSError` while nothing runs yet.
+    Raises `OSError` while nothing runs yet: `BlockingIOError` where there are no more namespaces now, unless `waits`, called
+    with the reason, is there to wait.
     """
     user, group = os.geteuid(), os.getegid()
     forwarder = Forwarder(walls.doors or (), lifeline)
-    calls.unshare("user", "mount", "pid", "ipc", "uts", *(() if walls.doors is None else ("net",)))
+    while True:
+        try:
+            calls.unshare("user", "mount", "pid", "ipc", "uts", *(() if walls.doors is None else ("net",)))
+            break
+        except BlockingIOError as error:
+            if waits is None:
+                raise
+            waits(str(error.strerror))
+            if select.select([lifeline], [], [], _TRY_AGAIN)[0]:
+                raise
     calls.map_user(user, group)
     if walls.doors is not None:
         forwarder.open()
@@ -141,7 +160,8 @@ def _make_devices(nodes: list[tuple[str, int]], shared_memory: int) -> None:
         _make_place(path, directory=False)
         calls.place_tree(tree, path)
         os.close(tree)
-    size = f",size={shared_memory}" if shared_memory else ""
+    # A file takes a page or more; of empty ones the kernel's own memory would be full.
+    size = f",size={shared_memory},nr_inodes={max(1024, shared_memory // 4096)}" if shared_memory else ""
     for name in ("pts", "shm"):
         Path("/dev", name).mkdir()
     calls.mount("devpts", "/dev/pts", "devpts", calls.MS_NOSUID | calls.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
@@ -185,11 +205,12 @@ def _be_first(
 ) -> None:
     """The first process of the namespace: reap, pass signals on, and end when the runner does."""
     try:
-        _mount_proc(walls.processes)
+        limits = _mount_proc(walls.processes)
         if walls.view is not None:
             from carrel.node.containment.view import show_processes
 
             show_processes(walls.view)
+        _forbid_namespaces(limits, () if walls.nests else _KINDS_OF_NAMESPACES)
         command = os.fork()
         if command == 0:
             os.close(tell)
@@ -243,10 +264,12 @@ def _reap(command: int, tell: int, *, whole: bool) -> None:
         os._exit(0)
 
 
-def _mount_proc(processes: int) -> None:
+def _mount_proc(processes: int) -> int:
+    """Return a descriptor of the directory of this user namespace's limits, which can be written by it alone."""
     calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
     if processes:
         _limit_processes(processes)
+    limits = os.open("/proc/sys/user", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in _MACHINES_OWN:
         path = f"/proc/{name}"
         if os.path.exists(path):  # noqa: PTH110
@@ -254,6 +277,7 @@ def _mount_proc(processes: int) -> None:
             calls.set_attributes(tree, on=calls.ATTR_RDONLY)
             calls.place_tree(tree, path)
             os.close(tree)
+    return limits
 
 
 def _limit_processes(most: int) -> None:
@@ -268,6 +292,22 @@ def _limit_processes(most: int) -> None:
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if version is not None and (int(version[1]), int(version[2])) >= _NUMBERS_OF_ITS_OWN:
         Path("/proc/sys/kernel/pid_max").write_text(str(max(most, _FEWEST_NUMBERS)))
+
+
+def _forbid_namespaces(limits: int, kinds: Sequence[str]) -> None:
+    """Let nothing in here make namespaces of these kinds: no capabilities in them, no mount of the control groups.
+
+    It comes after the last mount, for which the kernel makes one itself (open_tree(2)). The command may not write the files again
+    (namespaces(7)).
+    """
+    for kind in kinds:
+        with suppress(FileNotFoundError):  # a kernel that has no such kind
+            fd = os.open(f"max_{kind}_namespaces", os.O_WRONLY | os.O_CLOEXEC, dir_fd=limits)
+            try:
+                os.write(fd, b"0")
+            finally:
+                os.close(fd)
+    os.close(limits)
 
 
 def _be_command(become: Callable[[], None], *, enters: bool) -> None:

@@ -110,6 +110,8 @@ def _listen(stream: Any, report: Callable[[str], None], resolved: Callable[[str,
         said = _read(line)
         if said is None:
             last = line.strip() or last
+            if line.startswith("Waiting: "):  # it is not behind its walls yet
+                report(last)
         elif "report" in said:
             report(str(said["report"]))
         elif "resolved" in said:
