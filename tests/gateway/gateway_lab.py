@@ -83,7 +83,7 @@ RULES = LabRules(qos=QOS, default_qos="normal", session_qos="normal")
 class ScriptedDoor:
     """The way into sessions of which nothing runs."""
 
-    def open(self, job: Job, *, base: str, path: str) -> str:
+    def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
         return f"{base}open/{job.id}/{path}"
 
     def address(self, job: Job, *, base: str) -> str:

@@ -60,7 +60,20 @@ def test_jobs_are_kept_apart_as_soon_as_there_are_two(home: Path, tmp_path: Path
         disk = disk_of(home).total
         assert own.storage().quota == disk // 2
         assert sees_the_token(own, home, tmp_path / "alone")
-        token = own.add_user("ada").token
+        (tmp_path / "lasting").mkdir()
+        (tmp_path / "lasting/wait.py").write_text("import time; time.sleep(600)")
+        lasting = own.submit_project(tmp_path / "lasting", script="wait.py").id
+        wait_until(lambda: own.job(lasting).state == "RUNNING", "the job to run")
+        added = own.add_user("ada")
+        # It is said, and for whom not yet.
+        assert "Isolation begins" in added.isolation
+        assert f"(job {lasting})" in added.isolation
+        assert "share this machine's network" in added.isolation
+        token = added.token
+        own.cancel(lasting)
+        own.wait(lasting, timeout=PATIENCE)
+        later = own.invite_user("ada").isolation
+        assert ("are kept apart" in later, "Not yet" in later) == (True, False)
         assert own.storage().quota == disk // 4
         with Client(url=lab.url, token=token) as ada:
             assert not sees_the_token(ada, home, tmp_path / "second")

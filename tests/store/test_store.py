@@ -399,7 +399,7 @@ def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:
     assert store.tokens.find("d2") is None
     assert (made.scopes, made.account, made.valid(8.9), made.valid(9.0)) == (("read", "tracking"), "optics", True, False)
     store.tokens.used({made.id: 5.0, 99: 6.0})
-    assert store.tokens.get(made.id) == replace(made, last_used_at=5.0)
+    assert store.tokens.get(made.id) == (replace(made, last_used_at=5.0), BOB)
     other = store.tokens.add(new_token("d3"), now=2)
     assert store.tokens.revoke(by="alice", now=3, token_id=made.id) == 1
     assert store.tokens.revoke(by="alice", now=4, token_id=made.id) == 0
@@ -409,6 +409,7 @@ def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:
     ]
     assert store.tokens.list("alice") == []
     assert store.tokens.revoke(by="bob", now=5, subject="bob") == 1
+    assert store.people.get("bob") == replace(BOB, revoked_at=5.0)
     with pytest.raises(Conflict, match='"bob" exists.*carrel user reset bob'):
         store.people.add(BOB, now=3)
 
@@ -422,6 +423,14 @@ def test_a_token_takes_the_place_of_others_in_one_step(store: Store) -> None:
     store.tokens.replace(new_token("d5"), by="alice", now=4)
     assert [one.revoked_at for one in store.tokens.list("bob")] == [2.0, 4.0, 4.0, None]
     assert second.id < third.id
+
+
+def test_what_was_made_by_showing_a_token_ends_with_it(store: Store) -> None:
+    first, second = (store.tokens.add(new_token(digest), now=1) for digest in ("d1", "d2"))
+    for parent in (first, second):
+        assert store.tokens.add(new_token(f"of {parent.id}", parent=parent.id), now=2).parent == parent.id
+    assert store.tokens.revoke(by="bob", now=3, token_id=first.id) == 2
+    assert [one.revoked_at for one in store.tokens.list("bob")] == [3.0, None, 3.0, None]
 
 
 def test_the_last_administrator_stays(store: Store) -> None:

@@ -10,10 +10,14 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from carrel.cli.doctor.check import Check
 from carrel.core.domain.errors import Unavailable
 from carrel.core.domain.units import format_size
+
+if TYPE_CHECKING:
+    from carrel.lab.server.home import LabHome
 
 
 def gpus() -> Check:
@@ -120,8 +124,10 @@ def isolation(place: Path) -> Check:
     """Whether jobs here are kept apart from the lab; where they are, by trying to get out."""
     from carrel.core.domain.network import Network
     from carrel.lab.server.home import LabHome
+    from carrel.lab.server.identity import read_identity
     from carrel.lab.server.isolation import LocalWalls, attack_walls, secret_files
     from carrel.lab.server.settings import read_settings
+    from carrel.lab.server.whose_code import WhoseCode
     from carrel.node.containment.trial import try_walls
     from carrel.node.containment.walls import Isolation
 
@@ -130,6 +136,16 @@ def isolation(place: Path) -> Check:
     setting, network = settings.isolation, Network(settings.job_network)
     chosen = setting or (Isolation.KERNEL if home.isolated.exists() else Isolation.NONE)
     trial = try_walls(network=network is not Network.ON)
+    people = _people(home, settings.database)
+    whose_code = WhoseCode(read_identity(settings.slurm_identity), allowed=settings.run_users_code_as_lab)
+    if chosen == Isolation.NONE and people > 1 and not whose_code.strict:
+        return Check(
+            "isolation",
+            "warn",
+            f"Nothing keeps the jobs of {people} people apart: what each of them runs on this machine can read the files, "
+            "results, logs and secrets of all others and the lab's token, and act as anybody.",
+            trial.remedy or 'Write isolation = "kernel" into carrel.toml and start the lab again; it works on this machine.',
+        )
     if chosen == Isolation.NONE:
         works = "works on this machine" if not trial.why_not else f"does not work on this machine: {trial.why_not}"
         said = f'Jobs on this machine can read what the lab can, its token too. isolation = "kernel" {works}'
@@ -159,6 +175,18 @@ def isolation(place: Path) -> Check:
     names = ", ".join(shown) + (f" and more ({len(left)} in all)" if len(left) > len(shown) else "")
     remedy = "Let everybody read what is for jobs, move the rest into a directory of mode 0700, and start the lab again."
     return Check("isolation", "warn", f"{said} All jobs can read what other users of the machine cannot: {names}.", remedy)
+
+
+def _people(home: LabHome, database: str | None) -> int:
+    """How many people use the lab; 0 where there is none yet."""
+    from carrel.core.domain.user import UserState
+    from carrel.lab.store import Database
+    from carrel.lab.store.people import UserTable
+
+    if not database and not home.database.exists():
+        return 0
+    users = UserTable(Database(database) if database else Database.at(home.database))
+    return sum(user.state is not UserState.REMOVED for user in users.list())
 
 
 def images() -> Check:

@@ -53,6 +53,8 @@ class Users:
     withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: ()
     #: Called before a second person is added; raises what is to keep them out.
     second_comes: SecondUserAdded = nothing_to_do
+    #: What there is to say of isolation, given the jobs that run on the lab's own machine.
+    isolation: Callable[[Sequence[Job]], str] = lambda _running: ""
     #: One person is added at a time: of two names that look alike, one comes first.
     _guard: Lock = field(default_factory=Lock)
 
@@ -73,6 +75,11 @@ class Users:
         user = self._new(name, role, without_isolation=without_isolation)
         made, text = self.tokens.hand_out(user.subject, name="the first one", by=caller.user.subject, lifetime=lifetime)
         return user, made, text
+
+    def about_isolation(self) -> str:
+        """What an administrator who adds a person should know: whether jobs are kept apart, and which are not yet."""
+        running = self.jobs.list(JobFilter(states=ACTIVE), before=None, limit=_ALL)
+        return self.isolation([job for job in running if job.state.holds_resources and not job.handed_over])
 
     def enroll(self, name: str) -> User:
         """The user of this name, who is added if there is none: of somebody whom the lab's own settings let in."""
@@ -115,7 +122,8 @@ class Users:
     def suspend(self, caller: Caller, subject: str, reason: str, *, cancel_running: bool = False) -> tuple[User, int]:
         """Accept nothing of a user's any more, and start nothing; what runs goes on, unless it is to be cancelled.
 
-        Jobs in line keep their places for when the user goes on. Returns how many jobs were cancelled.
+        Tokens of their jobs are refused meanwhile, and what is open of theirs ends. Jobs in line keep their places
+        for when the user goes on. Returns how many jobs were cancelled.
         """
         user = self._change(caller, subject, UserState.SUSPENDED, " ".join(reason.split())[:200])
         return user, self._end_jobs(subject, by=caller.user.name, only_running=True) if cancel_running else 0

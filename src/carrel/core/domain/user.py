@@ -49,6 +49,8 @@ class User:
     state_reason: str = ""
     state_by: str = ""
     state_since: float | None = None
+    #: When all their tokens were revoked last (Unix seconds): those of jobs that were submitted before are void, too.
+    revoked_at: float | None = None
     #: Who they are at a sign-in provider (its address and its name for them, with a space between); in lists of users only.
     linked_to: str = ""
 
@@ -68,6 +70,8 @@ class Caller:
     scopes: frozenset[str] = frozenset({"all"})
     #: The number of that token; None for a job's.
     token_id: int | None = None
+    #: Unix seconds at which it ends by itself; None: it does not.
+    until: float | None = None
     #: The only account that the token's jobs are charged to; None: any of the user's.
     account: str | None = None
 

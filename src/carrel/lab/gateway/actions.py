@@ -45,6 +45,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/tokens"): Action.MANAGE_TOKENS,
     ("POST", "/tokens"): Action.MANAGE_TOKENS,
     ("DELETE", "/tokens/current"): Action.SIGN_OUT,
+    ("POST", "/tokens/current/link"): Action.BROWSE,
     ("DELETE", "/tokens/{token_id}"): Action.MANAGE_TOKENS,
     ("HEAD", "/snapshots/{digest}"): Action.LOOK,
     ("GET", "/snapshots/{digest}"): Action.LOOK,

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import carrel
 from carrel.core.domain.errors import Conflict, Impossible, Invalid
+from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.launch import LaunchWalls, PreparingLimits
 from carrel.core.domain.network import Network, read_network
 from carrel.core.domain.user import directory_name
+from carrel.core.spool import Spool
+from carrel.core.spool.foreign import parse_json, read_regular
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.private_files import closed_to_others, look, named_in, own_homes
@@ -39,7 +42,13 @@ _look, _look_longer = (
 #: How many of them it hides, and how many seconds it waits for a disk that may be away.
 _MOST, _PATIENCE = 200, 2.0
 
-_NETWORKS = {Network.LOOPBACK: "each its own loopback, and the lab", Network.OFF: "each its own loopback, not the lab either"}
+#: Bytes of a job's launch file.
+_LAUNCH = 64 * 1024**2
+_NETWORKS = {
+    Network.ON: "this machine's, which they share",
+    Network.LOOPBACK: "each its own loopback, and the lab",
+    Network.OFF: "each its own loopback, not the lab either",
+}
 
 
 def check_isolation(text: str | None, network: str) -> None:
@@ -66,6 +75,8 @@ class LabIsolation:
         self._home, self._setting, self._network = home, setting, network
         self._make = partial(LocalWalls, home, network, settings.process_limit, preparing, secret_files(settings))
         self._walls: LocalWalls | None = None
+        #: True from the moment when it begins, until that was told.
+        self._begun = False
         if setting == Isolation.KERNEL or (setting is None and home.isolated.exists()):
             trial = try_walls(network=network is not Network.ON)
             if trial.why_not:
@@ -96,13 +107,32 @@ class LabIsolation:
             )
         walls = self._make()
         write_text(self._home.isolated, "Jobs are kept apart since a second person was added.\n")
-        self._walls = walls
+        self._walls, self._begun = walls, True
+
+    def tell(self, running: Sequence[Job]) -> str:
+        """What an administrator who adds a person should know; `running` are the jobs on this machine."""
+        if not self.in_force:
+            return "Nothing keeps jobs apart on this machine: what they run can read the whole lab, and act as everybody."
+        said = "Isolation begins: jobs and sessions that start from now on are kept apart by the kernel."
+        said = said if self._begun else "Jobs and sessions are kept apart by the kernel."
+        self._begun = False
+        before = ", ".join(str(job.id) for job in sorted(running, key=lambda job: job.id) if not self._is_apart(job))
+        said += f" Not yet what runs already: until it ends it sees all that the lab sees (job {before})." if before else ""
+        if self._network is Network.ON:
+            said += " Jobs share this machine's network, and reach what listens here (job_network)."
+        return said
+
+    def _is_apart(self, job: Job) -> bool:
+        try:
+            launch = parse_json(read_regular(Spool(self._home.spool).attempt(job.id, job.attempt).launch, _LAUNCH))
+        except (OSError, ValueError):  # it has not been written yet, or is no more as the lab wrote it
+            return job.state is JobState.CONFIGURING
+        return isinstance(launch, dict) and launch.get("walls") is not None
 
     def describe(self, people: int) -> tuple[str, str]:
         """What an administrator should know: a line, and what can be done ("": nothing)."""
         if self.in_force:
-            network = "" if self._network is Network.ON else f"; their network: {_NETWORKS[self._network]}"
-            return f"jobs are kept apart by the kernel{network}", ""
+            return f"jobs are kept apart by the kernel; their network: {_NETWORKS[self._network]}", ""
         own = own_name()
         if people <= 1:
             return f"none; jobs run as {own}. It begins by itself when a second person is added", ""

@@ -261,6 +261,7 @@ def open_lab(
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
             # Where jobs run as their owners, nobody's code runs here.
             second_comes=nothing_to_do if whose_code.strict else isolation.begin,
+            isolation=(lambda _running: "") if whose_code.strict else isolation.tell,
         ),
         held=held.current,
         session_jobs=settings.session_jobs,

@@ -165,13 +165,13 @@ def _serve(
             notebooks.start()
         if tracking:
             tracking.start()
-        ticket = portal.tickets.issue(home.token.read_text().strip())
-        front = notebooks.in_front_of(app) if notebooks else app
+        link = portal.link(running.lab.authenticate(home.token.read_text().strip()))
+        front = notebooks.in_front_of(app, app.state.conversations) if notebooks else app
         server = Server(
             app,
             BehindProxy(front, settings.proxy_secret) if settings.proxy_secret else front,
             listener,
-            ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say, authority),
+            ready=lambda: _announce(running, f"{url}{link}", say, authority),
             certificate=certificate,
             closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
         )
@@ -237,6 +237,10 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
     for line in warnings(settings.host, tls=tls, public_url=settings.public_url, proxy=proxy):
         say(f"  warning   {line}")
         _log.warning("%s", line)
+    if os.geteuid() == 0:
+        line = "the lab runs as root, so its jobs read what root reads on this machine; start it as a user of its own"
+        say(f"  root      {line}")
+        _log.warning("Root: %s.", line)
     if not running.whose_code.strict:
         _say_isolation(running, say)
     for title, line in running.engines.state():
