@@ -26,7 +26,8 @@ from carrel.core.domain.launch import LaunchPaths
 from carrel.core.spool import AttemptDirectory
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
-from carrel.lab.server.isolation import LocalWalls, secret_files
+from carrel.lab.server.isolation import LocalWalls
+from carrel.lab.server.private_files import secret_files
 from carrel.lab.server.settings import read_settings
 from carrel.node.containment.attacks import ATTACKS
 from carrel.node.containment.trial import run_inside
@@ -570,7 +571,7 @@ def test_nothing_gets_out_of_what_reads_inputs(
     paths = LaunchPaths(
         environments="", snapshots="", blobs="", files=str(home / "files"), inputs=str(home / "inputs" / "mallory")
     )
-    secrets = secret_files(read_settings(home / "carrel.toml", {}, {}))
+    secrets = secret_files(read_settings(home / "carrel.toml", {}, {}).values)
     # It has the machine's network: it is there to fetch.
     about = attacks_on(home, served, others, str(directory.work), paths.inputs, network=False) | {"memory": PREPARING_SHARED}
     walls = staging_walls(LocalWalls(LabHome(home), processes=600, secrets=secrets)("mallory"), directory, paths)

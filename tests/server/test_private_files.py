@@ -17,8 +17,8 @@ from carrel.core.domain.launch import LaunchPaths
 from carrel.core.spool import AttemptDirectory
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
-from carrel.lab.server.isolation import LocalWalls, attack_walls, secret_files
-from carrel.lab.server.private_files import look, named_in, own_homes
+from carrel.lab.server.isolation import LocalWalls, attack_walls
+from carrel.lab.server.private_files import look, named_in, own_homes, secret_files
 from carrel.lab.server.settings import read_settings
 from carrel.node.containment.trial import run_inside
 from carrel.node.runner.walls import staging_walls
@@ -78,10 +78,11 @@ def test_no_job_reads_what_the_settings_name(home: LabHome, outside: Path, tmp_p
     client.chmod(0o600)
     settings = read_settings(home.settings, {}, {"public_url": "https://lab.example.org"})
     client.chmod(0o640)
-    walls = LocalWalls(home, secrets=secret_files(settings))
+    named = secret_files(settings.values, settings.rules)
+    walls = LocalWalls(home, secrets=named)
     for owner in ("mallory", own_name()):
         assert reads(walls, owner, [key, client, states, public], tmp_path) == [public]
-    assert attack_walls(home, settings) == {}
+    assert attack_walls(home, named=named) == {}
 
 
 def test_a_persons_other_files_are_for_their_own_jobs(

@@ -125,7 +125,8 @@ def isolation(place: Path) -> Check:
     from carrel.core.domain.network import Network
     from carrel.lab.server.home import LabHome
     from carrel.lab.server.identity import read_identity
-    from carrel.lab.server.isolation import LocalWalls, attack_walls, secret_files
+    from carrel.lab.server.isolation import LocalWalls, attack_walls
+    from carrel.lab.server.private_files import secret_files
     from carrel.lab.server.settings import read_settings
     from carrel.lab.server.whose_code import WhoseCode
     from carrel.node.containment.trial import try_walls
@@ -157,7 +158,8 @@ def isolation(place: Path) -> Check:
         )
     if trial.why_not:
         return Check("isolation", "fail", f'isolation is "{chosen}", which does not work here: {trial.why_not}', trial.remedy)
-    through = attack_walls(home, settings)
+    named = secret_files(settings.values, settings.rules)
+    through = attack_walls(home, network, named)
     if through:
         names = "; ".join(f"{what} ({said})" for what, said in list(through.items())[:5])
         return Check("isolation", "fail", f"From behind the walls {len(through)} attacks got through: {names}.", "Report it.")
@@ -166,7 +168,7 @@ def isolation(place: Path) -> Check:
         gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
     open_ = f" Open: {'; '.join(gaps)}." if gaps else ""
     said = f"Jobs are kept apart by the kernel.{open_}"
-    left = LocalWalls(home, secrets=secret_files(settings)).left()
+    left = LocalWalls(home, secrets=named).left()
     if not left:
         return Check("isolation", "ok", said)
     places = Counter(str(Path(path).parent) for path in left)

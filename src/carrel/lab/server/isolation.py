@@ -6,10 +6,10 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import carrel
 from carrel.core.domain.errors import Conflict, Impossible, Invalid
@@ -26,9 +26,6 @@ from carrel.node.containment.root import covers
 from carrel.node.containment.trial import attack, try_walls
 from carrel.node.containment.walls import Bind, Isolation, Walls
 from carrel.node.environments.records import write_text
-
-if TYPE_CHECKING:
-    from carrel.lab.server.settings import Settings
 
 #: Where programs of the machine keep their sockets and what belongs to others.
 _ALWAYS_HIDDEN = ("/run", "/var/tmp", "/var/spool", "/var/mail")
@@ -69,11 +66,11 @@ class LabIsolation:
     second person is added; from then on it does, which a file in its home remembers.
     """
 
-    def __init__(self, home: LabHome, settings: Settings, preparing: PreparingLimits) -> None:
-        """Raise `Impossible` when this machine cannot keep jobs apart, and should."""
-        setting, network = settings.isolation, Network(settings.job_network)
+    def __init__(self, home: LabHome, settings: Mapping[str, Any], preparing: PreparingLimits, secrets: Iterable[str]) -> None:
+        """`secrets` as `LocalWalls` has them. Raise `Impossible` when this machine cannot keep jobs apart, and should."""
+        setting, network = settings["isolation"], Network(settings["job_network"])
         self._home, self._setting, self._network = home, setting, network
-        self._make = partial(LocalWalls, home, network, settings.process_limit, preparing, secret_files(settings))
+        self._make = partial(LocalWalls, home, network, settings["process_limit"], preparing, tuple(secrets))
         self._walls: LocalWalls | None = None
         #: True from the moment when it begins, until that was told.
         self._begun = False
@@ -140,11 +137,6 @@ class LabIsolation:
         if self._setting == Isolation.NONE:
             return fact, "carrel.toml says so"
         return fact, 'write isolation = "kernel" in carrel.toml and start again; or "none", if they may be trusted with all of it'
-
-
-def secret_files(settings: Settings) -> list[str]:
-    """What the lab's settings and rules name and other users of the machine may not read."""
-    return list(closed_to_others(named_in([settings.values, settings.rules])))
 
 
 class LocalWalls:
@@ -232,12 +224,14 @@ def _pythons() -> list[Path]:
     ]
 
 
-def attack_walls(home: LabHome, settings: Settings) -> dict[str, str]:
-    """Try to get at the lab from behind the walls that a stranger's job has; return what got through. Raises `OSError`."""
-    named = secret_files(settings)
+def attack_walls(home: LabHome, network: Network = Network.ON, named: Sequence[str] = ()) -> dict[str, str]:
+    """Try to get at the lab from behind the walls that a stranger's job has; return what got through. Raises `OSError`.
+
+    `named` are secrets of the lab outside of its home.
+    """
     seen = LocalWalls(home, secrets=named)("somebody who is not there")
     with tempfile.TemporaryDirectory(prefix="carrel-attack-") as temporary:
-        doors = None if settings.job_network == Network.ON else ()
+        doors = None if network is Network.ON else ()
         binds = (*(Bind(path) for path in seen.readable), *covers(seen.hidden))
         walls = Walls(hidden=seen.hidden, binds=binds, temporary=temporary, doors=doors)
         secrets = [path for path in (home.token, home.path / "secret", home.settings, home.database) if path.exists()]

@@ -55,6 +55,7 @@ from carrel.lab.server.moved_home import MovedHome, check_database
 from carrel.lab.server.node_reports import NodeReports
 from carrel.lab.server.preload import library_for
 from carrel.lab.server.preparable import Preparable
+from carrel.lab.server.private_files import secret_files
 from carrel.lab.server.retention import RetentionService
 from carrel.lab.server.rucio import rucio_of
 from carrel.lab.server.settings import Settings
@@ -167,7 +168,12 @@ def open_lab(
     )
     disk = settings.disk_limit or disk_of(home.spool).total // _DISK_PART
     preparing = settings.prepare_memory or min(node.memory, max(_PREPARING, node.memory // 4))
-    isolation = LabIsolation(home, settings, PreparingLimits(memory=preparing, disk=disk, files=settings.disk_files))
+    isolation = LabIsolation(
+        home,
+        settings.values,
+        PreparingLimits(memory=preparing, disk=disk, files=settings.disk_files),
+        secret_files(settings.values, settings.rules),
+    )
     launch = LaunchSettings(
         paths=LaunchPaths(
             environments=str(home.environments),

@@ -57,6 +57,11 @@ def closed_to_others(paths: Iterable[str]) -> Iterator[str]:
             yield path
 
 
+def secret_files(*said: Any) -> list[str]:
+    """What is named in settings and rules and other users of the machine may not read."""
+    return list(closed_to_others(named_in(said)))
+
+
 def own_homes() -> tuple[str, ...]:
     """The home directories of the lab's user, by its variables and by the machine's list of users."""
     found = [str(Path.home())]
