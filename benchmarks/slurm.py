@@ -1,7 +1,7 @@
 """The engine for Slurm against what a lab would use otherwise, on one real cluster, in one run and in turns.
 
 By hand (sbatch, and sbatch --wait for the end), submitit, psij-python, and Carrel: as batch jobs, in allocations of their
-own that are there at once, in allocations that are held for the next short task, and as batch jobs through slurmrestd.
+own that are there at once, in allocations that are held for the next short task.
 All begin at the same moments of the controller's timer, one after the other. The two libraries are installed into an
 environment that is made for this run; one that cannot be had is left out. The cluster is that of the tests: it schedules every
 second. Real ones take longer, so the first line is measured once more on one with Slurm's own defaults.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -24,9 +23,8 @@ from pathlib import Path
 from carrel.core.domain.launch import Observation
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.engines.slurm.rest import rest_of
 from carrel.testing.builders import LabHome, make_launch
-from carrel.testing.slurm_site import PACKAGES, REST_PACKAGES, SlurmSite, missing_programs
+from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
 from figure import Figure, median, percentile
 
 _ROUNDS = 16
@@ -68,11 +66,6 @@ def measure(scratch: Path) -> list[Figure]:
         for path, immediate, hold in (("batch path", False, 0), ("immediate path", True, 0), ("held allocations", True, 60)):
             ours = stack.enter_context(_ours(site, scratch / path.split()[0], immediate=immediate, hold=hold))
             contestants.append(Contestant(f"Carrel, {path}", ours))
-        if shutil.which("slurmrestd", path="/usr/sbin:/usr/bin"):
-            ours = stack.enter_context(_ours(site, scratch / "slurmrestd", immediate=False, rest=site.start_rest()))
-            contestants.append(Contestant("Carrel, batch, slurmrestd", ours))
-        else:
-            print(f"  slurmrestd is left out: not found. Debian: apt-get install {REST_PACKAGES}", file=sys.stderr)
         _in_turns(contestants, _ROUNDS)
         figures = [*_latencies(contestants), *_crowds(site, contestants)]
     return [*figures, *_usual(scratch)]
@@ -233,7 +226,7 @@ def _peer(stack: contextlib.ExitStack, site: SlurmSite, library: str, place: Pat
 
 
 @contextlib.contextmanager
-def _ours(site: SlurmSite, place: Path, *, immediate: bool, hold: float = 0.0, rest: str = "") -> Iterator[Turn]:
+def _ours(site: SlurmSite, place: Path, *, immediate: bool, hold: float = 0.0) -> Iterator[Turn]:
     place.mkdir()
     commands = SlurmCommands(environ=site.environ)
     home = LabHome(place)
@@ -243,7 +236,6 @@ def _ours(site: SlurmSite, place: Path, *, immediate: bool, hold: float = 0.0, r
         lab=f"bench-{place.name}",
         environ=site.environ,
         commands=commands,
-        transport=rest_of(rest, commands),
         immediate=lambda _launch: immediate,
         hold=lambda _launch: hold,
     )

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carrel import Client
-from carrel.engines.slurm import boot
-from carrel.engines.slurm.code import BootCode
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.slurm_site import PACKAGES, USERS, SlurmSite, missing_programs
 from carrel.testing.unix_users import common_ground, python_for_all
@@ -86,14 +84,13 @@ def measure(scratch: Path) -> list[Figure]:
 
 def _starts(scratch: Path) -> list[Figure]:
     """What a batch script spends until its runner can begin: its attempt is claimed, so it ends there."""
-    attempt, spool = scratch / "claimed", scratch / "spool"
-    for directory in (attempt, spool):
-        directory.mkdir()
+    attempt = scratch / "claimed"
+    attempt.mkdir()
     (attempt / "claim").write_text("1")
+    python = [sys.executable, "-I"]
     commands = {
-        "of the batch script until its runner can begin": [*BootCode(spool, sys.executable).command(), str(attempt)],
-        "the same without the file of compiled modules": [sys.executable, "-I", "-S", boot.__file__, "", str(attempt)],
-        "of that, Python's own": [sys.executable, "-I", "-S", "-c", "pass"],
+        "of the batch script until its runner can begin": [*python, "-m", "carrel.engines.slurm.batch", str(attempt)],
+        "of that, Python's own": [*python, "-c", "pass"],
     }
     spent: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(_STARTS):

@@ -9,13 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 
+import crashed_workers
 import second_look
 import tiers
 from carrel import Client
@@ -43,6 +46,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 #: When the test began (Unix seconds).
 _BEGAN = pytest.StashKey[float]()
+#: The thread in which a quick test begins or runs just now: what others of this process serve meanwhile belongs to other tests.
+_QUICK = pytest.StashKey[int | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,8 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     fork_labs()
     tier = config.getoption("--tier")
     os.environ.setdefault(VARIABLE, str(tiers.TIERS[tier]))
-    if tier == "quick":
-        tiers.hold_to_it()
+    tiers.hold_to_it(lambda: tier == "quick" or threading.get_ident() == config.stash.get(_QUICK, None))
     if config.getoption("--second-look") and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(second_look.SecondLook())
     # A slow machine is no failure; and what CI finds, it finds again.
@@ -67,8 +71,25 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("carrel")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> crashed_workers.Scheduling | None:
+    return crashed_workers.Scheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     return None if tiers.may_hold_some(collection_path, config.getoption("--tier")) else True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    item.config.stash[_QUICK] = threading.get_ident() if tiers.is_quick(item) else None
+    try:
+        yield
+    finally:
+        item.config.stash[_QUICK] = None
+
+
+pytest_runtest_call = pytest_runtest_setup
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,6 +22,8 @@ class SecondLook:
     def __init__(self) -> None:
         #: Names of the tests that failed, in their order.
         self._failed: dict[str, None] = {}
+        #: Names of those that were run.
+        self._run: set[str] = set()
         self._collected = True
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -29,7 +31,8 @@ class SecondLook:
         self._collected = self._collected and not report.failed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a test that failed."""
+        """Note a test that was run, and whether it failed."""
+        self._run.add(report.nodeid)
         if report.failed:
             self._failed[_without_group(report.nodeid)] = None
 
@@ -37,7 +40,9 @@ class SecondLook:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
         """After all else, and after the summary: run again what failed."""
         yield
-        if self._collected and self._failed and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
+        # Of a run that was stopped nobody knows what the other tests would have said.
+        complete = self._collected and len(self._run) >= session.testscollected
+        if complete and self._failed and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
             session.exitstatus = look(session.config, list(self._failed))
 
 

@@ -87,6 +87,7 @@ def test_a_quick_test_that_starts_a_server_fails_and_says_where_it_belongs(tmp_p
 
 
 FLAWED = """
+import os
 from pathlib import Path
 import pytest
 
@@ -95,23 +96,28 @@ def test_fails(name):
     seen = Path({directory!r}) / name
     runs = int(seen.read_text()) + 1 if seen.exists() else 1
     seen.write_text(str(runs))
-    assert runs > {failures}.get(name, 0)
+    if runs <= {failures}.get(name, 0):
+        os._exit(3) if {crash} else pytest.fail("flawed")
 """
 
 
 @pytest.mark.slow
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    ("failures", "code", "said"),
+    ("failures", "crash", "code", "said"),
     [
-        ({"a": 1, "b@c": 1}, 0, "unsteady: test_flawed.py::test_fails[b@c]"),
-        ({"a": 1, "d": 2}, 1, "red: a test failed twice."),
-        ({"a": 1, "b@c": 1, "d": 1, "e": 1}, 1, "4 tests failed. Up to 3"),
+        ({"a": 1, "b@c": 1}, False, 0, "unsteady: test_flawed.py::test_fails[b@c]"),
+        ({"a": 1, "d": 2}, False, 1, "red: a test failed twice."),
+        ({"a": 1, "b@c": 1, "d": 1, "e": 1}, False, 1, "4 tests failed. Up to 3"),
+        ({"a": 1, "b@c": 1, "e": 1}, True, 0, "unsteady: test_flawed.py::test_fails[b@c]"),
+        ({"d": 2}, True, 1, "red: a test failed twice."),
     ],
 )
-def test_what_fails_is_run_once_more_alone(tmp_path: Path, failures: dict[str, int], code: int, said: str) -> None:
-    (tmp_path / "test_flawed.py").write_text(FLAWED.format(directory=str(tmp_path), failures=failures))
-    plugin = f"import sys\nsys.path.insert(0, {str(tiers.TESTS)!r})\nimport second_look\n\n\ndef pytest_configure(config):\n"
+def test_what_fails_is_run_once_more_alone(tmp_path: Path, failures: dict[str, int], crash: bool, code: int, said: str) -> None:
+    (tmp_path / "test_flawed.py").write_text(FLAWED.format(directory=str(tmp_path), failures=failures, crash=crash))
+    plugin = f"import sys\nsys.path.insert(0, {str(tiers.TESTS)!r})\nimport crashed_workers\nimport second_look\n\n\n"
+    plugin += "def pytest_xdist_make_scheduler(config, log):\n    return crashed_workers.Scheduling(config, log)\n\n\n"
+    plugin += "def pytest_configure(config):\n"
     plugin += "    if not hasattr(config, 'workerinput') and config.getoption('--look'):\n"
     plugin += "        config.pluginmanager.register(second_look.SecondLook())\n\n\ndef pytest_addoption(parser):\n"
     plugin += "    parser.addoption('--look', action='store_true')\n"

@@ -1,20 +1,16 @@
-"""Lines that are only added: what is changed, removed or put in is seen; what cannot be written keeps things from being done."""
+"""Lines that are only added; what cannot be written keeps things from being done."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import random
 from pathlib import Path
 
 import pytest
 
 from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.domain.retention import Kind, RetentionRules
-from carrel.lab.audit import AuditFilter, AuditLog, check_lines, line_of
+from carrel.lab.audit import AuditFilter, AuditLog
 from carrel.lab.audit import log as log_module
-from carrel.lab.audit.chain import NOTHING, REMOVED
 from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Places
 
@@ -44,14 +40,17 @@ def fill(log: AuditLog, count: int) -> None:
         )
 
 
+def numbers(log: AuditLog) -> list[int]:
+    return [entry["seq"] for entry in log.read(AuditFilter(), limit=100_000)]
+
+
 def test_lines_follow_one_another_over_restarts_and_files(tmp_path: Path) -> None:
     for run in range(3):
         log = a_log(tmp_path, file_size=1000)
         fill(log, 10)
         log.close()
-        found = log.check()
-        assert (found.lines, found.first, found.last, found.trouble) == (12 * (run + 1), 1, 12 * (run + 1), "")
-    assert len(list(tmp_path.glob("*.jsonl"))) > 5
+        assert numbers(log) == list(range(1, 12 * (run + 1) + 1))
+    assert len(list(tmp_path.glob("*.jsonl"))) > 3
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     again = a_log(tmp_path)
     mine = again.read(AuditFilter(who="ada", resource="/jobs/3"), limit=10)
@@ -61,61 +60,23 @@ def test_lines_follow_one_another_over_restarts_and_files(tmp_path: Path) -> Non
     assert again.read(AuditFilter(since=1e12), limit=4) == []
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_done_to_a_line_is_seen(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    log = a_log(tmp_path)
-    fill(log, 20)
-    log.close()
-    (file,) = tmp_path.glob("*.jsonl")
-    lines = file.read_bytes().splitlines()
-    place = chance.randrange(1, len(lines) - 1)
-    kind = seed % 5
-    if kind == 0:
-        del lines[place]
-    elif kind == 1:
-        entry = json.loads(lines[place])
-        entry[chance.choice(["who", "action", "at", "seq", "before", "digest", "more"])] = chance.choice(["eve", 7])
-        lines[place] = json.dumps(entry).encode()
-    elif kind == 2:
-        other = chance.choice([number for number in range(1, len(lines) - 1) if number != place])
-        lines[place], lines[other] = lines[other], lines[place]
-    elif kind == 3:  # with a digest of its own that is right
-        entry = {**json.loads(lines[place]), "who": "eve"}
-        digest = entry.pop("digest")
-        lines[place] = line_of(entry, seq=entry["seq"], before=entry["before"])[0].encode()
-        assert digest not in lines[place].decode()
-    else:
-        lines.insert(place, chance.randbytes(40).replace(b"\n", b""))
-    file.write_bytes(b"\n".join(lines) + b"\n")
-    assert check_lines(lines).trouble
-    assert a_log(tmp_path).check().trouble
-
-
-def test_lines_that_are_missing_at_the_end_are_seen_by_the_lab_and_after_it(tmp_path: Path) -> None:
-    log = a_log(tmp_path)
-    fill(log, 9)
-    (file,) = tmp_path.glob("*.jsonl")
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:-3]))
-    assert log.check().trouble == "Lines 8 to 10 are missing at the end."
-    again = a_log(tmp_path)
-    assert "Lines after number 7, up to 10, are missing." in again.read(AuditFilter(after=7), limit=1)[0]["note"]
-    assert again.check().trouble == "Number 7 is followed by number 11: lines between them are missing."
-
-
-def test_a_line_that_a_crash_has_cut_is_cut_off_and_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rest", [b'{"seq": 5, "wh', b"nonsense\n", b"[]\n", b"{}\n", b"\xff\n"])
+def test_what_is_no_whole_line_is_passed_over_and_numbers_go_on(tmp_path: Path, rest: bytes) -> None:
     log = a_log(tmp_path)
     fill(log, 3)
     (file,) = tmp_path.glob("*.jsonl")
     with file.open("ab") as more:
-        more.write(b'{"seq": 5, "wh')
+        more.write(rest)
     again = a_log(tmp_path)
-    assert again.check().trouble == ""
-    assert again.read(AuditFilter(after=4), limit=1)[0]["note"] == "14 bytes of a line that was not whole were cut off."
+    fill(again, 2)
+    found = again.read(AuditFilter(), limit=100)
+    assert len(found) == 7
+    if not rest.endswith(b"\n"):
+        assert found[4]["note"] == "14 bytes of a line that was not whole were cut off."
+        assert numbers(again) == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_what_is_removed_by_rule_is_said_and_anything_else_is_seen(tmp_path: Path) -> None:
+def test_whole_files_are_removed_and_that_is_said(tmp_path: Path) -> None:
     log = a_log(tmp_path, file_size=1000)
     fill(log, 30)
     files = sorted(tmp_path.glob("*.jsonl"))
@@ -123,12 +84,9 @@ def test_what_is_removed_by_rule_is_said_and_anything_else_is_seen(tmp_path: Pat
     old = log.old(1e12)
     assert old == files[:-1]
     log.remove(old[0])
-    log.remove(old[1])
-    found = log.check()
-    assert found.trouble == ""
-    assert found.first == int(files[2].stem)
-    files[2].unlink()
-    assert "the log does not say that they went" in log.check().trouble
+    assert not old[0].exists()
+    assert log.read(AuditFilter(action="remove old audit"), limit=1)[0]["file"] == old[0].name
+    assert numbers(log) == list(range(int(files[1].stem), log.last + 1))
 
 
 def test_a_full_disk_keeps_changes_from_being_done_but_not_what_frees_room(
@@ -143,11 +101,11 @@ def test_a_full_disk_keeps_changes_from_being_done_but_not_what_frees_room(
     monkeypatch.setattr(log_module.room, "keep", no_room)
     fill(log, 10)
     log.make_room()  # what is kept is enough
-    fill(log, 6000)
+    fill(log, 11_000)
     with pytest.raises(StorageFull, match="No space left on device"):
         log.make_room()
     log.make_room(frees=True)
-    assert log.check().trouble == ""
+    assert numbers(log)[-1] == log.last
 
 
 def test_what_cannot_be_written_waits_and_nothing_is_done_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +122,7 @@ def test_what_cannot_be_written_waits_and_nothing_is_done_meanwhile(tmp_path: Pa
         log.make_room()
     monkeypatch.undo()
     log.make_room()
-    found = log.check()
-    assert (found.lines, found.trouble) == (4, "")
+    assert numbers(log) == [1, 2, 3, 4]
 
 
 def test_the_lab_removes_whole_files_by_its_rule_and_says_so(tmp_path: Path) -> None:
@@ -186,13 +143,4 @@ def test_the_lab_removes_whole_files_by_its_rule_and_says_so(tmp_path: Path) -> 
     assert all(path.exists() for path in files)
     assert collect(10) == len(files) - 1
     assert not any(path.exists() for path in files[:-1])
-    assert log.check().trouble == ""
-
-
-@pytest.mark.parametrize(
-    "entry", [{}, {"before": 1}, {"before": NOTHING, "action": REMOVED}, {"before": NOTHING, "action": REMOVED, "removed": 7}]
-)
-def test_a_line_that_fits_its_digest_and_says_too_little_is_trouble_and_no_crash(entry: dict[str, object]) -> None:
-    whole = {**entry, "seq": 1}
-    digest = hashlib.sha256(json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    assert check_lines([json.dumps({**whole, "digest": digest})]).trouble.startswith("The line at the beginning")
+    assert numbers(log)[-1] == log.last

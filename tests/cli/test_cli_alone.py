@@ -32,7 +32,6 @@ SERVER_ONLY = (
     "sqlalchemy",
     "uvicorn",
     "mlflow",
-    "alembic",
     "jinja2",
     "psycopg",
     "uv",

@@ -6,6 +6,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 from command_line import CARREL, CommandLine, script
 
@@ -59,6 +60,11 @@ def test_a_lab_without_tracking_has_nothing_to_export(other: CommandLine) -> Non
 
 def test_an_invitation_becomes_a_token_that_the_command_line_keeps(lab: LabProcess, carrel: CommandLine, tmp_path: Path) -> None:
     invited = carrel("user", "invite", "newcomer")
+    # What an administrator has to know: this lab listens on the loopback, and its jobs are not kept apart.
+    assert "Other machines cannot reach this address." in invited.out
+    assert "Nothing keeps jobs apart" in invited.out
+    (isolation,) = [one for one in carrel("doctor", "--json").json["checks"] if one["name"] == "isolation"]
+    assert (isolation["status"], "can read the files" in isolation["message"]) == ("warn", True)
     (line,) = [line.split() for line in invited.out.splitlines() if "carrel login" in line]
     newcomer = CommandLine({"XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_DATA_HOME": str(tmp_path / "data")})
     done = newcomer(*line[1:])
@@ -93,7 +99,8 @@ def test_a_token_is_piped_in_and_others_must_not_read_it(lab: LabProcess, tmp_pa
 
 def test_a_suspended_user_reads_why_and_goes_on_later(lab: LabProcess, carrel: CommandLine) -> None:
     mine = as_holder_of(carrel("user", "add", "paused", "--json").json["token"], lab)
-    assert "what runs goes on" in carrel("user", "suspend", "paused", "--reason", "The course is over.").out
+    said = carrel("user", "suspend", "paused", "--reason", "The course is over.").out
+    assert ("what they had open ends now" in said, "Jobs that run go on" in said) == (True, True)
     refused = mine("ps")
     assert (refused.code, "paused is suspended since" in refused.err, "The course is over." in refused.err) == (4, True, True)
     listed = carrel("user", "list").out
@@ -142,3 +149,13 @@ def test_no_token_is_in_anything_that_the_lab_wrote(lab: LabProcess, lab_home: P
     assert any(path.name == "server.log" for path in files)
     found = [(case, path) for path in files for case, token in planted.items() if token.encode() in path.read_bytes()]
     assert found == []
+
+
+def test_the_pages_are_opened_by_a_new_link_each_time(lab: LabProcess, carrel: CommandLine) -> None:
+    links = [carrel("open", "--no-browser").out.splitlines()[0], carrel("open", "--json").json["url"]]
+    assert len(set(links)) == 2
+    for link in links:
+        assert link.startswith(f"{lab.url}/login?ticket=")
+        with httpx.Client(follow_redirects=True, headers={"Accept": "text/html"}) as browser:
+            assert "Sign out" in browser.get(link).text
+            assert browser.get(link).status_code == 401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -142,6 +143,16 @@ def test_what_is_attacked_is_there_for_others(rig: Rig, neighbour: subprocess.Po
             there.connect(name)
 
 
+@pytest.mark.gate
+def test_sockets_lead_nowhere_but_to_programs_and_networks(rig: Rig) -> None:
+    """The machine's hypervisor is a neighbour, too, and no network of a job's own keeps it away (vsock(7))."""
+    python = os.path.realpath(sys.executable)
+    code, said = rig.run(f'{python} -I -c "import socket; socket.socket(40, socket.SOCK_STREAM)"')
+    assert (code, "Address family not supported" in said) == (1, True), said
+    use = "import socket; socket.getaddrinfo('localhost', 80); socket.socketpair(); socket.if_nameindex(); socket.socket(16, 3)"
+    assert rig.run(f'{python} -I -c "{use}"') == (0, "")
+
+
 def test_it_reads_but_does_not_write_what_its_runner_trusts(rig: Rig) -> None:
     journal = rig.root / "home/spool/1/journal"
     code, said = rig.run(f"echo forged >> {journal}; rm -f {journal}; mv {journal} {journal}.old; echo kept > {rig.work}/kept")
@@ -254,13 +265,21 @@ def test_why_it_cannot_be_started_is_said(rig: Rig) -> None:
     os.close(write)
 
 
-@given(st.sampled_from(["x86_64", "aarch64"]), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-def test_the_filter_answers_every_call(machine: str, number: int, second: int) -> None:
+SOCKETS = {"x86_64": (41, 53), "aarch64": (198, 199)}
+
+
+@given(
+    st.sampled_from(["x86_64", "aarch64"]),
+    st.integers(0, 2**32 - 1) | st.sampled_from([one for numbers in SOCKETS.values() for one in numbers]),
+    st.integers(0, 64) | st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_filter_answers_every_call(machine: str, number: int, first: int, second: int) -> None:
     """Run as the kernel runs it (seccomp(2)): it ends, and refuses exactly what it is there for."""
     import struct
 
     program = [struct.unpack("HBBI", filter_program(machine)[at : at + 8]) for at in range(0, len(filter_program(machine)), 8)]
-    data = {0: number, 4: {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine], 24: second}
+    data = {0: number, 4: {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine], 16: first, 24: second}
     at, loaded = 0, 0
     while True:
         code, yes, no, value = program[at]
@@ -272,7 +291,10 @@ def test_the_filter_answers_every_call(machine: str, number: int, second: int) -
         else:
             at += yes if (loaded == value if code == 0x15 else loaded >= value) else no
     ioctl = {"x86_64": 16, "aarch64": 29}[machine]
-    if value != 0x7FFF0000:
+    if number in SOCKETS[machine]:
+        left = first in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+        assert value == (0x7FFF0000 if left else 0x00050000 | errno.EAFNOSUPPORT)
+    elif value != 0x7FFF0000:
         assert number >= 0x40000000 or number < 1024
         assert number != ioctl or second in (0x5412, 0x541C)
     assert filter_program("another") == b""

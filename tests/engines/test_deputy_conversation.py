@@ -77,3 +77,49 @@ def test_another_thread_has_more_to_say(tmp_path: Path) -> None:
 def test_a_deputy_that_cannot_be_started(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be started: No such file"):
         Lab(tmp_path, str(tmp_path / "none"))
+
+
+class FakeTime:
+    """Of which the processor's share is as large as a test says."""
+
+    def __init__(self) -> None:
+        self.now = self.spent = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.spent
+
+
+def test_a_deputy_that_costs_more_than_its_share_of_a_processor_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    fake = FakeTime()
+    monkeypatch.setattr("carrel.engines.deputy.conversation.time", fake)
+    lab = Lab(tmp_path, "cat", frames=4)
+    hear = lab.hear
+
+    def hear_long(head: Mapping[str, Any], body: bytes) -> None:
+        fake.now, fake.spent = fake.now + 10, fake.spent + 10  # ten seconds for each frame, all of them of the processor
+        hear(head, body)
+
+    conversation = lab.conversation
+    conversation._hear = hear_long
+    monkeypatch.setattr(conversation._channel, "rest", rests.append)
+    assert conversation.run() is True
+    # It has 20 s at once, and 2.5 s more after each frame: 10, 2.5, -5 and -12.5 are left, four seconds of rest for each.
+    assert rests == [20.0, 50.0]
+
+
+def test_a_channel_that_rests_is_read_later(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, "cat", frames=20)
+    hear, channel = lab.hear, lab.conversation._channel
+
+    def hear_and_rest(head: Mapping[str, Any], body: bytes) -> None:
+        hear(head, body)
+        channel.rest(0.01)
+        channel.rest(0.01)
+
+    lab.conversation._hear = hear_and_rest
+    assert lab.conversation.run() is True
+    assert lab.heard == lab.bodies

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from carrel.core.domain.job import JobState, Reason
-from carrel.core.domain.launch import Ended, Journaled, Observation, StoredFile
+from carrel.core.domain.launch import Ended, EnvironmentReady, Journaled, Observation, StoredFile
 from carrel.core.spool import Spool
 from carrel.engines.deputy.mirror import Mirror
 
@@ -66,3 +66,14 @@ def test_a_content_of_another_user_is_given_to_nobody_who_only_knows_its_digest(
     bobs.take_blob(digest, secret, last=True)
     assert bobs.told(observation, []).entries[-1].record.outputs == (file,)
     assert alices.told(observation, []).entries[-1].record.outputs == (file,)
+
+
+def test_a_lock_that_was_not_handed_over_belongs_to_no_environment(tmp_path):
+    mirror = Mirror(user="bob", spool=Spool(tmp_path / "spool"), blobs=tmp_path / "blobs")
+    lock = f"sha256:{hashlib.sha256(b'numpy==2.0').hexdigest()}"
+    ready = EnvironmentReady(digest="sha256:e", lock=lock, python="3.11", built=False, seconds=1.0)
+    observation = Observation(job_id=2, attempt=1, entries=(Journaled(at=1.0, record=ready),), offset=10)
+    assert mirror.told(observation, []).entries[0].record.lock == ""
+    mirror.want(100, [lock])
+    mirror.take_blob(lock, b"numpy==2.0", last=True)
+    assert mirror.told(observation, []).entries[0].record.lock == lock

@@ -15,6 +15,7 @@ from carrel.core.domain.launch import Started
 from carrel.core.domain.node import Device
 from carrel.core.domain.ports import Attempt
 from carrel.core.spool import Spool, read_claim
+from carrel.core.spool.trees import remove_tree
 from carrel.engines.local import LocalEngine
 from carrel.node.devices import DeviceLocks, this_node
 from carrel.testing.builders import EngineListener, LabHome, make_launch
@@ -261,3 +262,34 @@ def test_runners_that_a_full_disk_kept_from_their_claim_are_not_lost(tmp_path, s
         assert spool.attempt(1, 1).log.read_bytes() == b"hello\n"
     finally:
         engine.close()
+
+
+#: Makes 3,000 directories in each other in each place that a command may fill, and takes its own right to empty them.
+_DIG = """
+import os
+for place in (os.environ["TMPDIR"], os.environ["CARREL_CHECKPOINT_DIR"], os.getcwd()):
+    os.chdir(place)
+    for _ in range(3000):
+        os.mkdir("d" * 50)
+        os.chdir("d" * 50)
+    os.chmod(place, 0o500)
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["its runner clears up", "the lab clears up"])
+def test_what_a_job_dug_goes_with_it(home, engine, listener, killed):
+    launch = make_launch(home, f"python3 dig.py && echo dug && {'sleep 600' if killed else 'true'}", files={"dig.py": _DIG})
+    engine.start(launch, token=TOKEN)
+    directory = home.attempt(launch)
+    if killed:
+        listener.wrote(launch, directory.log, b"dug")
+        os.kill(read_claim(directory.claim).pid, signal.SIGKILL)
+        listener.wait(launch, lambda story: story.gone)
+    else:
+        assert listener.ended(launch).state is JobState.COMPLETED, directory.log.read_text()
+    place = directory.temporary_place
+    engine.forget(1, 1)
+    assert [path for path in (directory.temporary, place, directory.checkpoint) if os.path.lexists(path)] == []
+    if killed:
+        remove_tree(directory.work)  # a lab's collector does; pytest could not
+    wait_until(lambda: not directory.work.exists())

@@ -16,7 +16,7 @@ import pytest
 import uv
 from environment_lab import Lab
 
-from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.launch import LaunchWalls, PreparingLimits
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.node.containment.attacks import ATTACKS
 from carrel.node.containment.walls import PREPARING_SHARED
@@ -93,12 +93,17 @@ class Isolated:
             (self.home / name).write_text(SECRET)
         self.root = self.home / "environments"
         self.held: list[Environment] = []
+        self.limits = PreparingLimits()
 
     def walls(self, owner: str) -> LaunchWalls:
         prefixes = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix)}
         home = str(self.home / "homes" / (owner or "@site"))
         return LaunchWalls(
-            hidden=(str(self.home), "/run", "/var/tmp"), readable=tuple(sorted(prefixes)), home=home, processes=600
+            hidden=(str(self.home), "/run", "/var/tmp"),
+            readable=tuple(sorted(prefixes)),
+            home=home,
+            processes=600,
+            preparing=self.limits,
         )
 
     def store(self, owner: str) -> EnvironmentStore:
@@ -210,6 +215,30 @@ def test_a_build_gets_at_nothing(isolated: Isolated, others: Victims) -> None:
     ESCAPES.judge("build", said, {f"directories: list {home}"})
     for name in ("token", "secret", "lab.db", "spool/1/journal.jsonl"):
         assert (home / name).read_text() == SECRET
+
+
+#: What a build takes that goes on until it is ended, and what is said of it.
+TAKES = {
+    "workroom": ("open(os.path.join({root!r}, 'big'), 'wb').write(bytes(96 << 20))", "(disk_limit)"),
+    "home": ("open(os.path.expanduser('~/big'), 'wb').write(bytes(96 << 20))", "(disk_limit)"),
+    "/tmp": ("open('/tmp/big', 'wb').write(bytes(96 << 20))", "(disk_limit)"),
+    "files": ("[open(f'/tmp/{{n}}', 'x').close() for n in range(3000)]", "(disk_files)"),
+    "memory": ("kept = os.urandom(1 << 20) * 600", "(prepare_memory)"),
+}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("what", TAKES)
+def test_a_build_that_takes_too_much_is_ended(isolated: Isolated, what: str) -> None:
+    act, said = TAKES[what]
+    isolated.limits = PreparingLimits(memory=512 << 20, disk=64 << 20, files=2500)
+    isolated.sdist("evil", f"{act.format(root=str(isolated.root))}\nimport time\ntime.sleep(600)")
+    with pytest.raises(EnvironmentFailed) as failed:
+        isolated.prepare("mallory", "evil")
+    assert said in failed.value.message
+    assert not (isolated.root / "workrooms" / "mallory" / "big").exists(), "it keeps no room of the lab's by failing"
+    isolated.sdist("fine")
+    assert imports(isolated.prepare("mallory", "fine").path, "fine")
 
 
 def test_environments_of_wheels_are_shared_and_others_are_not(isolated: Isolated) -> None:

@@ -23,7 +23,9 @@ from carrel.core.domain.errors import Conflict, Invalid, NotFound, StorageFull, 
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.node.environments import EnvironmentFailed
 from carrel.node.environments.named import SITE, note_changes
+from carrel.node.environments.named.making import link_uv
 from carrel.node.environments.named.records import checked_name, owner_directory, split_name
+from carrel.testing.builders import make_deep
 from carrel.testing.package_index import PackageIndex
 
 
@@ -529,3 +531,44 @@ def test_what_an_owner_puts_in_the_place_of_a_record_is_not_waited_for_or_follow
     assert "piped==1.0" in lock
     assert "linked==1.0" in lock
     assert "secret" not in lock
+
+
+def test_what_an_owner_puts_into_an_environment_holds_up_nobody_who_looks_at_it(named: NamedLab, lab: Lab) -> None:
+    """Bob's list has what Ada shares, and her directories in it."""
+    opened = named.open("ada", "default")
+    site = next(opened.prefix.glob("lib/python3*/site-packages"))
+    for name, text in (("nested", "[" * 100_000), ("endless", "")):
+        (site / f"{name}-1.0.dist-info").mkdir()
+        (site / f"{name}-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\n")
+        (site / f"{name}-1.0.dist-info/direct_url.json").write_text(text)
+    os.truncate(site / "endless-1.0.dist-info/direct_url.json", 1 << 40)
+    make_deep(opened.prefix, 3000, os.urandom(3 << 20))
+    assert {"nested==1.0", "endless==1.0"} <= set(named.packages("ada"))
+    assert named.environments().get("ada", "default").size > 3 << 20
+    named.release()
+    named.environments().remove("ada", "default")
+    assert not list((lab.root / "named").rglob("d" * 100)), "nothing of it stays"
+
+
+def test_packages_that_an_owners_link_leads_to_are_not_the_environments(named: NamedLab, lab: Lab) -> None:
+    opened = named.open("ada", "default")
+    (lab.base / "private/site-packages/secret_project-1.0.dist-info").mkdir(parents=True)
+    (lab.base / "private/site-packages/secret_project-1.0.dist-info/METADATA").write_text("")
+    (opened.prefix / "lib/python3.99").symlink_to(lab.base / "private")
+    (opened.prefix / "lib64x").symlink_to(lab.base)
+    assert named.packages("ada") == ["ipykernel==7.0", "pip==25.0", "traitlets==5.0"]
+
+
+def test_the_labs_uv_is_put_into_the_environment_and_nowhere_else(named: NamedLab, lab: Lab) -> None:
+    opened = named.open("ada", "default")
+    elsewhere = lab.base / "elsewhere"
+    (opened.prefix / "bin").rename(elsewhere)
+    (elsewhere / "uv").unlink()
+    (opened.prefix / "bin").symlink_to(elsewhere)
+    link_uv(opened.prefix, Path("/usr/bin/true"))
+    assert not os.path.lexists(elsewhere / "uv")
+    (opened.prefix / "bin").unlink()
+    elsewhere.rename(opened.prefix / "bin")
+    (opened.prefix / "bin/uv").symlink_to("/gone")
+    link_uv(opened.prefix, Path("/usr/bin/true"))
+    assert (opened.prefix / "bin/uv").readlink() == Path("/usr/bin/true")

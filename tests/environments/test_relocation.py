@@ -50,3 +50,23 @@ def test_environments_that_lie_elsewhere_have_not_moved(tmp_path):
     (tmp_path / "home" / "environments").symlink_to(shared)
     relocate(tmp_path / "home" / "environments", tmp_path / "old" / "environments")
     assert (shared / "envs" / "abc").exists()
+
+
+def test_what_an_owners_links_lead_to_is_not_rewritten(tmp_path):
+    old, new = tmp_path / "old" / "environments", tmp_path / "new" / "environments"
+    place = Layout(new / "named").place("ada", "torch")
+    place.prepare()
+    record = NamedRecord(owner="ada", name="torch", kind=Kind.OWN, prefix="1", python="", source="", created=0.0)
+    place.write(record)
+    prefix = place.prefix(record)
+    (prefix / "lib/python3.11").mkdir(parents=True)
+    for link in ("bin", "lib/python3.11/site-packages"):
+        elsewhere = tmp_path / "of-the-lab" / link
+        elsewhere.mkdir(parents=True)
+        (elsewhere / "settings.pth").write_text(f"{old}/named")
+        (prefix / link).symlink_to(elsewhere)
+    (prefix / "pyvenv.cfg").write_text(f"{old}/named")
+    (prefix / ".pyvenv.cfg.new").symlink_to(elsewhere / "settings.pth")
+    relocate(new, old)
+    assert (prefix / "pyvenv.cfg").read_text() == f"{new}/named"
+    assert {path.read_text() for path in (tmp_path / "of-the-lab").rglob("*.pth")} == {f"{old}/named"}

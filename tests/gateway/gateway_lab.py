@@ -83,7 +83,7 @@ RULES = LabRules(qos=QOS, default_qos="normal", session_qos="normal")
 class ScriptedDoor:
     """The way into sessions of which nothing runs."""
 
-    def open(self, job: Job, *, base: str, path: str) -> str:
+    def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
         return f"{base}open/{job.id}/{path}"
 
     def address(self, job: Job, *, base: str) -> str:
@@ -261,6 +261,10 @@ class Rig:
 
     def events(self, job_id: int) -> list[Event]:
         return list(self.store.events.after(0, job_id=job_id, owner=None, limit=1000))
+
+    def audited(self) -> bytes:
+        """All lines of the audit log, as its files have them."""
+        return b"".join(path.read_bytes() for path in sorted((self.home / "audit").glob("*.jsonl")))
 
 
 def gpu(index: int, *, simulated: bool = True) -> Device:

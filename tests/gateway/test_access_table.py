@@ -18,6 +18,7 @@ from carrel.core.domain.account import Account
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.user import Caller, Role, User
 from carrel.lab.gateway.actions import ENDPOINTS
+from carrel.lab.portal import Portal
 from carrel.node.environments.named import SITE, NamedEnvironments, Work
 from carrel.wire.frames import encode
 from carrel.wire.v1 import API
@@ -88,7 +89,9 @@ def read_table() -> list[Row]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     from dataclasses import replace
 
-    with a_lab(tmp_path_factory.mktemp("access"), cpus=64, stranger_rate=0) as rig, serve(rig.app) as url, client(url) as http:
+    pages = Portal(clock=time.time)
+    home = tmp_path_factory.mktemp("access")
+    with a_lab(home, pages=lambda _rig: pages, cpus=64, stranger_rate=0) as rig, serve(rig.app) as url, client(url) as http:
         rig.written.append(replace(RULES, accounts=ACCOUNTS))
         rig.lab.administration.apply_rules()
         tokens = {}

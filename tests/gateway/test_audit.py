@@ -21,7 +21,7 @@ def last(rig: Rig, **wanted: str) -> dict[str, Any]:
 
 
 def count(rig: Rig) -> int:
-    return rig.audit.head[0]
+    return rig.audit.last
 
 
 @pytest.mark.gate
@@ -81,13 +81,12 @@ def test_secrets_are_in_no_line(rig: Rig, ada: httpx.Client, root: httpx.Client,
         made = dora.post(f"{V1}/invitations/current/redeem", json={}).raise_for_status().json()["token"]
     nobody.get(f"/login?ticket={SECRET}")
     nobody.get(f"{V1}/jobs", headers={"Authorization": f"Bearer {SECRET}", "Cookie": f"a={SECRET}"})
-    text = b"\n".join(rig.audit.lines()).decode()
+    text = rig.audited().decode()
     for planted in (SECRET, token, code, made, *rig.tokens.values()):
         assert planted not in text
-    assert rig.audit.check().trouble == ""
 
 
-def test_operators_read_filter_and_check_it_through_the_api(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
+def test_operators_read_and_filter_it_through_the_api(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
     for _ in range(5):
         ada.post(f"{V1}/jobs", json={"snapshot": rig.upload("ada")}).raise_for_status()
     page = root.get(f"{V1}/audit", params={"user": "ada", "limit": 2}).raise_for_status().json()
@@ -96,9 +95,6 @@ def test_operators_read_filter_and_check_it_through_the_api(rig: Rig, ada: httpx
     assert len(rest["lines"]) == 3
     assert rest["next"] is None
     assert root.get(f"{V1}/audit", params={"result": "refused", "since": "2020-01-01T00:00"}).json()["lines"] == []
-    check = root.get(f"{V1}/audit/check").raise_for_status().json()
-    assert (check["trouble"], check["first"]) == ("", 1)
-    assert check["last"] == count(rig)
 
 
 def test_nothing_is_changed_while_it_cannot_be_written_down(rig: Rig, ada: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

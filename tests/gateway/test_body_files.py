@@ -19,6 +19,7 @@ from test_gateway_pools import FUNCTION, V1, Pool, Worker, frames, opens, pool
 
 from carrel.client import body_files
 from carrel.core.domain.units import GIB
+from carrel.testing.waiting import PATIENCE
 from carrel.wire.frames import encode
 
 __all__ = ["opens", "pool"]
@@ -75,6 +76,22 @@ def refused(one: dict[str, Any]) -> bool:
     except body_files.NotHere:
         return True
     return False
+
+
+def test_connections_that_show_no_ticket_take_no_place_from_one_that_does(rig: Rig, pool: Pool) -> None:
+    one = offer(pool)
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(300)]
+    try:
+        for stream in silent:
+            stream.connect(one["sockets"][0])
+            stream.settimeout(PATIENCE)
+        file, stream = shown(one)
+        os.close(file)
+        stream.close()
+        assert silent[0].recv(1) == b""
+    finally:
+        for stream in silent:
+            stream.close()
 
 
 @pytest.mark.gate

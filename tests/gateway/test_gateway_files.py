@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,21 @@ def test_a_log_is_read_by_ranges(rig: Rig, ada: httpx.Client) -> None:
     assert ada.get(f"{V1}/jobs/{job}/log", params={"offset": 10}).content == b"\xff"
     assert ada.get(f"{V1}/jobs/{job}/log", params={"attempt": 7}).status_code == 404
     assert ada.get(f"{V1}/jobs/{job}/log", params={"limit": -1}).status_code == 422
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "device", "directory"])
+def test_what_a_job_puts_in_the_place_of_its_log_is_not_shown_or_waited_for(rig: Rig, ada: httpx.Client, what: str) -> None:
+    job = ada.post(f"{V1}/jobs", json={"snapshot": rig.upload()}).json()["id"]
+    rig.engine.wait_started(job)
+    rig.engine.say(job, log=b"words")
+    log = rig.lab.files.spool.attempt(job, 1).log
+    log.unlink()
+    put = {
+        "link": lambda: log.symlink_to(rig.home / "lab.db"),
+        "pipe": lambda: os.mkfifo(log),
+        "device": lambda: log.symlink_to("/dev/zero"),
+        "directory": log.mkdir,
+    }
+    put[what]()
+    got = ada.get(f"{V1}/jobs/{job}/log", params={"limit": 100})
+    assert (got.status_code, got.content) == (200, b"")

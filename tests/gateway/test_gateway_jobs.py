@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import httpx
 import pytest
-from gateway_lab import PROJECT, Rig
+from gateway_lab import PROJECT, RULES, Rig
 
+from carrel.core.domain.account import Account
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import StoredFile
 
@@ -100,6 +103,8 @@ def test_the_request_goes_before_the_backend_config_and_that_before_the_file_and
 ) -> None:
     section = "carrel:\n  qos: short\n  account: physics\n  retries: 2\n  resources: {cpus: 3, memory: 3G, gpus: 1, time: 20m}\n"
     digest = rig.upload(files={"MLproject": PROJECT + section})
+    rig.written.append(replace(RULES, accounts={name: Account(name=name) for name in ("default", "physics", "chemistry")}))
+    assert rig.lab.administration.apply_rules()
 
     def asked(**fields: object) -> dict[str, object]:
         answer = submit(ada, digest, **fields)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from gateway_lab import RULES, Rig
 
+from carrel.core.domain.account import Account
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import QoS
 
@@ -105,6 +106,11 @@ def test_a_project_for_a_cluster_runs_in_a_lab_without_one(rig: Rig, ada: httpx.
     assert refused["detail"] == 'There is no partition "pascal": this lab has none.'
     assert "partition_names" in refused["remedy"]
     rig.written.append(replace(RULES, partition_names={"pascal": "normal"}))
+    assert rig.lab.administration.apply_rules()
+    refused = ada.post(f"{V1}/jobs", json=body).json()
+    assert (refused["detail"], refused["remedy"]) == ('There is no account "mltf_acc".', "Open to ada: default.")
+    accounts = {name: Account(name=name) for name in ("default", "mltf_acc")}
+    rig.written.append(replace(rig.written[-1], accounts=accounts))
     assert rig.lab.administration.apply_rules()
     job = ada.post(f"{V1}/jobs", json=body).json()
     assert (job["name"], job["qos"], job["account"], job["partition"]) == ("MG_process_HiggsW", "normal", "mltf_acc", "")

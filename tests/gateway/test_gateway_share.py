@@ -29,6 +29,25 @@ def submit(rig: Rig, who: httpx.Client, account: str | None = None) -> httpx.Res
     return who.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "account": account, "resources": {"gpus": 1}})
 
 
+@pytest.mark.parametrize("account", ["root", "physics", "ada"])
+def test_without_accounts_no_word_is_a_fresh_share(rig: Rig, ada: httpx.Client, root: httpx.Client, account: str) -> None:
+    task = {"snapshot": rig.upload()}
+    a_sweep = {"task": task, "parameters": {"times": "int(1, 9)"}, "metric": "loss", "trials": 1}
+    named: list[tuple[str, dict[str, object]]] = [
+        ("/jobs", task), ("/sessions", {}), ("/tokens", {}),
+        ("/pools", {"max_workers": 1, "task": task}), ("/sweeps", a_sweep),
+    ]  # fmt: skip
+    for path, body in named:
+        inner = body.get("task")
+        said = {**body, "task": {**inner, "account": account}} if isinstance(inner, dict) else {**body, "account": account}
+        answer = ada.post(V1 + path, json=said)
+        told = (answer.status_code, answer.json().get("detail"), answer.json().get("remedy"))
+        assert told == (422, f'There is no account "{account}".', "Open to ada: default."), path
+    times = {"begin": "2090-01-01T00:00:00Z", "end": "2090-01-02T00:00:00Z", "nodes": ["*"], "reason": "x", "accounts": [account]}
+    kept = root.put(f"{V1}/reservations/mine", json=times)
+    assert (kept.status_code, kept.json()["remedy"]) == (404, "There are: default."), kept.text
+
+
 @pytest.mark.gate
 def test_work_is_charged_to_an_account_that_admits_its_owner(accounts: Rig, ada: httpx.Client) -> None:
     assert submit(accounts, ada).json()["account"] == "physics"

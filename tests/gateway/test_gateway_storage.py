@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import StoredFile
 from carrel.core.domain.retention import RetentionRules
 from carrel.lab.store.tables import attempts
+from carrel.testing.builders import make_deep
 
 V1 = "/api/v1"
 #: Where each lab answers.
@@ -157,6 +159,38 @@ def test_work_of_lost_attempts_goes_and_that_of_running_ones_stays(strict: Rig) 
     assert str(lost) in str(found["examples"])
     assert [place.exists() for place in places] == [False, True]
     assert Path("/etc/passwd").exists()
+
+
+def test_whatever_a_job_left_behind_goes(strict: Rig) -> None:
+    """Its end was interrupted, and it has dug deep and closed the door behind it."""
+    lost = finished(strict, lost=True)
+    attempt = strict.lab.files.spool.attempt(lost, 1)
+    places = [attempt.work, attempt.temporary, *attempt.private_places, attempt.checkpoint]
+    for place in places:
+        place.mkdir(parents=True)
+        make_deep(place, 3000, b"x" * 10_000)
+        place.chmod(0o500)
+    seen = collect(strict, "work", dry_run=True)["work"]
+    found = collect(strict, "work")["work"]
+    assert (found["count"], found["size"]) == (len(places), seen["size"])
+    assert found["size"] > len(places) * 10_000
+    assert [place for place in places if os.path.lexists(place)] == []
+
+
+def test_temporary_files_that_lie_elsewhere_go_if_a_runner_put_them_there(strict: Rig, tmp_path: Path) -> None:
+    (one, own), (other, strange) = [
+        (finished(strict, lost=True), make()) for make in (_short_place, lambda: tmp_path / "strange")
+    ]
+    for job, place in ((one, own), (other, strange)):
+        (place / "inner").mkdir(parents=True)
+        strict.lab.files.spool.attempt(job, 1).path.mkdir(parents=True, exist_ok=True)
+        strict.lab.files.spool.attempt(job, 1).temporary.symlink_to(place)
+    assert collect(strict, "work")["work"]["count"] == 1
+    assert (own.exists(), strange.exists()) == (False, True)
+
+
+def _short_place() -> Path:
+    return Path(tempfile.mkdtemp(prefix="carrel-", dir="/tmp"))
 
 
 def test_what_waits_to_be_collected_stays_whatever_the_rules_say(tmp_path: Path) -> None:

@@ -36,11 +36,15 @@ def test_nothing_of_a_suspended_user_is_accepted(rig: Rig, ada: httpx.Client, bo
     refused = ada.get(f"{V1}/jobs")
     assert (refused.status_code, "Ada is suspended since" in refused.json()["detail"]) == (403, True)
     assert refused.json()["details"]["reason"] == "Mines coins"
-    # Her running job goes on, but nothing comes of it.
+    # Her running job goes on, and its token opens nothing.
     jobs = {"Authorization": f"Bearer {token}"}
-    assert root.get(f"{V1}/jobs/{runs}", headers=jobs).status_code == 200
-    step = root.post(f"{V1}/jobs", json={"snapshot": digest}, headers=jobs)
-    assert (step.status_code, "Mines coins" in step.json()["detail"]) == (403, True)
+    for request in (
+        root.build_request("GET", f"{V1}/jobs/{runs}"),
+        root.build_request("POST", f"{V1}/jobs", json={"snapshot": digest}),
+    ):
+        request.headers.update(jobs)
+        answer = root.send(request)
+        assert (answer.status_code, "Mines coins" in answer.json()["detail"]) == (403, True)
     rig.engine.end(runs)
     other = submit(rig, bob, "bob", resources={"gpus": 2})
     rig.engine.wait_started(other)  # who came later starts, and she does not
@@ -100,6 +104,14 @@ def test_an_invitation_is_good_for_one_token_and_nothing_else(rig: Rig, url: str
         assert grace.get(f"{V1}/lab").json()["caller"]["subject"] == "Grace Hopper"
         third = grace.post(f"{V1}/invitations/current/redeem", json={})
         assert (third.status_code, "no invitation" in third.json()["detail"]) == (409, True)
+
+
+@pytest.mark.parametrize("path", ["/users", "/invitations"])
+def test_names_that_look_like_a_users_are_refused(root: httpx.Client, path: str) -> None:
+    for name, status in (("Ada", 409), ("ADA", 409), ("аda", 422), ("ada ", 422), ("ada\ufe0f", 422)):
+        answer = root.post(V1 + path, json={"name": name})
+        assert (answer.status_code, bool(answer.json()["remedy"])) == (status, True), answer.text
+    assert "ada" in root.post(V1 + path, json={"name": "Ada"}).json()["detail"]
 
 
 def test_the_last_administrator_stays(root: httpx.Client) -> None:

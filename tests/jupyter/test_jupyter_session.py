@@ -90,6 +90,23 @@ def test_one_kernel_is_offered_and_it_is_the_environments(browser: SessionBrowse
     assert specs["kernelspecs"]["python3"]["spec"]["argv"][0] == f"{sys.prefix}/bin/python"
 
 
+def test_a_kernel_speaks_on_private_sockets_alone(seat: Seat, browser: SessionBrowser) -> None:
+    """What it puts out asks for no key, and other users reach the ports of a machine."""
+    kernel = browser.start_kernel(f"{uuid.uuid4().hex}.ipynb")
+    assert kernel.execute("6 * 7").text == "42\n"
+    runtime = seat.jupyter.temporary / "jupyter" / "runtime"
+    about = json.loads((runtime / f"kernel-{kernel.id}.json").read_text())
+    assert about["transport"] == "ipc"
+    paths = [f"{about['ip']}-{about[f'{channel}_port']}" for channel in ("shell", "iopub", "stdin", "hb", "control")]
+    assert all(Path(path).is_socket() for path in paths)
+    assert stat.S_IMODE(runtime.parent.stat().st_mode) == 0o700
+    # The path of a socket has 107 bytes at most (unix(7)), and TMPDIR 64 (`carrel.node.runner.prepare`).
+    assert max(map(len, paths)) - len(str(seat.jupyter.temporary)) + 64 <= 107
+    kernel.close()
+    browser.request("DELETE", f"/api/kernels/{kernel.id}").raise_for_status()
+    assert not any(Path(path).exists() for path in paths)
+
+
 def test_a_kernel_finds_what_it_needs_and_no_more(seat: Seat, browser: SessionBrowser) -> None:
     kernel = browser.start_kernel()
     code = "import os, sys, json; print(json.dumps([sys.prefix, os.getcwd(), dict(os.environ)]))"

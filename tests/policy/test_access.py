@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from carrel.core.domain.account import Account
-from carrel.core.domain.errors import Denied, NotFound
+from carrel.core.domain.errors import Denied, Invalid, NotFound
 from carrel.core.domain.user import Caller, Role, User
 from carrel.core.domain.visible import Visible
 from carrel.core.policy.access import ALL, HEARD, INVITATION, JOB, RULES, SCOPES, Action, Resource, allowed, token_allows
@@ -159,6 +159,10 @@ def test_members_of_an_account_are_those_whom_it_names_and_whose_own_it_is() -> 
     assert accounts_of("bob", "open", accounts) == {"open", "optics"}
     assert accounts_of("eve", "physics", accounts) == frozenset()
     assert accounts_of("ada", "default", {}) == {"default"}
+    assert choose_account(None, "ada", "default", {}) == choose_account("default", "ada", "default", {}) == "default"
+    with pytest.raises(Invalid, match='There is no account "root"') as refused:
+        choose_account("root", "ada", "default", {})
+    assert refused.value.remedy == "Open to ada: default."
     # By the groups of a sign-in provider; an account that does not exist is none.
     assert accounts_of("ada", "default", accounts, {"optics", "gone"}) == {"physics", "optics"}
     assert choose_account("optics", "ada", "default", accounts, {"optics"}) == "optics"

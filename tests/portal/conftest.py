@@ -20,7 +20,7 @@ from carrel.lab.portal import Portal
 def site(tmp_path: Path) -> Iterator[Site]:
     clock = Clock()
     portal = Portal(clock=clock)
-    with a_lab(tmp_path, pages=lambda _rig: portal) as rig, serve(rig.app) as url:
+    with a_lab(tmp_path, pages=lambda _rig: portal, clock=clock) as rig, serve(rig.app) as url:
         yield Site(rig, portal, clock, url)
 
 

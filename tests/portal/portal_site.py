@@ -33,7 +33,7 @@ class Site:
     url: str
 
     def link(self, name: str) -> str:
-        return f"{self.url}/login?ticket={self.portal.tickets.issue(self.rig.tokens[name])}"
+        return f"{self.url}{self.portal.link(self.rig.caller(name))}"
 
     @contextmanager
     def browser(self, name: str | None = None) -> Iterator[httpx.Client]:

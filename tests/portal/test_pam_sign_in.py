@@ -92,7 +92,7 @@ def test_an_account_of_the_machine_becomes_a_user_of_its_name(pam_site: PamSite)
     user = pam_site.rig.lab.people.get(SOMEBODY)
     assert user is not None
     assert user.role == "user"
-    text = b"\n".join(pam_site.rig.audit.lines())
+    text = pam_site.rig.audited()
     assert PASSWORD.encode() not in text
 
 

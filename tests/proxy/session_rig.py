@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -22,12 +23,16 @@ import httpx
 import uvicorn
 from small_server import SmallServer
 
+from carrel.core.control.conversations import Conversations
+from carrel.core.domain.errors import Unauthenticated
+from carrel.core.domain.user import Caller, User
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
 from carrel.notebooks.proxy import Session, SessionHosts, TicketIssuer
 from carrel.testing.waiting import PATIENCE, wait_until
 
 PATTERN = "{session}.localhost"
+_numbers = itertools.count(1)
 
 
 class Clock:
@@ -50,6 +55,24 @@ class FoundSessions:
     uses: int = 0
     finds: int = 0
     guard: threading.Lock = field(default_factory=threading.Lock)
+    #: Who has which token, by its number.
+    tokens: dict[int, Caller] = field(default_factory=dict)
+
+    def token_of(self, name: str) -> int:
+        """The number of a token of this person's, who gets one when they have none."""
+        with self.guard:
+            for number, caller in self.tokens.items():
+                if caller.user.subject == name:
+                    return number
+            number = next(_numbers)
+            self.tokens[number] = Caller(user=User(subject=name, name=name.title()), token_id=number)
+            return number
+
+    def guest(self, token_id: int) -> Caller:
+        with self.guard:
+            if token_id not in self.tokens:
+                raise Unauthenticated("It is void.")
+            return self.tokens[token_id]
 
     def add(self, session: Session) -> str:
         label = identity.session_label(self.secret, session.job_id, session.attempt)
@@ -132,6 +155,11 @@ class Front:
     port: int
     hosts: SessionHosts
     server: uvicorn.Server
+    conversations: Conversations
+
+    def ticket(self, label: str, name: str = "", path: str = "/lab") -> str:
+        """A path with a ticket of this person's, by default of the session's owner."""
+        return self.door.issue(label, self.sessions.token_of(name or self.sessions.by_label[label].owner), path)
 
     def host(self, label: str) -> str:
         return f"{label}.localhost:{self.port}"
@@ -142,13 +170,13 @@ class Front:
     def enter(self, label: str, path: str = "/lab") -> Browser:
         """A browser that came in with a ticket of the session's owner."""
         browser = Browser(self, label)
-        answer = browser.get(self.door.issue(label, self.sessions.by_label[label].owner, path))
+        answer = browser.get(self.ticket(label, path=path))
         assert answer.status_code == 303, answer.text
         browser.take_cookies(answer)
         return browser
 
     def link(self, label: str, path: str = "/lab") -> str:
-        return self.origin(label) + self.door.issue(label, self.sessions.by_label[label].owner, path)
+        return self.origin(label) + self.ticket(label, path=path)
 
 
 class Browser:
@@ -204,9 +232,12 @@ def a_front(pattern: str = PATTERN, secret: bytes | None = None, port: int = 0) 
     sessions, clock = FoundSessions(secret), Clock()
     door = TicketIssuer(clock)
     lab = Gateway()
-    hosts = lab.hosts = SessionHosts(lab, sessions=sessions, door=door, pattern=pattern, secret=secret, clock=clock)
+    conversations = Conversations(lambda caller: sessions.guest(caller.token_id or 0), clock=clock)
+    hosts = lab.hosts = SessionHosts(
+        lab, sessions=sessions, door=door, pattern=pattern, secret=secret, clock=clock, conversations=conversations
+    )
     with socket.create_server(("127.0.0.1", port)) as listener, serving(hosts, listener) as server:
-        yield Front(sessions, door, clock, listener.getsockname()[1], hosts, server)
+        yield Front(sessions, door, clock, listener.getsockname()[1], hosts, server, conversations)
 
 
 class Switch:

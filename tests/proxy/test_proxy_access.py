@@ -9,12 +9,13 @@ import httpx
 import pytest
 from session_rig import Browser, Front, Place, Switch, a_front, a_session, a_unix_server
 from small_server import SmallServer
+from starlette.types import Receive, Scope, Send
 from websockets.exceptions import InvalidStatus
 
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid, TooMany
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
-from carrel.notebooks.proxy import TicketIssuer, lab_path
+from carrel.notebooks.proxy import SessionHosts, TicketIssuer, lab_path
 
 
 def raw(front: Front, text: bytes) -> bytes:
@@ -34,7 +35,7 @@ def raw(front: Front, text: bytes) -> bytes:
 @pytest.mark.gate
 def test_a_ticket_is_exchanged_for_a_cookie_and_the_address_is_left_behind(place: Place) -> None:
     browser = Browser(place.front, place.label)
-    answer = browser.get(place.front.door.issue(place.label, "ada", lab_path("a dir/näme?.ipynb")))
+    answer = browser.get(place.front.ticket(place.label, "ada", lab_path("a dir/näme?.ipynb")))
     assert answer.status_code == 303
     assert answer.headers["location"] == "/lab/tree/a%20dir/n%C3%A4me%3F.ipynb"
     assert answer.headers["cache-control"] == "no-store"
@@ -47,7 +48,7 @@ def test_a_ticket_is_exchanged_for_a_cookie_and_the_address_is_left_behind(place
 
 
 def test_a_ticket_works_once_even_when_many_try(place: Place) -> None:
-    link = place.front.door.issue(place.label, "ada", "/lab")
+    link = place.front.ticket(place.label, "ada", "/lab")
     browser, answers = Browser(place.front, place.label), []
     threads = [threading.Thread(target=lambda: answers.append(browser.get(link).status_code)) for _ in range(8)]
     for thread in threads:
@@ -58,7 +59,7 @@ def test_a_ticket_works_once_even_when_many_try(place: Place) -> None:
 
 
 def test_a_ticket_lasts_a_minute(place: Place) -> None:
-    links = [place.front.door.issue(place.label, "ada", "/lab") for _ in range(2)]
+    links = [place.front.ticket(place.label, "ada", "/lab") for _ in range(2)]
     place.front.clock.ahead = 30  # and as long again for what follows, on a machine that has much else to do
     assert Browser(place.front, place.label).get(links[0]).status_code == 303
     place.front.clock.ahead = 61
@@ -66,7 +67,7 @@ def test_a_ticket_lasts_a_minute(place: Place) -> None:
 
 
 def test_looking_at_a_link_does_not_use_it_up(place: Place) -> None:
-    link = place.front.door.issue(place.label, "ada", "/lab")
+    link = place.front.ticket(place.label, "ada", "/lab")
     browser = Browser(place.front, place.label)
     assert browser.request("HEAD", link).status_code == 200
     assert browser.request("POST", link).status_code == 403
@@ -74,11 +75,11 @@ def test_looking_at_a_link_does_not_use_it_up(place: Place) -> None:
 
 
 def test_a_ticket_is_for_one_session_and_its_owner(place: Place, bobs: Place) -> None:
-    link = place.front.door.issue(place.label, "ada", "/lab")
+    link = place.front.ticket(place.label, "ada", "/lab")
     assert Browser(place.front, bobs.label).get(link).status_code == 403
     # It was shown to the wrong door, and is worth nothing any more.
     assert Browser(place.front, place.label).get(link).status_code == 403
-    strangers = place.front.door.issue(place.label, "bob", "/lab")
+    strangers = place.front.ticket(place.label, "bob", "/lab")
     assert Browser(place.front, place.label).get(strangers).status_code == 403
 
 
@@ -90,14 +91,14 @@ def test_what_is_no_ticket(place: Place, query: str) -> None:
 
 
 def test_two_tickets_in_one_link_are_none(place: Place) -> None:
-    link = place.front.door.issue(place.label, "ada", "/lab")
+    link = place.front.ticket(place.label, "ada", "/lab")
     assert Browser(place.front, place.label).get(link + "&ticket=x").status_code == 403
 
 
 @pytest.mark.parametrize("path", ["", "lab", "//evil.example", "/\\evil", "/a\r\nb", "http://evil.example/"])
 def test_a_ticket_leads_nowhere_else(place: Place, path: str) -> None:
     with pytest.raises(Invalid):
-        place.front.door.issue(place.label, "ada", path)
+        place.front.ticket(place.label, "ada", path)
 
 
 @pytest.mark.parametrize("file", ["/etc/passwd", "../x", "a/../../x", "a\\b", "a\0b"])
@@ -109,7 +110,7 @@ def test_only_files_of_the_session_are_opened(file: str) -> None:
 def test_a_door_keeps_no_ticket_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("carrel.notebooks.proxy.tickets._MOST", 3)
     door = TicketIssuer(lambda: 0.0)
-    tickets = [door.issue("s1-000000000000", "ada", "/lab").partition("ticket=")[2] for _ in range(5)]
+    tickets = [door.issue("s1-000000000000", 1, "/lab").partition("ticket=")[2] for _ in range(5)]
     assert not any(ticket in str(door._tickets) for ticket in tickets)
     assert [door.take("s1-000000000000", ticket) is not None for ticket in tickets] == [False, False, True, True, True]
 
@@ -133,14 +134,14 @@ def test_strangers_learn_nothing(place: Place) -> None:
 def attempts(place: Place, bobs: Place) -> dict[str, dict[str, str]]:
     """Cookies that do not belong to Ada's session."""
     ada, bob = place.browser.cookies["carrel-session"], bobs.browser.cookies["carrel-session"]
-    secret, label = place.front.sessions.secret, place.label
+    secret, label, tokens = place.front.sessions.secret, place.label, place.front.sessions
     other_attempt = identity.session_label(secret, place.session.job_id, 2)
     return {
         "none": {},
         "bob's session": {"carrel-session": bob},
-        "bob, signed for Ada's session": {"carrel-session": identity.cookie_value(secret, label, "bob")},
-        "another attempt": {"carrel-session": identity.cookie_value(secret, other_attempt, "ada")},
-        "another lab": {"carrel-session": identity.cookie_value(b"x" * 32, label, "ada")},
+        "bob, signed for Ada's session": {"carrel-session": identity.cookie_value(secret, label, tokens.token_of("bob"))},
+        "another attempt": {"carrel-session": identity.cookie_value(secret, other_attempt, tokens.token_of("ada"))},
+        "another lab": {"carrel-session": identity.cookie_value(b"x" * 32, label, tokens.token_of("ada"))},
         "tampered": {"carrel-session": ada[:-4] + ("AAAA" if ada[-4:] != "AAAA" else "BBBB")},
         "cut": {"carrel-session": ada.rpartition(".")[0] + "."},
         "another name": {"carrel-sessions": ada},
@@ -184,7 +185,8 @@ def test_a_cookie_outlives_a_restart_of_the_server_and_dies_with_the_job() -> No
         with a_front(secret=b"k" * 32) as front:
             label = front.sessions.add(a_session(path))
             cookies = front.enter(label).cookies
-        with a_front(secret=b"k" * 32) as front:
+        with a_front(secret=b"k" * 32) as again:
+            again.sessions.tokens, front = front.sessions.tokens, again
             front.sessions.add(a_session(path))
             browser = Browser(front, label)
             browser.cookies = cookies
@@ -207,7 +209,7 @@ def test_a_session_that_was_given_to_somebody_else_is_closed_to_its_first_owner(
 
 def test_over_https_the_cookie_is_kept_to_its_host(place: Place) -> None:
     # uvicorn believes a proxy on this machine that says it ends TLS.
-    link = place.front.door.issue(place.label, "ada", "/lab")
+    link = place.front.ticket(place.label, "ada", "/lab")
     answer = Browser(place.front, place.label).get(link, headers={"X-Forwarded-Proto": "https"})
     assert answer.headers["set-cookie"].startswith("__Host-carrel-session=")
     assert "secure" in answer.headers["set-cookie"].lower()
@@ -271,11 +273,32 @@ def test_websockets_and_the_life_of_the_lab_go_to_the_lab(place: Place) -> None:
     assert place.front.server.lifespan.should_exit is False  # its lifespan came up through the proxy
 
 
+class Full:
+    """A connection of a user who has as many as one may have."""
+
+    def known(self, subject: str, job: int | None) -> None:
+        raise TooMany(f"{subject} and {job} have many.")
+
+
+def test_too_many_at_once_are_refused_before_the_session_hears_of_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = SessionHosts.__call__
+
+    async def full(hosts: SessionHosts, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["connection"] = Full()
+        await call(hosts, scope, receive, send)
+
+    monkeypatch.setattr(SessionHosts, "__call__", full)
+    assert place.browser.get("/x").status_code == 429
+    with pytest.raises(InvalidStatus), place.browser.websocket("/echo"):
+        pass
+    assert place.server.paths == []
+
+
 def test_another_pattern() -> None:
     with a_unix_server(Switch()) as path, a_front(pattern="{session}.notebooks.lab.example") as front:
         label = front.sessions.add(a_session(path))
         host = f"{label}.notebooks.lab.example"
-        answer = httpx.get(f"http://127.0.0.1:{front.port}{front.door.issue(label, 'ada', '/lab')}", headers={"Host": host})
+        answer = httpx.get(f"http://127.0.0.1:{front.port}{front.ticket(label, 'ada')}", headers={"Host": host})
         assert answer.status_code == 303
         elsewhere = httpx.get(f"http://127.0.0.1:{front.port}/", headers={"Host": f"{label}.localhost"})
         assert elsewhere.text == "the lab"

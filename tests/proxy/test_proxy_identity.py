@@ -125,8 +125,8 @@ def test_no_other_algorithm_and_no_missing_claim_is_taken() -> None:
 
 def test_a_cookie_is_for_one_session_and_one_lab() -> None:
     label = identity.session_label(SECRET, 7, 1)
-    cookie = identity.cookie_value(SECRET, label, "ada")
-    assert identity.read_cookie(SECRET, label, cookie) == "ada"
+    cookie = identity.cookie_value(SECRET, label, 12)
+    assert identity.read_cookie(SECRET, label, cookie) == 12
     assert identity.read_cookie(SECRET, identity.session_label(SECRET, 7, 2), cookie) is None
     assert identity.read_cookie(b"t" * 32, label, cookie) is None
     # One kind of token is not the other.

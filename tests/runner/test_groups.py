@@ -1,5 +1,7 @@
 """Several processes on one machine: what each is told, what of them is seen, and that they end together."""
 
+import contextlib
+import os
 import re
 import signal
 import socket
@@ -13,7 +15,7 @@ from carrel.core.domain.launch import LaunchLimits, Resumed, Sampled, Suspended
 from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import Launcher
-from carrel.testing.waiting import wait_until
+from carrel.testing.waiting import PATIENCE, wait_until
 
 MIB = 1024**2
 #: What a program says that finds its port taken, in PyTorch's words, upon its first start.
@@ -221,6 +223,31 @@ def test_a_killed_leader_leaves_nothing_behind(lab):
     wait_until(lambda: not alive(pids))
 
 
+#: What a process of a group can put in the place of the end that its leader writes, by a command.
+IN_ITS_PLACE = {
+    "device": "ln -s /dev/zero",
+    "pipe": "mkfifo",
+    "endless": "truncate -s 1T",
+    "directory": "mkdir",
+    "nested": 'python3 -c \'import sys; open(sys.argv[1], "w").write("[" * 60000)\'',
+    "nonsense": 'python3 -c \'import sys; open(sys.argv[1], "w").write("{\\"culprit\\": 7}")\'',
+}
+
+
+@pytest.mark.parametrize("what", IN_ITS_PLACE)
+def test_what_processes_put_in_the_place_of_their_end_holds_no_runner_up(lab, what):
+    """Their runner reads it, outside of their walls and their memory limit."""
+    launch = group(lab, f"{IN_ITS_PLACE[what]} {lab.home.spool.root}/1/1/group/plan.end; echo did it; sleep 600")
+    for rank in b"01":
+        lab.wrote(launch, b"%c: did it" % rank)
+    plan = str(lab.home.attempt(launch).group).encode()
+    found = {path.name for path in Path("/proc").glob("[0-9]*") if plan in words_of(path)}
+    (leader,) = [pid for pid in found if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] not in found]
+    os.kill(int(leader), signal.SIGKILL)
+    ended = lab.ended(launch)
+    assert (ended.state, ended.reason.code) == (JobState.FAILED, "RaisedSignal")
+
+
 def test_strangers_disturb_nothing(lab):
     launch = group(lab, "echo began; while [ ! -e go ]; do sleep 0.05; done")
     for rank in b"01":
@@ -230,6 +257,12 @@ def test_strangers_disturb_nothing(lab):
     (port,) = {port for leader in leaders for port in listening(leader)}
     with socket.create_connection(("127.0.0.1", port)) as silent, socket.create_connection(("127.0.0.1", port)) as loud:
         loud.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
+        with contextlib.ExitStack() as many:
+            for _ in range(300):
+                many.enter_context(socket.create_connection(("127.0.0.1", port)))
+            silent.settimeout(PATIENCE)
+            while silent.recv(100):  # it goes before those that came later
+                pass
         (lab.home.attempt(launch).work / "go").touch()
         assert lab.ended(launch).state is JobState.COMPLETED
         silent.close()

@@ -61,6 +61,22 @@ def test_a_pattern_matches(pattern, yes, no):
     assert [path for path in no if expression.fullmatch(path)] == []
 
 
+def test_what_takes_no_room_takes_none_when_it_is_stored(lab):
+    """A file of 3 GB without a block, and one with a byte here and there: read as they are, with the room that they had."""
+    few = "for at in 0 99 299; do echo x | dd of=outputs/few bs=1M seek=$at conv=notrunc; done"
+    command = f"truncate -s 300M outputs/empty outputs/few; {few}; truncate -s 400M outputs/large"
+    ended = lab.run(command, limits=LaunchLimits(outputs=700 * 1024**2))
+    blobs = {file.path: lab.home.blob(file.digest) for file in ended.outputs}
+    assert {path: blob.stat().st_size for path, blob in blobs.items()} == dict.fromkeys(
+        ["outputs/empty", "outputs/few"], 300 * 1024**2
+    )
+    assert all(blob.stat().st_blocks * 512 <= 1024**2 for blob in blobs.values())
+    few = blobs["outputs/few"].read_bytes()
+    assert [few[at * 1024**2 :][:3] for at in (0, 99, 298, 299)] == [b"x\n\0", b"x\n\0", b"\0\0\0", b"x\n\0"]
+    assert {file.digest for file in ended.outputs if file.path == "outputs/few"} == {"sha256:" + hashlib.sha256(few).hexdigest()}
+    assert b"the limit is 700M: outputs/large (400M)" in lab.output(), "the size that others read counts"
+
+
 def test_nothing_from_outside_gets_in(lab):
     secret = lab.home.root / "secret"
     secret.write_text("hidden")

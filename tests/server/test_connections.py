@@ -24,8 +24,6 @@ from carrel.lab.server.connections import FIRST_WORDS, Door
 from carrel.notebooks.address import make_certificate
 from carrel.testing.waiting import PATIENCE
 
-pytestmark = pytest.mark.quick
-
 HALF = b"GET / HTTP/1.1\r\nHost: lab\r\nX-Never-Ends: "
 UPLOAD = b"POST /upload HTTP/1.1\r\nHost: lab\r\nTransfer-Encoding: chunked\r\n\r\n"
 LIMIT = 32
@@ -191,6 +189,7 @@ def test_bodies_that_do_not_come_take_no_place_from_others() -> None:
     served(test)
 
 
+@pytest.mark.gate
 def test_no_flood_takes_a_place_from_who_is_signed_in() -> None:
     async def test(place: Site) -> None:
         streams = [await place.client() for _ in range(12)]
@@ -239,6 +238,7 @@ def test_one_user_has_so_many_requests_at_once_and_a_job_of_theirs_by_itself() -
     served(test)
 
 
+@pytest.mark.gate
 def test_a_body_comes_at_a_pace_or_ends_and_a_slow_line_is_no_hindrance() -> None:
     async def test(place: Site) -> None:
         drip, honest = await place.client(UPLOAD), await place.client(UPLOAD)

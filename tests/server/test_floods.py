@@ -7,10 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from carrel.client import Client
@@ -89,6 +90,22 @@ def test_more_connections_than_descriptors_stop_nothing(tmp_path: Path, code: Pa
         held(lab, code, 1000, 2)
     finally:
         lab.end_jobs()
+        lab.stop()
+
+
+def test_one_user_has_a_part_of_the_event_streams_and_others_have_theirs(tmp_path: Path) -> None:
+    lab = start_lab(tmp_path / "lab", variables={"CARREL_CONNECTION_LIMIT": "64"})
+    try:
+        with ExitStack() as stack, Client(home=lab.home) as client:
+            other = client.add_user("alice", without_isolation=True).token
+            headers = {"Authorization": f"Bearer {lab.token}"}
+            http = stack.enter_context(httpx.Client(base_url=f"{lab.url}/api/v1", headers=headers, timeout=PATIENCE))
+            for _ in range(16):
+                assert stack.enter_context(http.stream("GET", "/events")).status_code == 200
+            answer = http.get("/lab")
+            assert (answer.status_code, answer.json()["code"]) == (429, "too_many")
+            assert httpx.get(f"{lab.url}/api/v1/lab", headers={"Authorization": f"Bearer {other}"}).status_code == 200
+    finally:
         lab.stop()
 
 

@@ -9,29 +9,9 @@ import httpx
 import pytest
 
 from carrel import Client
+from carrel.testing.forged_journal import FORGER
 from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE
-
-#: Appends lines with right checksums to the journal beside its working directory, and goes on.
-FORGER = """\
-import json, pathlib, sys, time, zlib
-
-here = next(place for place in pathlib.Path.cwd().parents if (place / "journal.jsonl").exists())
-end = {"type": "ended", "state": "COMPLETED", "reason": {"code": "", "message": ""}, "exit_code": 0}
-lines = [
-    {"at": time.time(), **end, "outputs": [{"path": "token", "size": 10, "digest": sys.argv[1]}]},
-    {"at": time.time(), "type": "environment", "digest": "x", "lock": sys.argv[1], "python": "3", "built": False, "seconds": 1},
-    {"at": 1e300, **end},
-    {"at": time.time(), "type": "resumed", "seconds": "abc"},
-    {"at": time.time(), **end, "exit_code": 10**30},
-    {"at": time.time(), **end, "state": "RUNNING"},
-    {"at": time.time() + 1e7, "type": "sampled", "usage": {}},
-]
-with open(here / "journal.jsonl", "ab", buffering=0) as journal:
-    for line in [json.dumps(one).encode() for one in lines] + [b"[" * 100_000]:
-        journal.write(b"%08x %s\\n" % (zlib.crc32(line), line))
-print("forged")
-"""
 
 
 @pytest.mark.gate

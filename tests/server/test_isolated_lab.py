@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
@@ -23,6 +27,8 @@ from carrel.core.spool import AttemptDirectory
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.isolation import LocalWalls
+from carrel.lab.server.private_files import secret_files
+from carrel.lab.server.settings import read_settings
 from carrel.node.containment.attacks import ATTACKS
 from carrel.node.containment.trial import run_inside
 from carrel.node.containment.walls import PREPARING_SHARED
@@ -65,11 +71,20 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def private() -> Iterator[Path]:
+    """A directory that a setting names, and only the lab's user may read. Not in /tmp, of which jobs have their own."""
+    with tempfile.TemporaryDirectory(prefix=".private-", dir=Path(__file__).parent) as directory:
+        Path(directory, "key").write_text("the key")
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, private: Path) -> Path:
     home = tmp_path_factory.mktemp("isolated") / "home"
     home.mkdir(mode=0o700)
     (home / "carrel.toml").write_text(
-        'isolation = "kernel"\njob_network = "loopback"\nprocess_limit = 600\ndisk_limit = "64M"\ntracking = false\n'
+        'isolation = "kernel"\njob_network = "loopback"\nprocess_limit = 600\ndisk_limit = "256M"\ntracking = false\n'
+        f'state_directory = "{private}"\n'
     )
     return home
 
@@ -125,6 +140,21 @@ def test_a_task_sees_its_own_and_nothing_of_the_labs(clients: tuple[Client, Clie
 
 
 @pytest.mark.parametrize(
+    ("one", "other"),
+    [("bob@x.org", "x626f6240782e6f7267"), ("b" * 64 + "1", "b" * 64 + "2")],
+    ids=["encoded", "long"],
+)
+def test_no_two_users_have_one_home(clients: tuple[Client, Client], tmp_path: Path, one: str, other: str) -> None:
+    lab, _ = clients
+    text = "import os, pathlib; p = pathlib.Path.home() / 'key'; print(p.exists(), os.getuid()); p.write_text('mine')"
+    code = write(tmp_path / "code", text)
+    for name in (one, other):
+        with Client(url=lab.url, token=lab.add_user(name).token) as client:
+            job, log = run(client, code, "task.py")
+            assert (job.state, log.split()[0]) == ("COMPLETED", "False"), log
+
+
+@pytest.mark.parametrize(
     ("text", "state", "code_of"),
     [
         ("import sys; sys.exit(3)", "FAILED", 3),
@@ -132,8 +162,12 @@ def test_a_task_sees_its_own_and_nothing_of_the_labs(clients: tuple[Client, Clie
         ("x = bytearray(600 * 1024**2)", "OUT_OF_MEMORY", None),
         ("import time; time.sleep(600)", "TIMEOUT", None),
         ("import subprocess; subprocess.Popen(['sleep', '600'])", "COMPLETED", 0),
-        ("import time; open('/tmp/big', 'wb').write(bytes(96 * 1024**2)); time.sleep(600)", "FAILED", None),
-        ("import os, time; open(os.path.expanduser('~/big'), 'wb').write(bytes(96 * 1024**2)); time.sleep(600)", "FAILED", None),
+        ("import os, time; os.posix_fallocate(os.open('/tmp/big', 65), 0, 300 << 20); time.sleep(600)", "FAILED", None),
+        (
+            "import os, time; os.posix_fallocate(os.open(os.path.expanduser('~/big'), 65), 0, 300 << 20); time.sleep(600)",
+            "FAILED",
+            None,
+        ),
     ],
     ids=["exit", "signal", "memory", "time", "left behind", "its own /tmp", "home"],
 )
@@ -279,7 +313,7 @@ def serve_repository(place: Path) -> str:
 
 
 def test_inputs_come_through_the_walls_of_their_owner(
-    clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str
+    clients: tuple[Client, Client], home: Path, private: Path, tmp_path: Path, served: str
 ) -> None:
     """What the runner may read is no input of those whose job it is; what they may read, and what the lab gives them, is."""
     _own, other = clients
@@ -314,12 +348,40 @@ def test_inputs_come_through_the_walls_of_their_owner(
     for name, uri, words in (
         ("token", f"file://{home}/token", "the lab's own directory"),
         ("tmp", f"file://{tmp_path}/lying", "No such file"),
+        ("private", f"file://{private}/key", "No such file"),
         ("process", "file:///proc/1/environ", "Permission denied"),
         ("through", f"simplecache::file://{tmp_path}/lying", "could not be read"),
     ):
         job, log = fetched(name, uri)
         assert (job.state, job.reason) == ("FAILED", "InputFailed"), log
         assert words in job.message
+
+
+class Endless(BaseHTTPRequestHandler):
+    """Sends until the other side has enough, or the test does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with suppress(ConnectionError):
+            for _ in range(4096):
+                self.wfile.write(bytes(1024**2))
+
+
+def test_an_input_that_does_not_end_is_ended(clients: tuple[Client, Client], tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        code = write(tmp_path / "endless", "")
+        (code / "MLproject").write_text(
+            'name: t\nentry_points:\n  main:\n    command: "true"\ncarrel:\n'
+            f'  inputs: {{data: "http://127.0.0.1:{server.server_port}/"}}\n'
+        )
+        job, log = run(clients[1], code)
+        server.shutdown()
+        thread.join()
+    assert (job.state, job.reason) == ("FAILED", "InputFailed"), log
+    assert "what prepares a job may take 256M (disk_limit)" in job.message
 
 
 def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], home: Path) -> None:
@@ -339,6 +401,60 @@ def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], h
         kernel.close()
     other.cancel(session.job.id)
     assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
+
+
+#: What a session does to be answered by another server than its own, whose socket it does not even see.
+LEAD_ASTRAY = """
+import os
+os.chdir(os.environ["TMPDIR"])
+os.rename("jupyter.sock", "real.sock")
+os.symlink({elsewhere!r}, "jupyter.sock")
+print(os.path.exists("jupyter.sock"), os.path.islink("jupyter.sock"))
+"""
+
+
+def test_a_session_leads_the_lab_to_no_socket_of_its_user(clients: tuple[Client, Client]) -> None:
+    _own, other = clients
+    session = other.start_session(SessionRequest(gpus=0))
+    wait_until(lambda: other.session(session.job.id).ready, "the session")
+    with tempfile.TemporaryDirectory(prefix="carrel-", dir="/var/tmp") as place, socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(f"{place}/docker.sock")
+        daemon.listen()
+        daemon.setblocking(False)
+        with SessionBrowser(other.open_session(session.job.id)) as browser:
+            kernel = browser.start_kernel()
+            assert kernel.execute(LEAD_ASTRAY.format(elsewhere=f"{place}/docker.sock")).text.split() == ["False", "True"]
+            with pytest.raises(InvalidStatus), browser.websocket("/v1.41/containers/create"):
+                pass
+            kernel.execute("os.unlink('jupyter.sock'); os.rename('real.sock', 'jupyter.sock')")
+            with browser.websocket(f"/terminals/websocket/{browser.request('POST', '/api/terminals').json()['name']}"):
+                pass
+            kernel.close()
+        with pytest.raises(BlockingIOError):
+            daemon.accept()
+    other.cancel(session.job.id)
+    assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
+
+
+DIG = """
+import os
+for place in ("/tmp", os.environ["TMPDIR"], os.environ["CARREL_CHECKPOINT_DIR"]):
+    os.chdir(place)
+    for _ in range(3000):
+        os.mkdir("d" * 50)
+        os.chdir("d" * 50)
+os.chmod("/tmp", 0o500)
+"""
+
+
+def test_what_a_job_dug_goes_and_the_lab_goes_on(clients: tuple[Client, Client], home: Path, tmp_path: Path) -> None:
+    own, other = clients
+    job, log = run(other, write(tmp_path / "code", DIG), "task.py")
+    assert job.state == "COMPLETED", log
+    attempt = AttemptDirectory(home / "spool" / str(job.id) / "1")
+    left = (attempt.work, attempt.temporary, attempt.checkpoint, *attempt.private_places)
+    wait_until(lambda: not [path for path in left if os.path.lexists(path)], "that nothing is left")
+    assert run(own, write(tmp_path / "next", "print('next')"), "task.py")[0].state == "COMPLETED"
 
 
 ESCAPES = read_table(Path(__file__).parents[1] / "containment" / "escapes.txt")
@@ -363,23 +479,24 @@ def others(clients: tuple[Client, Client], home: Path, tmp_path_factory: pytest.
 def attacks_on(home: Path, served: str, others: dict[str, Any], *own: str, network: bool = True) -> dict[str, Any]:
     """What is tried of this lab and its machine; the program itself looks first whether it is inside of walls."""
     attempt = AttemptDirectory(home / "spool" / str(others["job"]) / "1")
+    named = read_settings(home / "carrel.toml", {}, {}).state_directory
     of_spool = [attempt.journal, attempt.launch]
     assert all(path.exists() for path in (*of_spool, attempt.log))
     # The broker's is what a job is given: it asks the kernel who calls, and is attacked by what it is asked. So is that of large
     # values, which gives nothing to whoever has no ticket (tests/gateway/test_body_files.py).
-    given = {home / "run" / "broker.sock", home / "run" / "bodies" / "lab"}
+    given = {home / "run" / "broker" / "broker.sock", home / "run" / "bodies" / "lab"}
     sockets = [str(path) for path in (home / "run").rglob("*") if path.is_socket() and path not in given]
     return {
         **others,
         "files": {
-            "token and secret": [str(home / name) for name in ("token", "secret", "lab.db", "carrel.toml")],
+            "token and secret": [*(str(home / name) for name in ("token", "secret", "lab.db", "carrel.toml")), f"{named}/key"],
             "another's spool": [str(path) for path in of_spool],
             "another's log": [str(attempt.log)],
         },
-        "directories": [str(home), str(home / "homes"), str(home / "snapshots"), str(home / "blobs")],
+        "directories": [str(home), str(home / "homes"), str(home / "snapshots"), str(home / "blobs"), named],
         "sockets": [*sockets, f"\0carrel-nobody-{os.getpid()}"],
         "owner": own_name(),
-        "broker": str(home / "run" / "broker.sock"),
+        "broker": str(home / "run" / "broker" / "broker.sock"),
         "addresses": [["127.0.0.1", urlsplit(served).port], ["::1", urlsplit(served).port]] if network else [],
         "closed": network,
         "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],
@@ -454,9 +571,10 @@ def test_nothing_gets_out_of_what_reads_inputs(
     paths = LaunchPaths(
         environments="", snapshots="", blobs="", files=str(home / "files"), inputs=str(home / "inputs" / "mallory")
     )
+    secrets = secret_files(read_settings(home / "carrel.toml", {}, {}).values)
     # It has the machine's network: it is there to fetch.
     about = attacks_on(home, served, others, str(directory.work), paths.inputs, network=False) | {"memory": PREPARING_SHARED}
-    walls = staging_walls(LocalWalls(LabHome(home), processes=600)("mallory"), directory, paths)
+    walls = staging_walls(LocalWalls(LabHome(home), processes=600, secrets=secrets)("mallory"), directory, paths)
     code, said = run_inside(walls, [sys.executable, "-I", "-c", ATTACKS, json.dumps(about)])
     assert code == 0, said
     ESCAPES.judge("staging", said.decode(), allowed(home))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from carrel.client import Client
 from carrel.core.domain.errors import Invalid, TooMany
 from carrel.lab.gateway.hosts import host_name
 from carrel.lab.gateway.rates import Rates
@@ -19,7 +21,7 @@ from carrel.lab.server.network import names, warnings
 from carrel.lab.server.settings import read_settings
 from carrel.lab.server.tls import Certificate
 from carrel.notebooks.address import make_certificate
-from carrel.testing.lab_process import start_lab
+from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
 
@@ -78,7 +80,8 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path) -> N
         ({"tls_certificate": "a.pem", "tls_key": "k.pem", "public_url": "http://x"}, "wants a public_url"),
         ({"public_url": "gpus.example.org"}, 'public_url is "gpus.example.org"'),
         ({"public_url": "https://gpus.example.org/lab"}, "public_url is"),
-        ({"trusted_proxies": "127.0.0.1, everybody"}, 'trusted_proxies has "everybody"'),
+        ({"proxy_secret": "short"}, "proxy_secret has 5 characters"),
+        ({"proxy_secret": "one with blanks in it"}, "or one that a header cannot have"),
     ],
 )
 def test_settings_that_do_not_go_together_are_errors(tmp_path: Path, values: dict[str, str], words: str) -> None:
@@ -93,6 +96,12 @@ def test_who_listens_beyond_this_machine_without_tls_is_warned_and_told_the_reme
         said = " ".join(warnings(host, tls=False))
         assert "can read tokens" in said
         assert "tls_certificate" in said
+
+
+def test_a_lab_that_does_not_know_its_proxy_is_told_so() -> None:
+    here = "https://gpus.example.org"
+    assert "proxy_secret" in " ".join(warnings("127.0.0.1", tls=False, public_url=here))
+    assert warnings("127.0.0.1", tls=False, public_url=here, proxy=True) == warnings("::1", tls=True, public_url=here) == []
 
 
 def test_names_are_read_without_ports() -> None:
@@ -176,13 +185,54 @@ def test_a_lab_with_tls_of_its_own(tmp_path: Path) -> None:
         lab.stop()
 
 
-def test_what_a_proxy_says_counts_only_from_those_that_are_trusted(tmp_path: Path) -> None:
+SECRET = "a-secret-of-thirty-two-characters"
+
+
+def test_what_a_proxy_says_counts_only_with_the_secret_that_the_lab_shares_with_it(tmp_path: Path) -> None:
+    secret = {"CARREL_PROXY_SECRET": SECRET}
     said = {"X-Forwarded-Proto": "https", "Sec-Fetch-Site": "same-origin"}
-    for trusted, secure in (("127.0.0.0/8", True), ("10.9.8.7", False)):
-        lab = start_lab(tmp_path / str(secure), simulate_gpus=0, variables={"CARREL_TRUSTED_PROXIES": trusted})
+    for place, variables, more, secure in (
+        ("none", {}, {}, False),
+        ("guessed", secret, {"X-Carrel-Proxy": SECRET[:-1] + "S"}, False),
+        ("said", secret, {"X-Carrel-Proxy": SECRET}, True),
+    ):
+        lab = start_lab(tmp_path / place, simulate_gpus=0, variables=variables)
         try:
-            answer = httpx.post(f"{lab.url}/login", data={"token": lab.token}, headers=said, timeout=PATIENCE)
+            answer = httpx.post(f"{lab.url}/login", data={"token": lab.token}, headers=said | more, timeout=PATIENCE)
             assert answer.status_code == 303
             assert answer.headers["set-cookie"].startswith("__Host-") is secure
         finally:
             lab.stop()
+
+
+def _tries(lab: LabProcess, more: Callable[[int], dict[str, str]], most: int = 90) -> list[int]:
+    """The answers to wrong passwords until one has to wait, each for another name: only the address is the same."""
+    found: list[int] = []
+    with httpx.Client(base_url=lab.url, timeout=PATIENCE, headers={"Sec-Fetch-Site": "same-origin"}) as http:
+        while len(found) < most and 429 not in found:
+            said = {"name": f"nobody{len(found)}", "password": "x" * 12}
+            found.append(http.post("/sign-in/password", data=said, headers=more(len(found))).status_code)
+    return found
+
+
+def _came_from(lab: LabProcess) -> set[str]:
+    with Client(home=lab.home) as client:
+        return {str(line["from"]) for line in client.audit(limit=1000, result="refused").lines}
+
+
+@pytest.mark.gate
+def test_a_job_is_no_proxy_and_forges_no_address(tmp_path: Path) -> None:
+    # A job is a program on this machine, and connects as a proxy here would.
+    lab = start_lab(tmp_path / "lab", simulate_gpus=0, variables={"CARREL_PROXY_SECRET": SECRET})
+    try:
+        forged = _tries(lab, lambda n: {"X-Forwarded-For": f"203.0.113.{n}", "X-Carrel-Proxy": "guess" * 6})
+        assert forged[-1] == 429
+        assert _came_from(lab) == {"127.0.0.1"}
+        # Of the proxy the last address counts, which it has seen, and not what its client says before it.
+        through = _tries(lab, lambda n: {"X-Forwarded-For": f"203.0.113.{n}, 198.51.100.7", "X-Carrel-Proxy": SECRET})
+        assert (through[0], through[-1]) == (401, 429)
+        others = _tries(lab, lambda n: {"X-Forwarded-For": f"203.0.113.{n}", "X-Carrel-Proxy": SECRET}, most=3)
+        assert set(others) == {401}
+        assert _came_from(lab) >= {"127.0.0.1", "198.51.100.7", "203.0.113.1"}
+    finally:
+        lab.stop()

@@ -167,6 +167,7 @@ def test_the_start_says_whom_to_trust_and_the_labs_own_machine_knows(own: LabPro
         said += os.read(own.output.fileno(), 65536).decode()
     assert of(own) in said
     assert "warning" not in said
+    assert ("the lab runs as root" in said) == (os.geteuid() == 0)
     with Client(home=own.home) as client:
         assert client.lab().caller.role == "admin"
 

@@ -11,6 +11,9 @@ import pytest
 
 from carrel.client import Client
 from carrel.core.domain.errors import Conflict
+from carrel.core.domain.launch import Launch
+from carrel.core.domain.serial import from_plain
+from carrel.core.spool.disk import disk_of
 from carrel.testing.lab_process import start_lab
 from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -54,11 +57,32 @@ def test_jobs_are_kept_apart_as_soon_as_there_are_two(home: Path, tmp_path: Path
     lab = start_lab(home, simulate_gpus=0)
     with Client(home=home) as own:
         lab_says(home, "none; jobs run as")
+        disk = disk_of(home).total
+        assert own.storage().quota == disk // 2
         assert sees_the_token(own, home, tmp_path / "alone")
-        token = own.add_user("ada").token
+        (tmp_path / "lasting").mkdir()
+        (tmp_path / "lasting/wait.py").write_text("import time; time.sleep(600)")
+        lasting = own.submit_project(tmp_path / "lasting", script="wait.py").id
+        wait_until(lambda: own.job(lasting).state == "RUNNING", "the job to run")
+        added = own.add_user("ada")
+        # It is said, and for whom not yet.
+        assert "Isolation begins" in added.isolation
+        assert f"(job {lasting})" in added.isolation
+        assert "share this machine's network" in added.isolation
+        token = added.token
+        own.cancel(lasting)
+        own.wait(lasting, timeout=PATIENCE)
+        later = own.invite_user("ada").isolation
+        assert ("are kept apart" in later, "Not yet" in later) == (True, False)
+        assert own.storage().quota == disk // 4
         with Client(url=lab.url, token=token) as ada:
             assert not sees_the_token(ada, home, tmp_path / "second")
         assert not sees_the_token(own, home, tmp_path / "first")
+    launch = from_plain(Launch, json.loads((home / "spool/3/1/launch.json").read_bytes()))
+    assert (launch.limits.disk, launch.limits.files) == (disk // 4, 2_000_000)
+    assert launch.walls is not None
+    assert (launch.walls.preparing.disk, launch.walls.preparing.files) == (disk // 4, 2_000_000)
+    assert launch.walls.preparing.memory > 0
     lab.stop()
     lab = start_lab(home, simulate_gpus=0)
     lab_says(home, "kept apart by the kernel")

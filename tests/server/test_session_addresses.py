@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.spool import Spool
 from carrel.lab.server.addresses import SessionAddresses, read_from
-from carrel.notebooks.address import TlsAddress, UnixAddress, make_certificate, write_address
+from carrel.notebooks.address import TlsAddress, UnixAddress, make_certificate, read_address, write_address
 
 
 class Clock:
@@ -130,7 +131,7 @@ def test_what_its_user_writes_there_holds_nobody_up(
     write_address(elsewhere, address)
 
     def again(make: object) -> SessionAddresses:
-        file.unlink(missing_ok=True)
+        file.rmdir() if file.is_dir() else file.unlink(missing_ok=True)
         make()  # type: ignore[operator]
         clock.now += 60
         return addresses
@@ -140,8 +141,41 @@ def test_what_its_user_writes_there_holds_nobody_up(
         lambda: file.write_text("nonsense"),
         lambda: file.write_text(json.dumps({"v": 1, **asdict(address), "host": "/etc/passwd"})),
         lambda: file.write_text("x" * 10_000_000),
+        lambda: file.write_text("[" * 60_000),
+        lambda: file.write_text('{"v":' * 10_000),
+        lambda: file.mkdir(),
+        lambda: file.symlink_to("/dev/zero"),
+        lambda: file.symlink_to(elsewhere),
     ):
         assert again(make).find(there) is None
         assert "cannot be read" in addresses.trouble(there)
-    # A link to what is somebody else's is not followed.
-    assert again(lambda: file.symlink_to(elsewhere)).find(there) is None
+
+
+STRANGE = [None, True, 7.5, -1, 0, 65_536, 10**30, "", " 8888", "x" * 300, "a b", "\ud800", "a\0b", [], ["x"], {}, {"a": 1}]
+
+
+@pytest.mark.parametrize("field", ["v", "host", "port", "certificate", "key", "more", ""])
+def test_what_no_session_says_of_where_it_is_keeps_nobody_else_from_theirs(address: TlsAddress, field: str) -> None:
+    whole = {"v": 1, **asdict(address)}
+    assert read_address(json.dumps(whole).encode()) == address
+    said: list[object] = [{**whole, field: value} for value in STRANGE] if field else [*STRANGE, 1e400]
+    if field in ("certificate", "key"):
+        said.append({**whole, field: whole[field] + "\n" * 10_000})
+        said.append({**whole, field: whole["key" if field == "certificate" else "certificate"]})
+    if field == "v":
+        said.remove({**whole, "v": True})  # JSON's true is Python's 1
+    for plain in said:
+        with pytest.raises(Invalid, match="cannot be read"):
+            read_address(json.dumps(plain).encode())
+
+
+def test_of_a_long_path_only_a_runners_own_link_counts(tmp_path: Path, spool: Spool) -> None:
+    attempt = spool.attempt(1, 1)
+    attempt.path.mkdir(parents=True)
+    assert attempt.session_socket == attempt.temporary / "jupyter.sock"
+    attempt.temporary.symlink_to("/tmp/carrel-abc")
+    assert attempt.session_socket == Path("/tmp/carrel-abc/jupyter.sock")
+    for other in (tmp_path, "/tmp/other", "/tmp/carrel-a/b", "/run/carrel-x", "/tmp/carrel-x/../other"):
+        attempt.temporary.unlink()
+        attempt.temporary.symlink_to(other)
+        assert attempt.session_socket == attempt.temporary / "jupyter.sock"

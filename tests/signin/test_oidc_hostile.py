@@ -153,6 +153,17 @@ def forgeries(hostile: Hostile) -> dict[str, str]:
         ),
         "an algorithm that is not allowed": sign({"alg": "RS384", "kid": "k1"}, claims, hostile.key),
         "something critical": sign({"alg": "RS256", "kid": "k1", "crit": ["b64"], "b64": True}, claims, hostile.key),
+        **{
+            f"{name} {value}": sign({"alg": "RS256", "kid": "k1", name: value}, claims, hostile.key)
+            for name, value in [
+                ("typ", "logout+jwt"),
+                ("typ", "at+jwt"),
+                ("typ", "application/at+jwt"),
+                ("typ", "dpop+jwt"),
+                ("typ", ""),
+                ("cty", "JWT"),
+            ]
+        },
         "an unknown key": hostile.token(key=others["RS256"]).replace(head, _head(alg="RS256", kid="k2")),
         "a number for a name of a key": good.replace(head, _head(alg="RS256", kid=1)),
         "a list for an algorithm": good.replace(head, _head(alg=["RS256"], kid="k1")),
@@ -197,6 +208,25 @@ def test_no_forged_token_opens_the_lab(hostile: Hostile, site: OidcSite, caplog:
         hostile.answers["/token"] = lambda _, name=name: of_json({"id_token": forgeries(hostile)[name]})  # type: ignore[misc]
         site.clock.ahead += 1000  # nobody has to wait for wrong tries
         assert refused(hostile, site, caplog.text)[0] == 401, name
+
+
+@pytest.mark.parametrize("kind", ["JWT", "jwt", "application/jwt", None])
+def test_a_token_that_says_that_it_is_one_or_nothing_is_taken(hostile: Hostile, site: OidcSite, kind: str | None) -> None:
+    hostile.header = {"typ": kind}
+    with site.browser() as http:
+        assert hostile.come_back(site, http).status_code == 200
+        assert site.signed_in(http) == "ada"
+
+
+def test_nobody_comes_in_whose_name_looks_like_a_users(hostile: Hostile, tmp_path: Path) -> None:
+    with an_oidc_site(tmp_path, hostile.issuer, Client(id="carrel", secret="s+ %"), everybody=True) as site:
+        for number, name in enumerate(("Ada", "AdA", "ADA", "r00t")):
+            hostile.claims = {"preferred_username": name, "sub": f"other-{number}"}
+            with site.browser() as http:
+                answer = hostile.come_back(site, http)
+                assert (answer.status_code, site.signed_in(http)) == (409, None)
+                assert f"{name}&#34; looks like" in answer.text
+        assert not {"Ada", "AdA", "ADA", "r00t"} & {user.subject for user in site.rig.store.people.list()}
 
 
 def test_an_algorithm_that_the_provider_does_not_announce_is_refused(hostile: Hostile, site: OidcSite) -> None:

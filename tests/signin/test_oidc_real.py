@@ -324,9 +324,9 @@ def test_a_reset_at_the_last_moment_wins(make_site: MakeSite, monkeypatch: pytes
     tokens = site.rig.lab.tokens
     sign_in = type(tokens).sign_in
 
-    def slow(self: Any, subject: str, *, how: str) -> Any:
+    def slow(self: Any, subject: str, text: str, *, how: str) -> Any:
         site.as_admin("POST", f"/{subject}/reset")
-        return sign_in(self, subject, how=how)
+        return sign_in(self, subject, text, how=how)
 
     monkeypatch.setattr(type(tokens), "sign_in", slow)
     status, who, text = site.who("ada")

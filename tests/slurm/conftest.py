@@ -10,7 +10,7 @@ import pwd
 import pytest
 from slurm_lab import Lab
 
-from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_for_rest, missing_programs
+from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
 from carrel.testing.unix_users import common_ground, python_for_all
 from carrel.testing.waiting import wait_until
 
@@ -43,7 +43,7 @@ def slurm_programs():
 
 @pytest.fixture(scope="session")
 def shared_site(slurm_programs):
-    with SlurmSite(tokens=not missing_for_rest(), prolog=True, lines=("Licenses=tool:4",)) as site:
+    with SlurmSite(prolog=True, lines=("Licenses=tool:4",)) as site:
         yield site
 
 

@@ -24,6 +24,9 @@ priority = 100
 [qos.one]
 max_jobs_per_user = 1
 
+[accounts.default]
+[accounts.research]
+
 [partitions.here]
 
 [partitions.cluster]

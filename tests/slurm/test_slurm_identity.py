@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -19,6 +20,7 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Denied, Impossible, Invalid, NotFound
+from carrel.testing.forged_journal import FORGER
 from carrel.testing.image_registry import Registry
 from carrel.testing.images import programs, write_layer
 from carrel.testing.lab_process import LabProcess, start_lab
@@ -199,6 +201,34 @@ def test_two_users_have_nothing_of_each_others(lab: Lab, private_site: SlurmSite
         with lab.client(name) as client:
             (path,) = client.download_outputs(job, lab.root / name)
             assert Path(path).read_text() == f"{users[name]}\n"
+
+
+@pytest.mark.gate
+def test_what_a_user_writes_into_the_journal_of_a_task_is_not_believed(lab: Lab) -> None:
+    secret = "alice's result"
+    first = lab.submit("alice", f'printf "{secret}" > outputs/result')
+    assert lab.ended("alice", first).state == "COMPLETED"  # type: ignore[attr-defined]
+    hers = f"sha256:{hashlib.sha256(secret.encode()).hexdigest()}"
+    digests = f"{lab.home}/token sha256:../token /dev/zero {lab.home}/signing.key {hers}"
+    forger = lab.submit("bob", f"/usr/bin/python3 - {digests} <<'END'\n{FORGER}\nEND\nsleep 1; true")
+    others = [lab.submit("alice", "true") for _ in range(3)]
+    assert [lab.ended("alice", job).state for job in others] == ["COMPLETED"] * 3  # type: ignore[attr-defined]
+    ended = lab.ended("bob", forger)
+    assert lab.log("bob", forger).splitlines()[0] == "forged"
+    with lab.client("bob") as bob:
+        # The line with the digest of hers is all that a runner could have said, and so it is the end; the content is not his.
+        assert ended.state == "FAILED", ended  # type: ignore[attr-defined]
+        assert "could not be taken into the lab's store" in ended.message  # type: ignore[attr-defined]
+        assert bob.outputs(forger) == []
+        told = json.dumps(bob.record(forger))
+        assert not [word for word in (lab.process.token, secret) if word in told]
+    # No moment of it, and no state, is in the lab's way after it was killed.
+    lab.admin.close()
+    lab.process.kill()
+    lab.start()
+    lab.admin = Client(url=lab.process.url, token=lab.process.token)
+    assert lab.ended("alice", lab.submit("alice", "true")).state == "COMPLETED"  # type: ignore[attr-defined]
+    assert {job.id for job in lab.admin.jobs(owner="all", limit=None)} >= {first, forger, *others}
 
 
 def test_a_task_of_a_user_submits_another_with_the_labs_client(lab: Lab) -> None:

@@ -214,7 +214,6 @@ def test_doctor_tries_a_node_of_every_partition(lab: Lab, site: SlurmSite) -> No
     assert "holds a whole one" in found["sessions"]["message"]
     assert found["version"]["message"].startswith("Slurm ")
     assert found["accounting"]["message"] == "slurmdbd answers"
-    assert found["slurmrestd"]["message"] == "not used: jobs are submitted by sbatch"
     assert "low" in found["qos"]["message"]
     assert "16 of type fake" in found["gpus"]["message"]
     assert "no shards" in found["gpus"]["message"]
@@ -229,11 +228,9 @@ def test_doctor_tries_a_node_of_every_partition(lab: Lab, site: SlurmSite) -> No
         f'{rules}slurm_qos = "lw"\n[partitions.gone]\nengine = "slurm"\n[partitions.odd]\nengine = "slurm"\n'
         'slurm_partition = "main"\nslurm_options = ["--constraint=purple"]\n'
     )
-    done = doctor(lab, CARREL_SLURM_URL="http://127.0.0.1:9", CARREL_SLURM_REST="unix:/nowhere/rest")
+    done = doctor(lab, CARREL_SLURM_URL="http://127.0.0.1:9")
     found = checks(done)
     assert done.returncode == 1
-    assert found["slurmrestd"]["status"] == "warn"
-    assert "unix:/nowhere/rest cannot be reached" in found["slurmrestd"]["message"]
     assert found["qos"]["message"] == 'There is no QoS "lw".'
     assert "Invalid qos specification" in found["cluster: job"]["message"]
     assert found["gone"]["message"] == 'Slurm has no partition "gone", which partition "gone" of the lab names.'

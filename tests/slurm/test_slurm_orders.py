@@ -23,7 +23,6 @@ from carrel.core.domain.serial import to_plain
 from carrel.core.spool import AttemptDirectory, read_entries
 from carrel.core.spool.seal import check_launch, is_signed, opening_of, read_order, signed_by
 from carrel.engines.attempts import Watched, is_written, write_launch
-from carrel.engines.slurm import boot
 from carrel.engines.slurm.batch import FOR, SIGNED
 from carrel.lab.server.home import LabHome as Home
 from carrel.lab.server.signing import LabKey
@@ -101,7 +100,7 @@ def written(
 
 def begin(directory: AttemptDirectory, key: str, user: str = "", **variables: str) -> Ended:
     """Do what a batch script does, and return how it ended."""
-    words = [sys.executable, "-I", "-S", boot.__file__, directory.path / "none", directory.path, f"{SIGNED}{key}"]
+    words = [sys.executable, "-I", "-m", "carrel.engines.slurm.batch", directory.path, f"{SIGNED}{key}"]
     words += [f"{FOR}{user}"] if user else []
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, cwd="/", env={**os.environ, **variables})
     entries, _ = read_entries(directory.journal, over=True)

@@ -319,7 +319,7 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
             assert browsers[0].kernel(one.id).execute("# carrel: gpus=1\nprint('back')").text == "back\n"
             wait_until(lambda: not state.look()["leases"])  # the last cell's, too, is counted when it is over
             used = sum(tenant["gpu_seconds"] for tenant in state.look()["tenants"])
-            wait_until(lambda: lab.charged() == pytest.approx(used, abs=0.05))
+            wait_until(lambda: lab.charged() == pytest.approx(used, abs=0.05), lambda: (lab.charged(), state.look()))
         for browser in browsers:
             browser.close()
         lab.process.end_jobs()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,9 @@ import pytest
 from carrel.core.control.lab_files import blob_file
 from carrel.core.domain.errors import NotFound
 from carrel.core.domain.job import JobState, Reason
-from carrel.core.domain.launch import Damaged, Ended, EnvironmentReady, Resumed, Sampled, Started, StoredFile, Usage
-from carrel.core.spool import entry_to_plain, read_entries
-from carrel.core.spool.foreign import open_regular
+from carrel.core.domain.launch import Damaged, Ended, EnvironmentReady, Preparing, Resumed, Sampled, Started, StoredFile, Usage
+from carrel.core.spool import Journal, entry_to_plain, read_entries
+from carrel.core.spool.foreign import open_regular, parse_json, read_last, read_regular, socket_at
 from carrel.core.spool.lines import checked
 from carrel.engines.deputy.frames import observation_from_plain
 
@@ -40,9 +43,26 @@ def output(**change: Any) -> list[dict[str, Any]]:
 
 
 PATHS = ["/home/lab/token", "sha256:../token", "/dev/zero", "sha256:" + "A" * 64, DIGEST + "\n", 7, [DIGEST]]
-OUTSIDE = ["", "/etc/x", "../x", "a/../../x", "a\0b", 7, "\ud800"]
-REASONS = [None, "x", {}, {"code": "x"}, {"code": "x", "message": "\ud800"}, {"code": 1, "message": "y"}]
-USAGES = [{"memory": 1e999}, {"gpu_mean": {"a": "b"}}, {"gpu_memory": {"a": 2**64}}, [], None]
+OUTSIDE = ["", "/etc/x", "../x", "a/../../x", "a\0b", 7, "\ud800", "a/" * 2049]
+MANY = {str(number): "x" for number in range(1001)}
+LONG = "x" * 65_537
+REASONS = [
+    None,
+    "x",
+    {},
+    {"code": "x"},
+    {"code": "x", "message": "\ud800"},
+    {"code": 1, "message": "y"},
+    {"code": "x", "message": LONG},
+]
+USAGES = [
+    {"memory": 1e999},
+    {"gpu_mean": dict.fromkeys(MANY, 1.0)},
+    {"gpu_mean": {"a": "b"}},
+    {"gpu_memory": {"a": 2**64}},
+    [],
+    None,
+]
 #: A record that a runner writes, one of its fields, and what no runner writes there.
 FOREIGN: list[tuple[dict[str, Any], str, list[Any]]] = [
     (END, "outputs", [output(digest=digest) for digest in (*PATHS, "", None)]),
@@ -56,8 +76,10 @@ FOREIGN: list[tuple[dict[str, Any], str, list[Any]]] = [
     (END, "reason", REASONS),
     (RESUMED, "seconds", ["abc", float("inf"), -1.0, 1e300, None]),
     (READY, "lock", PATHS),
+    (READY, "digest", ["x" * 81, "a\0b"]),
+    (READY, "python", ["x" * 65]),
     (READY, "built", ["no", 1, None]),
-    (STARTED, "hardware", [{"cpu": 7}, {"\ud800": "x"}, "x", [1], {"cpu": {"cpu": "x"}}]),
+    (STARTED, "hardware", [{"cpu": 7}, {"\ud800": "x"}, "x", [1], {"cpu": {"cpu": "x"}}, {"a": LONG}, MANY]),
     (STARTED, "pid", ["3", 2**63, None]),
     (STARTED, "type", ["stopped", "", None, 4, {}]),
     (SAMPLED, "usage", USAGES),
@@ -147,3 +169,104 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
             open_regular(path)
     with open_regular(real) as file:
         assert file.read() == line(STARTED)
+
+
+def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"a" * 10 + b"b" * 5)
+    assert read_regular(file, 15) == file.read_bytes()
+    assert read_last(file, 6) == b"abbbbb"
+    assert read_last(file, 100) == file.read_bytes()
+    with pytest.raises(OSError, match="longer than 14 bytes"):
+        read_regular(file, 14)
+    os.truncate(file, 2**40)
+    with pytest.raises(OSError, match="longer than"):
+        read_regular(file)
+    assert read_last(file, 3) == b"\0\0\0"
+    for text in ("[" * 100_000, '{"a":' * 100_000, "", "{"):
+        with pytest.raises(ValueError, match=r"nested|Expecting"):
+            parse_json(text)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short path, and the sockets of two processes: of the session, and of a daemon elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="carrel-", dir="/tmp") as name:
+        place = Path(name)
+        for path in (place / "session/s", place / "daemon/s"):
+            path.parent.mkdir()
+        with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
+            one.bind(str(place / "session/s"))
+            other.bind(str(place / "daemon/s"))
+            yield place
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+def test_a_socket_is_reached_where_it_was_looked_at(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(place / "session/listens"))
+        listener.listen()
+        with socket_at(place / "session/listens") as found:
+            (place / "session/listens").unlink()
+            (place / "session/listens").symlink_to(place / "daemon/s")
+            client.connect(found)
+            listener.accept()[0].close()
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+@pytest.mark.parametrize("what", ["link", "link to its directory", "file", "pipe", "device", "directory", "missing"])
+def test_what_is_not_the_sessions_socket_is_not_connected_to(place: Path, what: str) -> None:
+    path = place / "session/s"
+    path.unlink()
+    if what == "link":
+        path.symlink_to(place / "daemon/s")
+    elif what == "link to its directory":
+        path.parent.rmdir()
+        path.parent.symlink_to(place / "daemon")
+    elif what == "file":
+        path.write_text("")
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what == "device":
+        path.symlink_to("/dev/null")
+    elif what == "directory":
+        path.mkdir()
+    with pytest.raises(OSError, match=r"non-socket|such file|directory"), socket_at(path):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a socket to another user")
+@pytest.mark.parametrize("whose", ["session/s", "session"])
+def test_a_socket_of_another_user_is_not_connected_to(place: Path, whose: str) -> None:
+    os.chown(place / whose, 65534, 65534)
+    with pytest.raises(PermissionError, match="another user"), socket_at(place / "session/s"):
+        pass
+
+
+@pytest.mark.parametrize("message", ["a\0b", "caf\udce9", LONG * 3])
+def test_a_message_that_quotes_a_program_does_not_cost_the_record(tmp_path: Path, message: str) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append(1.0, Preparing(message=message))
+    journal.append(2.0, Ended(state=JobState.FAILED, reason=Reason(code="x", message=message)))
+    journal.close()
+    (preparing, ended), _ = read_entries(tmp_path / "journal")
+    assert isinstance(preparing.record, Preparing)
+    assert isinstance(ended.record, Ended)
+    assert preparing.record.message == ended.record.reason.message
+    assert ended.record.reason.message[:3] == message.encode(errors="replace").decode().replace("\0", "\ufffd")[:3]
+
+
+def test_of_a_journal_that_is_too_long_only_the_end_is_read(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.write_bytes(line(STARTED))
+    os.truncate(journal, 200 * 1024**3)  # sparse: it takes no room
+    with open(journal, "ab") as file:
+        file.write(b"\n" + line(SAMPLED) + line(END))
+    entries, offset = read_entries(journal, len(line(STARTED)))
+    assert offset == journal.stat().st_size
+    assert [type(entry.record) for entry in entries][-2:] == [Sampled, Ended]
+    assert all(isinstance(entry.record, Damaged) for entry in entries[:-2])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from carrel.core.control.event_ports import NewEvent
@@ -85,6 +86,28 @@ def test_the_end_of_an_attempt_does_not_take_back_what_was_charged(store: Store)
     )
     store.jobs.change([fewer], now=30.0)
     assert [item.lease_seconds for item in store.jobs.used(since=0.0)] == [12.5]
+
+
+@pytest.mark.parametrize("wrong", [1e300, float("inf"), -1e300, 9.1e9])
+def test_moments_that_no_clock_shows_are_corrected_when_it_is_opened(store: Store, database_url: str, wrong: float) -> None:
+    jobs = [start(store, submit(store)) for _ in range(2)]
+    done = {"state": JobState.COMPLETED, "reason": COMPLETED.reason, "started_at": 25.0, "ended_at": 30.0}
+    store.jobs.change([AttemptChange(job_id=job.id, attempt=1, **done) for job in jobs], now=31.0)
+    with store.database.write() as connection:
+        for table, key in (("jobs", "id"), ("attempts", "job_id")):
+            values = {"at": wrong, "job": jobs[0].id}
+            connection.execute(
+                sa.text(f"UPDATE {table} SET started_at = :at, ended_at = :at, suspended_seconds = :at WHERE {key} = :job"),
+                values,
+            )
+    again = Store(Database(database_url), clock=lambda: 40.0)
+    try:
+        spoilt, sound = (again.jobs.get(job.id) for job in jobs)
+        assert (spoilt.started_at, spoilt.ended_at, spoilt.suspended_seconds) == (40.0, 40.0, 0.0)
+        assert (sound.started_at, sound.ended_at) == (25.0, 30.0)
+        assert [(item.until, item.suspended_seconds) for item in again.jobs.used(since=0.0)] == [(30.0, 0.0), (40.0, 0.0)]
+    finally:
+        again.close()
 
 
 def submit(
@@ -376,7 +399,7 @@ def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:
     assert store.tokens.find("d2") is None
     assert (made.scopes, made.account, made.valid(8.9), made.valid(9.0)) == (("read", "tracking"), "optics", True, False)
     store.tokens.used({made.id: 5.0, 99: 6.0})
-    assert store.tokens.get(made.id) == replace(made, last_used_at=5.0)
+    assert store.tokens.get(made.id) == (replace(made, last_used_at=5.0), BOB)
     other = store.tokens.add(new_token("d3"), now=2)
     assert store.tokens.revoke(by="alice", now=3, token_id=made.id) == 1
     assert store.tokens.revoke(by="alice", now=4, token_id=made.id) == 0
@@ -386,6 +409,7 @@ def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:
     ]
     assert store.tokens.list("alice") == []
     assert store.tokens.revoke(by="bob", now=5, subject="bob") == 1
+    assert store.people.get("bob") == replace(BOB, revoked_at=5.0)
     with pytest.raises(Conflict, match='"bob" exists.*carrel user reset bob'):
         store.people.add(BOB, now=3)
 
@@ -399,6 +423,14 @@ def test_a_token_takes_the_place_of_others_in_one_step(store: Store) -> None:
     store.tokens.replace(new_token("d5"), by="alice", now=4)
     assert [one.revoked_at for one in store.tokens.list("bob")] == [2.0, 4.0, 4.0, None]
     assert second.id < third.id
+
+
+def test_what_was_made_by_showing_a_token_ends_with_it(store: Store) -> None:
+    first, second = (store.tokens.add(new_token(digest), now=1) for digest in ("d1", "d2"))
+    for parent in (first, second):
+        assert store.tokens.add(new_token(f"of {parent.id}", parent=parent.id), now=2).parent == parent.id
+    assert store.tokens.revoke(by="bob", now=3, token_id=first.id) == 2
+    assert [one.revoked_at for one in store.tokens.list("bob")] == [3.0, None, 3.0, None]
 
 
 def test_the_last_administrator_stays(store: Store) -> None:

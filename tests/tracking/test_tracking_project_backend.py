@@ -61,7 +61,7 @@ class RealLab:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealLab]:
     home = tmp_path_factory.mktemp("lab") / "home"
     home.mkdir(mode=0o700)
-    (home / "carrel.toml").write_text('[partition_names]\npascal = "normal"\n')
+    (home / "carrel.toml").write_text('[partition_names]\npascal = "normal"\n[accounts.default]\n[accounts.mltf_acc]\n')
     process = subprocess.Popen(
         [PROGRAMS / "carrel", "up", "--home", home, "--port", "0", "--simulate-gpus", "1"],
         stdout=subprocess.PIPE,

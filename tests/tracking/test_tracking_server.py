@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -245,6 +247,54 @@ def test_patience_ends_with_an_honest_answer() -> None:
     assert int(answer.headers["retry-after"]) > 0
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["detail"] == "MLflow is not available: MLflow is starting."
+
+
+class Silent:
+    """A server that answers alice never, and others at once."""
+
+    status = ServerStatus(ServerState.READY, "")
+
+    def __init__(self, place: Path) -> None:
+        self.socket = place
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(place))
+        self._listener.listen(200)
+        self._held: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def on_change(self, callback: object) -> object:
+        return lambda: None
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._held.append(self._listener.accept()[0])
+                if b"alice" not in self._held[-1].recv(65536):
+                    self._held[-1].sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhere")
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+        for one in (self._listener, *self._held):
+            one.close()
+
+
+def test_who_waits_for_many_answers_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    upstream = Silent(tmp_path / "mlflow.sock")
+    served = serve(TrackingProxy(upstream, identify=by_token(authenticate), patience=0.2))  # type: ignore[arg-type]
+    host, port = next(served).removeprefix("http://").removesuffix("/mlflow").split(":")
+    waiting = [socket.create_connection((host, int(port))) for _ in range(150)]
+    try:
+        for one in waiting:
+            one.sendall(b"GET /mlflow/version HTTP/1.1\r\nHost: lab\r\nAuthorization: Bearer alice-token\r\n\r\n")
+        answer = httpx.get(
+            f"http://{host}:{port}/mlflow/version", headers={"Authorization": "Bearer bob-token"}, timeout=PATIENCE
+        )
+        assert answer.text == "here"
+    finally:
+        for one in waiting:
+            one.close()
+        upstream.close()
+        served.close()
 
 
 def test_the_socket_of_a_home_with_a_long_path_can_be_bound(tmp_path: Path) -> None:

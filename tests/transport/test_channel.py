@@ -122,6 +122,21 @@ def test_more_descriptors_than_are_taken_are_closed(ends: tuple[socket.socket, s
     os.close(read)
 
 
+def test_descriptors_are_refused_from_a_moment_on(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ends
+    sender, taker = Channel(Lines(LIMIT), ours), Channel(Lines(LIMIT), theirs, most_files=2)
+    read, write = os.pipe()
+    sender.send(b"1\n", [write])
+    assert taker.receive(PATIENCE) == b"1"
+    taker.refuse_files()
+    sender.send(b"2\n", [write])
+    os.close(write)
+    assert taker.receive(PATIENCE) == b"2"
+    assert taker.files() == []
+    assert os.read(read, 1) == b""  # nobody has it
+    os.close(read)
+
+
 def test_descriptors_that_nobody_asked_for_are_closed_with_the_channel(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     sender, taker = Channel(Lines(LIMIT), ours), Channel(Lines(LIMIT), theirs, most_files=2)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from carrel.cli.endings import OK, OTHER
+from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
-from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel import Client
@@ -67,7 +66,7 @@ def export(
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Write every line that is kept, as the log has it: one JSON object a line. `carrel audit verify FILE` checks the file."""
+    """Write every line that is kept, as the log has it: one JSON object a line."""
     with open_client(home) as client:
         if file is None:
             for line in _every(client):
@@ -87,60 +86,12 @@ def export(
     return OK
 
 
-@audit_command.command("verify")
-def verify(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="What `export` wrote; without it the lab's own.")] = None,
-    expect: Annotated[
-        str | None, typer.Option("--expect", metavar="NUMBER:DIGEST", help="A line as an earlier `verify` said it.")
-    ] = None,
-    home: Home = None,
-    as_json: AsJson = False,
-) -> int:
-    """Say whether lines were changed, removed or put in. Exit code 1 when something does not fit."""
-    from carrel.cli.screen import print_json
-
-    if file is not None:
-        from carrel.lab.audit import check_lines
-
-        with file.open("rb") as lines:
-            found = check_lines(line.rstrip(b"\n") for line in lines)
-        said = {"lines": found.lines, "first": found.first, "last": found.last, "digest": found.digest, "trouble": found.trouble}
-    else:
-        with open_client(home) as client:
-            said = client.check_audit().model_dump(mode="json")
-    if expect is not None and not said["trouble"]:
-        said["trouble"] = _unexpected(expect, file, home)
-    if as_json:
-        print_json(said)
-    elif said["trouble"]:
-        print(f"The audit log is not as it was written. {said['trouble']}")
-    else:
-        print(f"{said['lines']} lines follow one another, {said['first']} to {said['last']}.")
-        print(f"{said['last']}:{said['digest']}")
-    return OTHER if said["trouble"] else OK
-
-
-def _unexpected(expect: str, file: Path | None, home: Path | None) -> str:
-    number, _, digest = expect.partition(":")
-    if not number.isdecimal() or len(digest) != 64:
-        raise Invalid(f'--expect is "{expect}".', remedy="Write it as `carrel audit verify` prints it: NUMBER:DIGEST.")
-    if file is not None:
-        with file.open("rb") as lines:
-            found = [one for line in lines if (one := json.loads(line))["seq"] == int(number)]
-    else:
-        with open_client(home) as client:
-            found = client.audit(after=int(number) - 1, limit=1).lines
-    if not found or found[0]["seq"] != int(number):
-        return f"There is no number {number}."
-    return "" if found[0]["digest"] == digest else f"Number {number} is another line than it was."
-
-
 def _every(client: Client) -> Iterator[str]:
     after: int | None = 0
     while after is not None:
         page = client.audit(after=after, limit=1000)
         for entry in page.lines:
-            yield json.dumps(entry, sort_keys=True, separators=(",", ":"))
+            yield json.dumps(entry, separators=(",", ":"))
         after = page.next
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +35,7 @@ def broker_command(
     One runs on each node, for all sessions that Slurm starts there; where none does, a session keeps its share from start to end.
     Its socket is the setting slurm_broker. See docs/slurm.md.
     """
+    from carrel.core.spool.log_lines import log_to_stderr
     from carrel.lab.server.home import LabHome
     from carrel.lab.server.node_broker import run_broker
     from carrel.lab.server.settings import read_settings
@@ -45,7 +44,7 @@ def broker_command(
     settings = read_settings(place.settings, os.environ, {})
     if not settings.slurm_broker:
         raise Invalid("slurm_broker is not set.", remedy='Write slurm_broker = "/run/carrel/broker" into carrel.toml.')
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     socket = Path(settings.slurm_broker)
 
     def say(found: Node) -> None:

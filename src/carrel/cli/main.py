@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from carrel.cli.endings import INTERRUPTED, OK, OTHER, USAGE, report, report_bug, report_usage, wants_json
+from carrel.cli.terminal import careful_terminals
 from carrel.core.domain.errors import CarrelError, Invalid, StorageFull
 
 #: Command -> module under `carrel.cli`, in the order in which the help shows them. Each has `<command>` or `<command>_` in it.
@@ -145,11 +146,15 @@ def carrel(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code (docs/commands.md)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = wants_json(words)
     _settle_output()
+    with careful_terminals():
+        return _run(words, as_json=wants_json(words))
+
+
+def _run(words: Sequence[str], *, as_json: bool) -> int:
     try:
         _refuse_what_is_no_text(words)
-        code = typer.main.get_command(app).main(args=words, prog_name="carrel", standalone_mode=False)
+        code = typer.main.get_command(app).main(args=list(words), prog_name="carrel", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except CarrelError as error:

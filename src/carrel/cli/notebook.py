@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, SessionId, open_client
+from carrel.cli.options import AsJson, Home, job_number, open_client
 
 if TYPE_CHECKING:
     from carrel.cli.screen import StatusLine
@@ -149,17 +149,30 @@ def sessions_command(
 
 
 def open_command(
-    job_id: SessionId,
+    job_id: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[ID]",
+            parser=job_number,
+            help="Number of the session's job; without it, the lab's pages.",
+            show_default=False,
+        ),
+    ] = None,
     path: Annotated[str, typer.Argument(metavar="[FILE]", help="What to open, relative to the session's files.")] = "",
     no_browser: NoBrowser = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Open a running session in the browser."""
+    """Open a running session in the browser, or the lab's pages.
+
+    Each time with a new link, which lets one browser in, once.
+    """
     from carrel.cli.screen import StatusLine, print_json
 
     line = StatusLine()
     with open_client(home) as client:
+        if job_id is None:
+            return _open_pages(client, no_browser=no_browser, as_json=as_json)
         session = _until_ready(client, client.session(job_id), line)
         line.clear()
         if not session.ready:
@@ -170,6 +183,20 @@ def open_command(
         print_json({"url": url})
         return OK
     _say_ready(session, url)
+    if not no_browser:
+        _show(url)
+    return OK
+
+
+def _open_pages(client: Client, *, no_browser: bool, as_json: bool) -> int:
+    from carrel.cli.screen import print_json
+
+    url = client.sign_in_link()
+    if as_json:
+        print_json({"url": url})
+        return OK
+    print(url)
+    print("(the link signs one browser in, once, within ten minutes)")
     if not no_browser:
         _show(url)
     return OK

@@ -70,7 +70,6 @@ def find_job(client: Client, name: JobName) -> int:
     return name.number if name.index is None else client.element(name.number, name.index).id
 
 
-SessionId = Annotated[int, typer.Argument(metavar="ID", parser=job_number, help="Number of its job.", show_default=False)]
 JobId = Annotated[
     JobName,
     typer.Argument(metavar="ID", parser=job_name, help='Number of the job; "12_3" in an array.', show_default=False),

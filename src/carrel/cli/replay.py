@@ -84,7 +84,7 @@ def replay_command(
         print_json(_plain(found, original, number, completed=completed))
     else:
         for text in _lines(found, original, number, tolerance):
-            print(clean(text) if "\x1b" not in text else text)
+            print(text)
     return OK if found.results.agreement.value in ("identical", "within tolerance") and completed else OTHER
 
 
@@ -115,6 +115,7 @@ def _plain(found: Replayed, original: Original, number: int, *, completed: bool)
 
 
 def _lines(found: Replayed, original: Original, number: int, tolerance: float) -> Iterator[str]:
+    from carrel.cli.screen import clean
     from carrel.cli.words import short_digest
     from carrel.core.domain.units import format_count
 
@@ -132,7 +133,7 @@ def _lines(found: Replayed, original: Original, number: int, tolerance: float) -
         yield "What was otherwise than in the record:"
     for condition in conditions[:_SHOWN]:
         before, now = (short_digest(value.text) or "none" for value in condition.values)
-        yield f"  {condition.what}: {now}, not {before}"
+        yield clean(f"  {condition.what}: {now}, not {before}")
     if len(conditions) > _SHOWN:
         yield f"  and {len(conditions) - _SHOWN} more (--json has all)"
 

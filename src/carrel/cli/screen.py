@@ -120,6 +120,11 @@ def print_json(document: BaseModel | Mapping[str, Any]) -> None:
     print(text, flush=True)
 
 
+def _move(text: str) -> None:
+    """Write what moves the cursor: beside `carrel.cli.terminal.Terminal`, which would show it."""
+    getattr(sys.stderr, "bare", sys.stderr).write(text)
+
+
 class StatusLine:
     """News on stderr while something is awaited: one line that changes on a terminal, else a line for each change."""
 
@@ -135,7 +140,7 @@ class StatusLine:
         self._shown = text
         if self._live:
             fitting = cut(text, shutil.get_terminal_size().columns - 1)
-            sys.stderr.write(f"\r\x1b[2K{paint(fitting, 'dim', sys.stderr)}")
+            _move(f"\r\x1b[2K{paint(fitting, 'dim', sys.stderr)}")
         else:
             sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
@@ -143,7 +148,7 @@ class StatusLine:
     def clear(self) -> None:
         """Take the line away, so that something else can be written."""
         if self._live and self._shown:
-            sys.stderr.write("\r\x1b[2K")
+            _move("\r\x1b[2K")
             sys.stderr.flush()
         self._shown = ""
 

@@ -45,8 +45,10 @@ def add(
     with open_client(home) as client:
         held = lifetime(expires)
         made = client.add_user(name, "admin" if admin else role, expires_in=held, without_isolation=without_isolation)
-        lab = _Address(client)
-    _hand_over(made, lab, f"Added {made.user.name} ({made.user.role}).", as_json=as_json)
+        trust = _trust(client)
+    _hand_over(made, trust, f"Added {made.user.name} ({made.user.role}).", as_json=as_json)
+    if not as_json:
+        _say_reach(made)
     return OK
 
 
@@ -54,8 +56,9 @@ def add(
 def reset(subject: Subject, expires: Expires = None, home: Home = None, as_json: AsJson = False) -> int:
     """Give a user who has lost their token a new one; all others of theirs are void from now on."""
     with open_client(home) as client:
-        made, lab = client.reset_user(subject, expires_in=lifetime(expires)), _Address(client)
-    _hand_over(made, lab, f"All tokens that {made.user.name} had are void.", as_json=as_json)
+        made, trust = client.reset_user(subject, expires_in=lifetime(expires)), _trust(client)
+    fact = f"All tokens that {made.user.name} had are void, those of their jobs too, and what was open with them ends."
+    _hand_over(made, trust, fact, as_json=as_json)
     return OK
 
 
@@ -80,15 +83,16 @@ def invite(
     with open_client(home) as client:
         held = None if expires is None else parse_duration(expires)
         made = client.invite_user(name, role, expires_in=held, without_isolation=without_isolation)
-        lab = _Address(client)
+        trust = _trust(client)
     if as_json:
         print_json(made)
         return OK
     print(f"Give {made.user.name} this line; it works once, {until(made.expires_at)}:")
-    print(f"  carrel login {lab.url} --invitation {made.code}{lab.trust}")
+    print(f"  carrel login {made.url} --invitation {made.code}{trust}")
     print("or this link, where they choose a password in their browser:")
     # Behind the sign that browsers send to nobody: the code is in no server's log.
-    print(f"  {lab.url}/invitation#{made.code}")
+    print(f"  {made.url}/invitation#{made.code}")
+    _say_reach(made)
     return OK
 
 
@@ -100,7 +104,7 @@ def suspend(
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Accept nothing of a user's any more, and start nothing; what runs goes on."""
+    """Accept nothing of a user's any more, start nothing, and end what they have open; jobs that run go on."""
     from carrel.cli.screen import print_json
 
     with open_client(home) as client:
@@ -108,8 +112,11 @@ def suspend(
     if as_json:
         print_json(change)
         return OK
-    running = f"{format_count(change.cancelled, 'job')} that ran will end" if cancel_running else "what runs goes on"
-    print(f"{change.user.name} is suspended; {running}. `carrel user resume {subject}` lets them go on.")
+    running = "Jobs that run go on, and what they ask the lab or track is refused."
+    if cancel_running:
+        running = f"{format_count(change.cancelled, 'job')} that ran will end."
+    print(f"{change.user.name} is suspended, and what they had open ends now. {running}")
+    print(f"`carrel user resume {subject}` lets them go on.")
     return OK
 
 
@@ -141,19 +148,33 @@ def remove(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     return OK
 
 
-class _Address:
-    """Where the lab is, and what `carrel login` on another machine needs to trust it."""
+def _trust(client: Client) -> str:
+    """What `carrel login` on another machine needs to trust the lab."""
+    if client.authority is None:
+        return ""
+    from carrel.core.domain.authority import fingerprint
 
-    def __init__(self, client: Client) -> None:
-        self.url = client.url
-        self.trust = ""
-        if client.authority is not None:
-            from carrel.core.domain.authority import fingerprint
-
-            self.trust = f" --trust {fingerprint(client.authority.read_text())}"
+    return f" --trust {fingerprint(client.authority.read_text())}"
 
 
-def _hand_over(made: v1.NewUser, lab: _Address, fact: str, *, as_json: bool) -> None:
+def _say_reach(made: v1.NewUser | v1.Invitation) -> None:
+    """Say who cannot reach the address, and what keeps jobs apart."""
+    from textwrap import fill
+    from urllib.parse import urlsplit
+
+    from carrel.lab.server.network import loopback
+
+    parts = urlsplit(made.url)
+    if loopback(parts.hostname or ""):
+        print(
+            "Other machines cannot reach this address. Let the lab listen for them (host, tls_own and public_url in carrel.toml,"
+        )
+        print(f"see docs/settings.md), or have them run this on theirs first: ssh -N -L {parts.port}:{parts.netloc} THIS-MACHINE")
+    if made.isolation:
+        print(fill(made.isolation, 120))
+
+
+def _hand_over(made: v1.NewUser, trust: str, fact: str, *, as_json: bool) -> None:
     from carrel.cli.screen import print_json
     from carrel.cli.words import until
 
@@ -161,11 +182,11 @@ def _hand_over(made: v1.NewUser, lab: _Address, fact: str, *, as_json: bool) -> 
         print_json(made)
         return
     print(f"{fact} Give them these two lines; the token is not shown again, and holds {until(made.expires_at)}:")
-    print(f"  export CARREL_URL={lab.url}")
+    print(f"  export CARREL_URL={made.url}")
     print(f"  export CARREL_TOKEN={made.token}")
-    if lab.trust:
+    if trust:
         print("The lab signs its own certificates. On another machine this line is first; it asks for the token:")
-        print(f"  carrel login {lab.url}{lab.trust}")
+        print(f"  carrel login {made.url}{trust}")
 
 
 @user_command.command("list")
@@ -191,7 +212,7 @@ def revoke(
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """End all tokens of a user."""
+    """End all tokens of a user, and what is open with them."""
     from carrel.cli.screen import print_json
 
     with open_client(home) as client:
@@ -199,5 +220,6 @@ def revoke(
     if as_json:
         print_json({"revoked": subject})
     else:
-        print(f"No token of {subject} is valid any more.")
+        print(f"No token of {subject} is valid any more, and what was open with them ends now. Jobs that run go on, without the")
+        print("right to ask the lab or to track, and so do those that wait: who needs that submits them again.")
     return OK

@@ -5,9 +5,6 @@ from __future__ import annotations
 from carrel.client.transport import Transport
 from carrel.wire import v1
 
-#: Seconds: every line that is kept is looked at.
-_PATIENCE = 600.0
-
 
 class AuditCalls:
     """The part of a `carrel.Client` that is about the audit log."""
@@ -18,7 +15,3 @@ class AuditCalls:
         """Lines of the audit log; `wanted` as in the API: user, action, result, resource, since, until, after, limit, newest."""
         query = {name: value for name, value in wanted.items() if value is not None}
         return self._http.get(v1.AuditPage, "/audit", params=query)
-
-    def check_audit(self) -> v1.AuditCheck:
-        """Whether the log is as the lab has written it."""
-        return self._http.get(v1.AuditCheck, "/audit/check", timeout=_PATIENCE)

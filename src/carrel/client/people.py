@@ -29,6 +29,10 @@ class PeopleCalls:
         """End a token (default: the one that this client uses)."""
         self._http.call("DELETE", f"/tokens/{'current' if token_id is None else token_id}")
 
+    def sign_in_link(self) -> str:
+        """A link that signs one browser in to the lab's pages, once, within ten minutes, for as long as this token is good."""
+        return self._http.post(v1.SessionLink, "/tokens/current/link").url
+
     def users(self) -> list[v1.UserView]:
         """All users (administrators)."""
         return self._http.get(v1.UserList, "/users").users

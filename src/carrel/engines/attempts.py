@@ -17,6 +17,7 @@ from carrel.core.domain.launch import Claimed, Ended, EnvironmentReady, InputsRe
 from carrel.core.domain.serial import to_plain
 from carrel.core.spool import AttemptDirectory, read_claim, read_entries
 from carrel.core.spool.disk import full_at, is_full
+from carrel.core.spool.foreign import read_regular
 from carrel.core.spool.seal import SignedOrder
 from carrel.node.runner.prepare import remove_temporary
 from carrel.node.runner.walls import remove_private
@@ -74,7 +75,7 @@ class Watched:
             self.unreadable += 1
             gone = self.dead and self.unreadable > _LOOKS  # the disk may come back, and the end may be in there
         try:
-            size = self.directory.log.stat().st_size
+            size = self.directory.log.lstat().st_size
         except OSError:
             size = self.log_size
         gone = gone and not any(isinstance(entry.record, Ended) for entry in entries)
@@ -161,7 +162,7 @@ def is_written(watched: Watched) -> bool:
     if not directory.launch.exists():
         return False
     with suppress(OSError):
-        return order is None or directory.order.read_bytes() == order.dump()
+        return order is None or read_regular(directory.order, len(order.dump())) == order.dump()
     return False
 
 
@@ -200,7 +201,7 @@ def clear(directory: AttemptDirectory) -> None:
         directory.preempt.unlink(missing_ok=True)
         directory.cgroup.unlink(missing_ok=True)
         directory.session_address.unlink(missing_ok=True)
-        remove_temporary(directory.temporary)
+        remove_temporary(directory)
         remove_private(directory)
 
 

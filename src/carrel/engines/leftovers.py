@@ -16,6 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from carrel.core.spool import AttemptDirectory, read_claim
+from carrel.core.spool.foreign import read_regular
+from carrel.node.runner.cgroups import cgroups_below, remove_cgroup
+from carrel.node.runner.tree import read_proc
 
 #: Rounds of looking and killing; each finds what was forked during the one before.
 _ROUNDS = 20
@@ -44,8 +47,7 @@ def kill_leftovers(directory: AttemptDirectory) -> int:
 def _remove(cgroup: Path) -> None:
     """Remove the cgroup as soon as its last processes are out, or leave it: an empty one does no harm."""
     for _ in range(_ROUNDS):
-        with suppress(OSError):
-            cgroup.rmdir()
+        remove_cgroup(str(cgroup))
         if not cgroup.exists():
             return
         time.sleep(0.01)
@@ -53,19 +55,17 @@ def _remove(cgroup: Path) -> None:
 
 def _cgroup(directory: AttemptDirectory) -> Path | None:
     try:
-        path = Path(directory.cgroup.read_text().strip())
+        path = Path(os.fsdecode(read_regular(directory.cgroup).strip()))
     except OSError:
         return None
-    return path if path.is_relative_to("/sys/fs/cgroup") and path.name.startswith("carrel-") else None
+    inside = path.is_relative_to("/sys/fs/cgroup") and ".." not in path.parts
+    return path if inside and path.name.startswith("carrel-") else None
 
 
 def _in_cgroup(cgroup: Path | None) -> set[int]:
     if cgroup is None:
         return set()
-    try:
-        return {int(pid) for pid in (cgroup / "cgroup.procs").read_text().split()}
-    except OSError:
-        return set()
+    return {int(pid) for place in cgroups_below(str(cgroup)) for pid in read_proc(f"{place}/cgroup.procs").split()}
 
 
 def _by_environment(directory: AttemptDirectory) -> set[int]:

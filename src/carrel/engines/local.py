@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from carrel.core.domain.node import Node
 from carrel.core.domain.placement import GpuState
 from carrel.core.domain.ports import Attempt, Clock
 from carrel.core.spool import Spool, read_claim, write_preempt
+from carrel.core.spool.trees import remove_tree
 from carrel.engines.attempts import Key, Watched, clear, discard_launch, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells
 from carrel.engines.nursery import Nursery
@@ -180,9 +180,9 @@ class LocalEngine:
             return
         clear(directory)
         if attempt == 0 and not over:
-            shutil.rmtree(directory.path, ignore_errors=True)
+            remove_tree(directory.path)
         if over:
-            shutil.rmtree(directory.checkpoint, ignore_errors=True)
+            remove_tree(directory.checkpoint)
 
     def close(self) -> None:
         """Stop observing. Runners go on."""

@@ -17,6 +17,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import carrel
+from carrel.core.spool.trees import remove_tree
 from carrel.core.submission.installed import DISTRIBUTION
 from carrel.node.runner.variables import CLIENT_HOOK
 from carrel.wire.needs import needs_beside
@@ -71,7 +72,7 @@ def pack_client(directory: Path) -> Path:
         _write(draft, sources, packages)
         draft.rename(place)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_tree(draft)
     _remove_old(directory)
     return place
 
@@ -81,7 +82,7 @@ def _remove_old(directory: Path) -> None:
     for old in directory.iterdir():
         with suppress(OSError):
             if old.stat().st_mtime < time.time() - _OLD:
-                shutil.rmtree(old)
+                remove_tree(old)
 
 
 def _write(draft: Path, sources: list[tuple[Path, str]], packages: list[Distribution]) -> None:

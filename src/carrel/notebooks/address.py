@@ -17,10 +17,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.serial import from_plain
+from carrel.core.spool.foreign import parse_json
 
 #: Longest file that is read: its writer is the session's user.
 LONGEST = 65_536
 _VERSION = 1
+#: Characters of a certificate or key, which take a tenth of it (P-256); connecting with a large key would take the lab's time.
+_LONGEST_PEM = 4096
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 #: Clocks of two machines may differ by so much, and a session may live for so long.
@@ -54,12 +58,12 @@ Address = UnixAddress | TlsAddress
 def read_address(data: bytes) -> TlsAddress:
     """The address in a file that `write_address` wrote. Raises `Invalid` for anything else: its writer need not be a friend."""
     try:
-        said = json.loads(data[:LONGEST])
-        found = TlsAddress(
-            host=str(said["host"]), port=int(said["port"]), certificate=str(said["certificate"]), key=str(said["key"])
-        )
-        if said["v"] != _VERSION or not _HOST.fullmatch(found.host) or not 0 < found.port < 65_536:
+        said = dict(parse_json(data[:LONGEST]))
+        version, found = said.pop("v"), from_plain(TlsAddress, said)
+        if version != _VERSION or not _HOST.fullmatch(found.host) or not 0 < found.port < 65_536:
             raise ValueError("not an address")
+        if max(len(found.certificate), len(found.key)) > _LONGEST_PEM:
+            raise ValueError("other certificates than ours")
         client_context(found)
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise Invalid(

@@ -58,15 +58,16 @@ def read_identity(text: str, token: str, *, job_id: int, attempt: int, now: floa
     return (str(claims["sub"]), str(claims["name"])) if claims is not None and "name" in claims else None
 
 
-def cookie_value(secret: bytes, label: str, subject: str) -> str:
-    """What a browser keeps that was let in. It has no end of its own: it is worth nothing once the session is over."""
-    return jwt.encode({"alg": "HS256"}, {"aud": f"carrel-browser:{label}", "sub": subject}, _cookie_key(secret))
+def cookie_value(secret: bytes, label: str, token_id: int) -> str:
+    """What a browser keeps that was let in with the token of that number: worth nothing once that, or the session, is over."""
+    return jwt.encode({"alg": "HS256"}, {"aud": f"carrel-browser:{label}", "sub": str(token_id)}, _cookie_key(secret))
 
 
-def read_cookie(secret: bytes, label: str, text: str) -> str | None:
-    """The subject that was let in with this cookie, or None."""
+def read_cookie(secret: bytes, label: str, text: str) -> int | None:
+    """The number of the token with which this cookie's browser was let in, or None."""
     claims = _claims(text, _cookie_key(secret), audience=f"carrel-browser:{label}", now=None)
-    return None if claims is None else str(claims["sub"])
+    number = "" if claims is None else claims["sub"]
+    return int(number) if number.isascii() and number.isdigit() else None
 
 
 def _claims(text: str, key: OctKey, *, audience: str, now: float | None) -> Mapping[str, Any] | None:

@@ -78,6 +78,21 @@ def make_snapshot(directory: Path, files: Mapping[str, str | bytes] | None = Non
     return digest
 
 
+def make_deep(place: Path, levels: int, content: bytes = b"") -> None:
+    """Make directories in each other, to which no path leads (PATH_MAX), and a file `end` in the last one."""
+    here = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for _ in range(levels):
+            os.mkdir("d" * 100, dir_fd=here)
+            below = os.open("d" * 100, os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = below
+        with open(os.open("end", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=here), "wb") as file:
+            file.write(content)
+    finally:
+        os.close(here)
+
+
 def make_launch(
     home: LabHome,
     command: str,

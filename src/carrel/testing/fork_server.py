@@ -27,7 +27,6 @@ from carrel.cli.main import COMMANDS
 _PRELOADED = (
     *(f"carrel.cli.{module}" for module in dict.fromkeys(COMMANDS.values())),
     "carrel.lab.server.up",
-    "alembic.command",
     "sqlalchemy.dialects.sqlite",
     "uvicorn.protocols.http.h11_impl",
 )

@@ -5,7 +5,6 @@ Nothing here starts anything; `carrel.testing.slurm_site` does.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +33,6 @@ class Layout:
     node_timeout: int = 60
     #: False: no slurmdbd, so no QoS, no limits and no sacct.
     accounting: bool = True
-    #: True: the daemons know users by tokens, too (auth/jwt).
-    tokens: bool = False
     #: True: nodes have a prolog, which fails where `broken` says so.
     prolog: bool = False
     #: Further lines of slurm.conf.
@@ -66,11 +63,6 @@ class Layout:
         return self.root / "etc" / f"broken.{node}"
 
     @property
-    def token_key(self) -> Path:
-        """The key with which tokens are signed."""
-        return self.root / "etc" / "jwt.key"
-
-    @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the nodes."""
         return tuple(f"node{number}" for number, _ in enumerate(self.node_ports, 1))
@@ -92,9 +84,6 @@ def write_configuration(layout: Layout) -> None:
     if layout.prolog:
         (etc / "prolog").write_text(f'#!/bin/sh\n[ ! -e "{etc}/broken.$SLURMD_NODENAME" ]\n')
         (etc / "prolog").chmod(0o755)
-    if layout.tokens:
-        layout.token_key.touch(mode=0o600)
-        layout.token_key.write_bytes(secrets.token_bytes(32))
     if layout.accounting:
         (etc / "slurmdbd.conf").write_text(slurmdbd_conf(layout))
         (etc / "slurmdbd.conf").chmod(0o600)
@@ -151,7 +140,6 @@ PriorityWeightQOS=10000"""
     )
     everywhere = ",".join(layout.nodes)
     prolog = f"Prolog={layout.root}/etc/prolog\n" if layout.prolog else ""
-    tokens = f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={layout.token_key}\n" if layout.tokens else ""
     return f"""\
 ClusterName={CLUSTER}
 SlurmctldHost=localhost(127.0.0.1)
@@ -185,7 +173,7 @@ MessageTimeout=10
 SlurmdTimeout={layout.node_timeout}
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1,bf_continue
 {accounting}
-{prolog}{tokens}{"".join(f"{line}{chr(10)}" for line in layout.lines)}{nodes}
+{prolog}{"".join(f"{line}{chr(10)}" for line in layout.lines)}{nodes}
 PartitionName=main Nodes={everywhere} Default=YES MaxTime=INFINITE State=UP
 PartitionName=debug Nodes={layout.nodes[0]} MaxTime=10 DefaultTime=1 PriorityTier=10 State=UP
 """

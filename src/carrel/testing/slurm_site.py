@@ -27,13 +27,11 @@ from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_m
 from carrel.testing.slurm_services import USERS, Finished, add_associations, start_database, start_munge
 from carrel.testing.waiting import PATIENCE, wait_until
 
-__all__ = ["PACKAGES", "REST_PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_for_rest", "missing_programs", "sweep"]
+__all__ = ["PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_programs", "sweep"]
 
 #: The programs without which there is no cluster, and Debian's packages of them.
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "slurmdbd", "mariadbd", "mysql_install_db", "setpriv")
 PACKAGES = "munge slurmctld slurmd slurm-client slurmdbd mariadb-server util-linux"
-#: Debian's packages of slurmrestd, which few tests need.
-REST_PACKAGES = "slurmrestd slurm-wlm-jwt-plugin"
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 #: What the services of a cluster run with.
@@ -43,12 +41,6 @@ _UMASK = 0o022
 def missing_programs() -> list[str]:
     """Return which programs a cluster lacks here."""
     return [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
-
-
-def missing_for_rest() -> list[str]:
-    """Return what slurmrestd lacks here."""
-    tokens = any(Path("/usr/lib").glob("*/slurm*/auth_jwt.so"))
-    return [*([] if shutil.which("slurmrestd", path=_PATH) else ["slurmrestd"]), *([] if tokens else ["auth_jwt.so"])]
 
 
 class SlurmSite:
@@ -191,40 +183,8 @@ class SlurmSite:
         self.daemon("slurmdbd", "slurmdbd", "-D")
         self.wait("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).code == 0)
 
-    def start_rest(self, user: str = "") -> str:
-        """Start slurmrestd on a socket, as the user who runs the tests or as `user` (which takes root), and return its
-        address."""
-        name = f"slurmrestd.{user}" if user else "slurmrestd"
-        path = self.shared / f".{name}"
-        path.unlink(missing_ok=True)  # of one that was killed
-        self._start_rest(name, user, "rest_auth/local", f"unix:{path}")
-        self.wait(name, lambda: _listens(socket.AF_UNIX, str(path)))
-        return f"unix:{path}"
-
-    def start_rest_with_tokens(self) -> str:
-        """Start one on TCP, as nobody in particular; the cluster has to have been made with `tokens`."""
-        (port,) = free_ports(1)
-        user = "nobody" if os.getuid() == 0 else ""
-        self._start_rest("slurmrestd.tcp", user, "rest_auth/jwt", f"127.0.0.1:{port}")
-        self.wait("slurmrestd.tcp", lambda: _listens(socket.AF_INET, ("127.0.0.1", port)))
-        return f"http://127.0.0.1:{port}"
-
-    def stop_rest(self) -> None:
-        """End every slurmrestd."""
-        for name in [name for name in self._daemons if name.startswith("slurmrestd")]:
-            self.kill(name)
-
-    def _start_rest(self, name: str, user: str, authentication: str, address: str) -> None:
-        # A process that becomes another user outlives its parent again, unless it says so once more.
-        become = (f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups", "--pdeathsig=KILL") if user else ()
-        prefix = ("setpriv", *become) if user else ()
-        # It would not run as the user of the daemons; and with a token in its environment it takes those of others.
-        variables = ("SLURMRESTD_SECURITY=disable_user_check", *(["SLURM_JWT=daemon"] if "jwt" in authentication else []))
-        daemon = ("slurmrestd", "-f", str(self.layout.conf), "-a", authentication, "-s", "openapi/v0.0.38", address)
-        self.daemon(name, *prefix, "env", *variables, *daemon)
-
     def kill(self, daemon: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a daemon ("slurmctld", "slurmrestd", …) or a node's slurmd, and wait for its end.
+        """Send a signal to a daemon ("slurmctld", "slurmdbd", …) or a node's slurmd, and wait for its end.
 
         What it had started goes on.
         """

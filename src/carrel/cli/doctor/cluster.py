@@ -31,7 +31,6 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
     from carrel.core.domain.qos import JobKind
     from carrel.core.policy.partitions import partitions_for
     from carrel.engines.slurm.commands import SlurmCommands
-    from carrel.engines.slurm.rest import rest_of
     from carrel.engines.slurm.survey import Survey
     from carrel.lab.server.home import LabHome
     from carrel.lab.server.settings import read_settings
@@ -62,7 +61,6 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
     commands = SlurmCommands(environ=os.environ)
     survey = Survey(
         commands,
-        rest=rest_of(settings.slurm_rest, commands),
         home=place,
         url=(settings.slurm_url or running) if (running := _answering(home.read_address())) else "",
         partitions=tuple(rules.partitions.values()),

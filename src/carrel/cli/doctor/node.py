@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from carrel.cli.doctor.check import Check
 from carrel.core.domain.errors import Unavailable
 from carrel.core.domain.units import format_size
+
+if TYPE_CHECKING:
+    from carrel.lab.server.home import LabHome
 
 
 def gpus() -> Check:
@@ -56,14 +62,22 @@ def states(place: Path) -> Check:
 
 
 def memory() -> Check:
-    """Whether the kernel holds a job's memory limit."""
+    """What holds a job's memory limit."""
     from carrel.node.runner.cgroups import find_parent
 
     parent = find_parent()
     if parent is None:
-        message = "no memory cgroup may be made here: the runner watches its task's memory instead, a few times a second"
-        return Check("memory", "warn", message, "For exact limits start the lab in a systemd unit with Delegate=yes.")
-    return Check("memory", "ok", f"limits are held by the kernel (cgroup version {parent.version})")
+        message = (
+            "no memory cgroup may be made here: the lab looks at a job's processes, its files in memory and its /dev/shm a few "
+            "times a second, and ends it. Memory of the kernel's own is not counted, and a hostile job can take the machine's"
+        )
+        unit = "start the lab in a systemd unit with Delegate=yes"
+        # The user's own manager may make cgroups, and listens there (systemd-run(1), --user).
+        if shutil.which("systemd-run") and Path(os.environ.get("XDG_RUNTIME_DIR") or "/none", "systemd/private").exists():
+            unit = f"{unit}, or with `systemd-run --user --scope carrel up`"
+        return Check("memory", "warn", message, f"For exact limits {unit}.")
+    held = f"limits are held by the kernel (cgroup version {parent.version}), files in memory and the page cache counted"
+    return Check("memory", "ok", held)
 
 
 def labs() -> Check:
@@ -110,8 +124,11 @@ def isolation(place: Path) -> Check:
     """Whether jobs here are kept apart from the lab; where they are, by trying to get out."""
     from carrel.core.domain.network import Network
     from carrel.lab.server.home import LabHome
-    from carrel.lab.server.isolation import attack_walls
+    from carrel.lab.server.identity import read_identity
+    from carrel.lab.server.isolation import LocalWalls, attack_walls
+    from carrel.lab.server.private_files import secret_files
     from carrel.lab.server.settings import read_settings
+    from carrel.lab.server.whose_code import WhoseCode
     from carrel.node.containment.trial import try_walls
     from carrel.node.containment.walls import Isolation
 
@@ -120,6 +137,16 @@ def isolation(place: Path) -> Check:
     setting, network = settings.isolation, Network(settings.job_network)
     chosen = setting or (Isolation.KERNEL if home.isolated.exists() else Isolation.NONE)
     trial = try_walls(network=network is not Network.ON)
+    people = _people(home, settings.database)
+    whose_code = WhoseCode(read_identity(settings.slurm_identity), allowed=settings.run_users_code_as_lab)
+    if chosen == Isolation.NONE and people > 1 and not whose_code.strict:
+        return Check(
+            "isolation",
+            "warn",
+            f"Nothing keeps the jobs of {people} people apart: what each of them runs on this machine can read the files, "
+            "results, logs and secrets of all others and the lab's token, and act as anybody.",
+            trial.remedy or 'Write isolation = "kernel" into carrel.toml and start the lab again; it works on this machine.',
+        )
     if chosen == Isolation.NONE:
         works = "works on this machine" if not trial.why_not else f"does not work on this machine: {trial.why_not}"
         said = f'Jobs on this machine can read what the lab can, its token too. isolation = "kernel" {works}'
@@ -131,15 +158,37 @@ def isolation(place: Path) -> Check:
         )
     if trial.why_not:
         return Check("isolation", "fail", f'isolation is "{chosen}", which does not work here: {trial.why_not}', trial.remedy)
-    through = attack_walls(home, network)
+    named = secret_files(settings.values, settings.rules)
+    through = attack_walls(home, network, named)
     if through:
         names = "; ".join(f"{what} ({said})" for what, said in list(through.items())[:5])
         return Check("isolation", "fail", f"From behind the walls {len(through)} attacks got through: {names}.", "Report it.")
     gaps = list(trial.gaps)
     if network is Network.ON:
         gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
-    left = f" Open: {'; '.join(gaps)}." if gaps else ""
-    return Check("isolation", "ok", f"Jobs are kept apart by the kernel.{left}")
+    open_ = f" Open: {'; '.join(gaps)}." if gaps else ""
+    said = f"Jobs are kept apart by the kernel.{open_}"
+    left = LocalWalls(home, secrets=named).left()
+    if not left:
+        return Check("isolation", "ok", said)
+    places = Counter(str(Path(path).parent) for path in left)
+    shown = [path for path in left if places[str(Path(path).parent)] == 1][:5]
+    shown += [f"{count} in {place}" for place, count in places.most_common(5) if count > 1]
+    names = ", ".join(shown) + (f" and more ({len(left)} in all)" if len(left) > len(shown) else "")
+    remedy = "Let everybody read what is for jobs, move the rest into a directory of mode 0700, and start the lab again."
+    return Check("isolation", "warn", f"{said} All jobs can read what other users of the machine cannot: {names}.", remedy)
+
+
+def _people(home: LabHome, database: str | None) -> int:
+    """How many people use the lab; 0 where there is none yet."""
+    from carrel.core.domain.user import UserState
+    from carrel.lab.store import Database
+    from carrel.lab.store.people import UserTable
+
+    if not database and not home.database.exists():
+        return 0
+    users = UserTable(Database(database) if database else Database.at(home.database))
+    return sum(user.state is not UserState.REMOVED for user in users.list())
 
 
 def images() -> Check:

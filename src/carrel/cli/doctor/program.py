@@ -20,7 +20,7 @@ from carrel.lab.server.packages import is_installed
 #: Below these many free bytes in the home directory it warns, and fails.
 _LITTLE, _TOO_LITTLE = 10 * GIB, 1 * GIB
 #: Packages without which this machine can only be a client.
-_SERVER = ("alembic", "fastapi", "fsspec", "jinja2", "sqlalchemy", "uvicorn")
+_SERVER = ("fastapi", "fsspec", "jinja2", "sqlalchemy", "uvicorn")
 #: What two distributions cannot both have, and how the list of a distribution's files (RECORD) names it.
 _NAMES = {"the module carrel": r"^carrel(/|\.py,)", "the command carrel": r"/bin/carrel,"}
 

@@ -119,8 +119,8 @@ class Administration:
         for user in sorted(users):
             if self.people.get(user) is None:
                 raise NotFound(f'There is no user "{user}".', remedy="`carrel user list` shows all.")
-        known = self.rules.current.accounts
-        for account in sorted(accounts) if known else ():
+        known = self.rules.current.accounts or {user.account for user in self.people.list()}
+        for account in sorted(accounts):
             if account not in known:
                 raise NotFound(f'There is no account "{account}".', remedy=f"There are: {', '.join(known)}.")
 

@@ -29,7 +29,7 @@ from carrel.core.control.session_limit import check_session_jobs
 from carrel.core.control.share_report import share_report
 from carrel.core.control.starting_after import settle_dependency
 from carrel.core.control.storage import AmpleStorage, Storage
-from carrel.core.control.tokens import Tokens, check_state
+from carrel.core.control.tokens import Tokens, check_state, day
 from carrel.core.control.untracked import nothing_of_sweeps, nothing_refused, nothing_submitted, nothing_withdrawn
 from carrel.core.control.user_port import UserStore
 from carrel.core.control.users import Users
@@ -93,17 +93,33 @@ class Lab:
     def authenticate(self, token: str) -> Caller:
         """Whose token it is. Raises `Unauthenticated` for anything that is not a valid token of this lab now."""
         named = read_job_token(self.secret, token)
-        if named is not None:
-            job = self.jobs_store.get(named[0])
-            user = self.people.get(job.owner) if job is not None else None
-            # Attempt 0 fetches the inputs of a job that waits.
-            lives = job is not None and (job.state.holds_resources or (job.state is JobState.PENDING and named[1] == 0))
-            if job is not None and user is not None and job.attempt == named[1] and lives:
-                accounts = self.policy.accounts_of(user)
-                # What a job submits is charged as the job is.
-                return Caller(user=user, job_id=job.id, attempt=job.attempt, accounts=accounts, account=job.account)
+        return self._member(self.tokens.authenticate(token)) if named is None else self._job(*named)
+
+    def still(self, caller: Caller) -> Caller:
+        """The caller as they are now. Raises as `authenticate` when they are let in no more."""
+        if caller.job_id is not None and caller.attempt is not None:
+            return self._job(caller.job_id, caller.attempt)
+        return self._member(self.tokens.by_number(caller.token_id or 0))
+
+    def for_owner(self, subject: str, since: float) -> Caller:
+        """The user for whom the lab goes on with what they began at `since`. Raises `NotFound`, `Unauthenticated`."""
+        user = self.people.get(subject)
+        if user is None:
+            raise NotFound(f"There is no user {subject} any more.")
+        if user.revoked_at is not None and since <= user.revoked_at:
+            raise Unauthenticated(f"All tokens of {user.name} were revoked on {day(user.revoked_at)}.", remedy="Begin it again.")
+        return self._member(Caller(user=user))
+
+    def _job(self, job_id: int, attempt: int) -> Caller:
+        job = self.jobs_store.get(job_id)
+        # Attempt 0 fetches the inputs of a job that waits.
+        lives = job is not None and (job.state.holds_resources or (job.state is JobState.PENDING and attempt == 0))
+        if job is None or job.attempt != attempt or not lives:
             raise Unauthenticated("The job that this token belongs to is over.", remedy="Use a token of your own.")
-        return self._member(self.tokens.authenticate(token))
+        caller = self.for_owner(job.owner, job.submitted_at)
+        check_state(caller.user)
+        # What a job submits is charged as the job is.
+        return replace(caller, job_id=job.id, attempt=job.attempt, account=job.account)
 
     def recognize(self, token: str) -> Caller | None:
         """The same of a user's token where that takes no waiting, or None. Raises as `authenticate`."""

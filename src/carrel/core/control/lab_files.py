@@ -8,7 +8,10 @@ from typing import BinaryIO, Protocol
 
 from carrel.core.domain.errors import NotFound
 from carrel.core.spool import Spool
-from carrel.core.spool.foreign import is_digest
+from carrel.core.spool.foreign import is_digest, read_regular
+
+#: Bytes of the lock of an environment; those of the largest images and environments have some 100 kB.
+_LONGEST_LOCK = 16 * 1024**2
 
 
 class CodeStore(Protocol):
@@ -38,6 +41,14 @@ class LabFiles:
     spool: Spool
     blobs: Path
     code: CodeStore
+
+
+def lock_text(path: Path) -> str | None:
+    """Return the lock in a file of the lab's; None where there is none, or what a job's owner called one is too long for it."""
+    try:
+        return read_regular(path, _LONGEST_LOCK).decode(errors="replace")
+    except OSError:
+        return None
 
 
 def blob_file(root: Path, digest: str) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from carrel.core.control.rules import RuleBook
-from carrel.core.domain.errors import CarrelError, Denied, Impossible
+from carrel.core.domain.errors import CarrelError, Denied, Impossible, Invalid
 from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import JobKind, QoS
@@ -103,8 +103,10 @@ class LabPolicy:
 
     def admits(self, name: str, user: User) -> bool:
         """True when `user` may charge the account called `name` now."""
-        accounts = self.rules.current.accounts
-        return not accounts or (name in accounts and (accounts[name].admits(user.subject) or name in user.member_of))
+        try:
+            return self.account(name, user) == name
+        except (Denied, Invalid):
+            return False
 
     def check(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from carrel.core.control.collecting import Collecting
-from carrel.core.control.lab_files import LabFiles, blob_file
+from carrel.core.control.lab_files import LabFiles, blob_file, lock_text
 from carrel.core.control.ports import Collected, JobStore
 from carrel.core.control.views import LogChunk
 from carrel.core.domain.comparison import Verification
@@ -20,7 +20,7 @@ from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.units import format_size
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action
-from carrel.core.spool.foreign import is_digest
+from carrel.core.spool.foreign import NOT_THERE, is_digest, open_regular
 
 
 class FindJob(Protocol):
@@ -82,12 +82,14 @@ class Produced:
         if number < 0 or number > job.attempt:
             raise NotFound(f"Job {job_id} has no attempt {number}.", remedy=f"It had {job.attempt}.")
         try:
-            with self._files.spool.attempt(job_id, number).log.open("rb") as file:
+            with open_regular(self._files.spool.attempt(job_id, number).log) as file:
                 size = file.seek(0, 2)
                 start = max(0, size + offset) if offset < 0 else min(offset, size)
                 file.seek(start)
                 return LogChunk(attempt=number, offset=start, data=file.read(limit), size=size)
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in NOT_THERE:
+                raise
             if job.state.ended and not self._files.spool.attempt(job_id, number).path.exists():
                 self._check_log_was_empty(job_id, number)
             return LogChunk(attempt=number, offset=0, data=b"", size=0)
@@ -109,7 +111,7 @@ class Produced:
             plain["outputs"] = [to_plain(file) for file in self._jobs.outputs(job_id, row.number)]
             if row.environment_lock is not None:
                 lock = blob_file(self._files.blobs, row.environment_lock) if is_digest(row.environment_lock) else None
-                plain["environment_lock_text"] = lock.read_text() if lock is not None and lock.is_file() else None
+                plain["environment_lock_text"] = lock_text(lock) if lock is not None else None
             attempts.append(plain)
         # What the tracking server would not take is said here: the lab's own record is complete in any case.
         refused = list(self._refused(job_id))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from carrel.core.control.lab_files import LabFiles, blob_file
+from carrel.core.control.lab_files import LabFiles, blob_file, lock_text
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.ports import JobStore, Submitted
 from carrel.core.control.produced import FindJob
@@ -99,8 +99,7 @@ class Repeating:
         row = self.jobs.attempt(job.id, job.attempt)
         if row is None or not row.environment_lock:
             return None
-        path = blob_file(self.files.blobs, row.environment_lock)
-        return path.read_text() if path.exists() else None
+        return lock_text(blob_file(self.files.blobs, row.environment_lock))
 
 
 def _anew(job: Job, recipe: EnvironmentRecipe, what_for: str) -> EnvironmentRecipe:

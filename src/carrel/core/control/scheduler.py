@@ -32,7 +32,7 @@ from carrel.core.control.starting import Starting
 from carrel.core.control.submit_limits import SubmitLimits, is_refused
 from carrel.core.control.usage import REMEMBERED, UsageBook
 from carrel.core.domain.errors import Conflict
-from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.job import MACHINE_LIMIT, Job, JobState, Reason
 from carrel.core.domain.launch import Launch, Observation
 from carrel.core.domain.node import Node
 from carrel.core.domain.placement import Holding, Snapshot, Start
@@ -222,7 +222,8 @@ class Scheduler:
             self._submit_limits.given_back(refused, now)
         for job in written:
             if not is_refused(job):
-                self._put(job, now, not_before=now + RETRY_SECONDS if job.state is JobState.PENDING else 0.0)
+                pause = _REFUSED_SECONDS if job.reason.code == MACHINE_LIMIT else RETRY_SECONDS
+                self._put(job, now, not_before=now + pause if job.state is JobState.PENDING else 0.0)
         for job in written:
             if job.state is JobState.SUSPENDED and job.preemption is None:
                 # It was to run on; a server that was killed has written that down, and perhaps not passed it on.

@@ -56,8 +56,11 @@ class SessionStatus:
 class SessionAccess(Protocol):
     """The way into sessions; `carrel.lab.server.sessions` builds it on the session proxy."""
 
-    def open(self, job: Job, *, base: str, path: str) -> str:
-        """A link that lets one browser in, once; `base` is the address under which its owner reaches the lab."""
+    def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
+        """A link that lets one browser in, once, for as long as the token with that number is good.
+
+        `base` is the address under which its owner reaches the lab.
+        """
         ...
 
     def address(self, job: Job, *, base: str) -> str:
@@ -258,7 +261,7 @@ class Sessions:
             )
         if session.hub:
             raise Conflict(f"Session {job_id} is run for a JupyterHub.", remedy=f"Open it there: {session.hub}")
-        return self._door.open(job, base=base, path=path)
+        return self._door.open(job, base=base, path=path, token_id=caller.token_id or 0)
 
     def join_hub(self, caller: Caller, job_id: int, variables: Mapping[str, str]) -> int:
         """Hand a session what its JupyterHub has for it; returns the port on which its server listens. Nothing of it is kept."""

@@ -20,6 +20,7 @@ class NewToken:
     scopes: tuple[str, ...]
     created_by: str
     account: str | None = None
+    parent: int | None = None
     expires_at: float | None = None
 
 
@@ -38,8 +39,8 @@ class TokenStore(Protocol):
         """What `find` would say now, where that is known without waiting for anything; else None."""
         ...
 
-    def get(self, token_id: int) -> Token | None:
-        """The token with this number, or None."""
+    def get(self, token_id: int) -> tuple[Token, User] | None:
+        """The token with this number and whose it is, valid or not; or None."""
         ...
 
     def list(self, subject: str | None) -> Sequence[Token]:
@@ -47,7 +48,10 @@ class TokenStore(Protocol):
         ...
 
     def revoke(self, *, by: str, now: float, token_id: int | None = None, subject: str | None = None) -> int:
-        """Revoke one token, or all of a user; return how many that were."""
+        """Revoke one token and those that were made by showing it, or all of a user; return how many that were.
+
+        With all of a user those of their jobs are void, too (`User.revoked_at`).
+        """
         ...
 
     def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:

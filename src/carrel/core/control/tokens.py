@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from carrel.core.control.last_use import LastUse
 from carrel.core.control.token_port import NewToken, TokenStore
-from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound, Unauthenticated
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, NotFound, Unauthenticated
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import Caller, User, UserState
@@ -82,6 +82,13 @@ class Tokens:
             raise Unauthenticated("The token is not valid here.", remedy="Ask the lab's administrator for a new one.")
         return self._caller(*found)
 
+    def by_number(self, token_id: int) -> Caller:
+        """Whose token has this number, which was shown before. Raises as `authenticate`."""
+        found = self.store.get(token_id)
+        if found is None:
+            raise Unauthenticated("The token is not valid here.", remedy="Ask the lab's administrator for a new one.")
+        return self._caller(*found)
+
     def recognize(self, token: str) -> Caller | None:
         """The same without waiting; None where that does not tell."""
         found = self.store.known(token_digest(token))
@@ -93,7 +100,8 @@ class Tokens:
             raise _void(known, user)
         check_state(user)
         self._uses.note(known.id, now)
-        return Caller(user=user, scopes=frozenset(known.scopes), token_id=known.id, account=known.account)
+        scopes = frozenset(known.scopes)
+        return Caller(user=user, scopes=scopes, token_id=known.id, until=known.expires_at, account=known.account)
 
     def is_valid(self, token: str) -> bool:
         """True when it opens anything, for any owner."""
@@ -148,9 +156,9 @@ class Tokens:
         missing = NotFound(f"There is no token {token_id}.", remedy="`carrel token list` shows yours.")
         if found is None:
             raise missing
-        itself = caller.token_id == token_id
-        allowed(caller, Action.SIGN_OUT if itself else Action.MANAGE_TOKENS, Resource(owner=found.subject)).check(missing)
-        self._revoked(self.store.revoke(by=caller.user.subject, now=self.clock(), token_id=token_id), caller, found.subject)
+        itself, owner = caller.token_id == token_id, found[1].subject
+        allowed(caller, Action.SIGN_OUT if itself else Action.MANAGE_TOKENS, Resource(owner=owner)).check(missing)
+        self._revoked(self.store.revoke(by=caller.user.subject, now=self.clock(), token_id=token_id), caller, owner)
 
     # ---- what others in the lab do for people
 
@@ -159,11 +167,24 @@ class Tokens:
         text, now = _new_text(), self.clock()
         return self.store.add(self._full(text, subject, name=name, by=by, lifetime=lifetime), now=now), text
 
-    def sign_in(self, subject: str, *, how: str) -> tuple[Token, str]:
-        """Make the token of a browser whose person has proven who they are; `how` tells people which way."""
-        made, text = self.hand_out(subject, name=_name(f"{BROWSER}{how}"), by=subject, lifetime=BROWSER_LIFETIME)
+    def sign_in(self, subject: str, text: str, *, how: str, shown: int | None = None) -> Token:
+        """Make `text` the token of a browser whose person has proven who they are; `how` tells people which way.
+
+        `shown`: by a token of that number. Then the browser's is good for no more, and ends with it.
+        """
+        new = self._full(text, subject, name=_name(f"{BROWSER}{how}"), by=subject, lifetime=BROWSER_LIFETIME)
+        if shown is not None and (found := self.store.get(shown)) is not None:
+            ends = [end for end in (new.expires_at, found[0].expires_at) if end is not None]
+            new = replace(new, parent=shown, scopes=found[0].scopes, account=found[0].account, expires_at=min(ends))
+        made = self.store.add(new, now=self.clock())
+        if shown is not None:
+            try:
+                self.by_number(shown)
+            except CarrelError:  # it was revoked just now
+                self.end(made)
+                raise
         _log.info("%s signed in (%s).", subject, how)
-        return made, text
+        return made
 
     def end(self, token: Token) -> None:
         """Revoke a token in the name of its owner."""

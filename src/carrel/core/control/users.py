@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Protocol
 
 from carrel.core.control.held_users import HeldUsers
 from carrel.core.control.ports import JobFilter, JobStore, OutboxEntry
 from carrel.core.control.tokens import HANDED_OUT_LIFETIME, INVITED_FOR, Tokens
 from carrel.core.control.user_port import UserStore
-from carrel.core.domain.errors import Conflict, Invalid, NotFound
+from carrel.core.domain.errors import Conflict, NotFound
 from carrel.core.domain.job import ACTIVE, Job, JobState, Reason
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.token import Token
-from carrel.core.domain.user import Caller, Role, User, UserState
+from carrel.core.domain.user import Caller, Role, User, UserState, check_name
 from carrel.core.policy.access import Action, allowed
 
 #: More jobs than one user has.
@@ -52,6 +53,10 @@ class Users:
     withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: ()
     #: Called before a second person is added; raises what is to keep them out.
     second_comes: SecondUserAdded = nothing_to_do
+    #: What there is to say of isolation, given the jobs that run on the lab's own machine.
+    isolation: Callable[[Sequence[Job]], str] = lambda _running: ""
+    #: One person is added at a time: of two names that look alike, one comes first.
+    _guard: Lock = field(default_factory=Lock)
 
     def add(
         self,
@@ -70,6 +75,11 @@ class Users:
         user = self._new(name, role, without_isolation=without_isolation)
         made, text = self.tokens.hand_out(user.subject, name="the first one", by=caller.user.subject, lifetime=lifetime)
         return user, made, text
+
+    def about_isolation(self) -> str:
+        """What an administrator who adds a person should know: whether jobs are kept apart, and which are not yet."""
+        running = self.jobs.list(JobFilter(states=ACTIVE), before=None, limit=_ALL)
+        return self.isolation([job for job in running if job.state.holds_resources and not job.handed_over])
 
     def enroll(self, name: str) -> User:
         """The user of this name, who is added if there is none: of somebody whom the lab's own settings let in."""
@@ -112,7 +122,8 @@ class Users:
     def suspend(self, caller: Caller, subject: str, reason: str, *, cancel_running: bool = False) -> tuple[User, int]:
         """Accept nothing of a user's any more, and start nothing; what runs goes on, unless it is to be cancelled.
 
-        Jobs in line keep their places for when the user goes on. Returns how many jobs were cancelled.
+        Tokens of their jobs are refused meanwhile, and what is open of theirs ends. Jobs in line keep their places
+        for when the user goes on. Returns how many jobs were cancelled.
         """
         user = self._change(caller, subject, UserState.SUSPENDED, " ".join(reason.split())[:200])
         return user, self._end_jobs(subject, by=caller.user.name, only_running=True) if cancel_running else 0
@@ -164,16 +175,16 @@ class Users:
         return sum(user.state is not UserState.REMOVED for user in self.people.list())
 
     def _new(self, name: str, role: Role, *, without_isolation: bool) -> User:
-        if not name or len(name) > 255 or not name.isprintable():
-            raise Invalid(f'"{name}" is not a user name.', remedy="Use 1 to 255 printable characters.")
-        known = self.people.get(name)
-        if known is not None and known.state is UserState.REMOVED:
-            raise Conflict(
-                f'A user "{name}" was removed; their jobs and records are kept under this name.',
-                remedy=f"If it is the same person: `carrel user resume {name}`. Else choose another name.",
-            )
-        if known is None and self.count() == 1:
-            self.second_comes(without=without_isolation)
-        user = User(subject=name, name=name, role=role)
-        self.people.add(user, now=self.clock())
-        return user
+        with self._guard:
+            check_name(name, [one.subject for one in self.people.list()])
+            known = self.people.get(name)
+            if known is not None and known.state is UserState.REMOVED:
+                raise Conflict(
+                    f'A user "{name}" was removed; their jobs and records are kept under this name.',
+                    remedy=f"If it is the same person: `carrel user resume {name}`. Else choose another name.",
+                )
+            if known is None and self.count() == 1:
+                self.second_comes(without=without_isolation)
+            user = User(subject=name, name=name, role=role)
+            self.people.add(user, now=self.clock())
+            return user

@@ -81,6 +81,8 @@ class Reason:
     message: str
 
 
+#: Why a job waits whose command the machine did not start.
+MACHINE_LIMIT = "MachineLimit"
 #: Every reason code, with what it means. The documentation lists the same table, and a test compares the two.
 REASONS: dict[str, str] = {
     "Submitted": "Accepted; the next placement cycle looks at it.",
@@ -133,6 +135,7 @@ REASONS: dict[str, str] = {
     "NodeLost": "The node is gone, so how it ended is not known.",
     "Deadline": "It reached the deadline that was set for it.",
     "GpuBlocked": "Its GPU could not be cleared of GPU state or cells; it is in line again, and loses no retry by it.",
+    MACHINE_LIMIT: "The lab's Unix user has all processes or namespaces that it may have on the machine; it is tried again.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
     "LowGpuUse": "Its GPUs were hardly busy in its first ten minutes; only events say so.",
     "JournalDamaged": "The disk has lost or changed a part of the job's journal; only events say so.",

@@ -73,10 +73,21 @@ class LaunchRucio:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreparingLimits:
+    """What building an environment and fetching inputs may take, each program by itself; 0: no limit."""
+
+    #: Bytes.
+    memory: int = 0
+    #: Bytes on the disk, and files.
+    disk: int = 0
+    files: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchWalls:
     """What the command does not see of the machine, where users' code is kept apart from the lab and from each other."""
 
-    #: Directories that are empty for it, but for what it was given.
+    #: Directories, and files, that are empty for it, but for what it was given.
     hidden: tuple[str, ...] = ()
     #: What it sees, read-only, although it lies below them.
     readable: tuple[str, ...] = ()
@@ -86,6 +97,7 @@ class LaunchWalls:
     network: Network = Network.ON
     #: Processes and threads that it may have at once; 0: as many as the machine allows.
     processes: int = 0
+    preparing: PreparingLimits = field(default_factory=PreparingLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +116,9 @@ class LaunchLimits:
     log: int = 1024**3
     #: Bytes of outputs that are stored for one attempt.
     outputs: int = 50 * 1024**3
-    #: Bytes on the disk that a job may take while it runs; 0: no limit.
+    #: Bytes on the disk, and files, that a job may take while it runs; 0: no limit.
     disk: int = 0
+    files: int = 0
     #: Bytes, and files, of one input that is staged; 0: no limit.
     inputs: int = 0
     input_files: int = 0

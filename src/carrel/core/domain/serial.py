@@ -80,7 +80,7 @@ def _build_union(hint: Any, plain: Any, where: str) -> Any:
 
 
 def _build_scalar(hint: Any, plain: Any, where: str) -> Any:
-    """Return a scalar of its type, that a database takes: integers of 64 bits, finite numbers, text without half characters."""
+    """Return a scalar of its type that a database takes: an integer of 64 bits, a finite number, text of whole characters."""
     if type(plain) is int and not -(2**63) <= plain < 2**63:
         raise ValueError(f"{where}: an integer of more than 64 bits")
     if hint is float and type(plain) is int:
@@ -91,6 +91,8 @@ def _build_scalar(hint: Any, plain: Any, where: str) -> Any:
         raise ValueError(f"{where}: {plain} is not a finite number")
     if hint is str:
         plain.encode()
+        if "\0" in plain:  # PostgreSQL has no text with it
+            raise ValueError(f"{where}: a NUL character")
     return plain
 
 

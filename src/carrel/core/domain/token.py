@@ -19,6 +19,8 @@ class Token:
     created_at: float
     #: The subject of who made it.
     created_by: str
+    #: The number of the token that was shown for this one, which ends with it: a browser's.
+    parent: int | None = None
     #: The only account that its jobs are charged to; None: any of its owner's.
     account: str | None = None
     expires_at: float | None = None

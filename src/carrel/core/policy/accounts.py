@@ -15,10 +15,10 @@ def choose_account(
     """Return the account called `name`, or the one of a user who names none: the `usual` one, else the first that admits them.
 
     `member_of` are accounts that admit the user for the groups of their sign-in provider. A lab that has set up no accounts
-    takes any name. Raises `Invalid` for an account that does not exist, `Denied` for one that does not admit the user.
+    has the `usual` one alone, for each further name would be a fresh share of the lab. Raises `Invalid` for an account that does
+    not exist, `Denied` for one that does not admit the user.
     """
-    if not accounts:
-        return name or usual
+    accounts = accounts or {usual: Account(name=usual)}
     open_to = [account.name for account in accounts.values() if account.admits(user) or account.name in member_of]
     remedy = f"Open to {user}: {', '.join(open_to)}." if open_to else "Ask an administrator to add them to an account."
     if name is None:

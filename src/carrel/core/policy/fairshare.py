@@ -16,8 +16,8 @@ from carrel.core.domain.account import Account, AccountUsage, Standing
 
 
 def faded(seconds: float, age: float, half_life: float) -> float:
-    """Return what is left, after `age` seconds, of a charge that was made at one moment."""
-    return seconds * exp2(-age / half_life)
+    """Return what is left, after `age` seconds, of a charge that was made at one moment; all of it where that is yet to come."""
+    return seconds * exp2(-max(0.0, age) / half_life)
 
 
 def accrued(rate: float, since: float, now: float, half_life: float) -> float:

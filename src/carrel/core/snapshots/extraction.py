@@ -11,6 +11,7 @@ from typing import BinaryIO
 from carrel.core.domain.errors import Conflict, StorageFull
 from carrel.core.snapshots.archive import Entry, Kind, Member, check_digest, read_member, scan
 from carrel.core.spool.disk import full_at
+from carrel.core.spool.trees import remove_tree
 
 #: What the system says when a disk or a quota is full.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -33,10 +34,8 @@ def extract(archive: Path, target: Path, *, digest: str | None = None) -> None:
         try:
             _write_tree(source, members, target)
         except BaseException as error:
-            import shutil
-
             for child in target.iterdir():
-                shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
+                remove_tree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
             if isinstance(error, OSError) and error.errno in FULL:
                 said = f"There is no room for the code. {full_at(target, error)}"
                 raise StorageFull(said, remedy="Free some space, or ask the lab's administrator.") from error

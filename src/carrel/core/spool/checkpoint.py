@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from carrel.core.spool.layout import AttemptDirectory
+from carrel.core.spool.trees import entries_below
 
 
 def note_checkpoint(directory: AttemptDirectory) -> None:
@@ -27,12 +28,9 @@ def _state(root: Path) -> str:
     import hashlib
 
     found = []
-    for place, _, names in os.walk(root):
-        for name in names:
-            path = Path(place) / name
-            try:
-                facts = path.lstat()
-            except OSError:
-                continue
-            found.append(f"{path.relative_to(root)}\0{facts.st_size}\0{facts.st_mtime_ns}\0{facts.st_ino}")
-    return hashlib.sha256("\n".join(sorted(found)).encode(errors="surrogateescape")).hexdigest()
+    for entry in entries_below(root):
+        if not entry.is_directory:
+            about, place = entry.about, os.fstat(entry.within).st_ino
+            line = f"{place}\0{entry.name}\0{about.st_size}\0{about.st_mtime_ns}\0{about.st_ino}"
+            found.append(hashlib.sha256(line.encode(errors="surrogateescape")).digest())
+    return hashlib.sha256(b"".join(sorted(found))).hexdigest()

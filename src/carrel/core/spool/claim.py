@@ -74,7 +74,7 @@ def note_begun(path: Path) -> None:
 def read_claim(path: Path) -> Claim | None:
     """Return who claimed the attempt and whether that process lives, or None when nobody did."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     try:

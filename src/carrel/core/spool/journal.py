@@ -6,16 +6,17 @@ import errno
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from carrel.core.domain.launch import RECORD_TYPES, Damaged, Ended, Journaled, JournalRecord
+from carrel.core.domain.launch import RECORD_TYPES, Damaged, Ended, Journaled, JournalRecord, Preparing
 from carrel.core.domain.serial import from_plain, to_plain
-from carrel.core.spool.foreign import check_record, open_regular
+from carrel.core.spool.foreign import LONGEST_MESSAGE, NOT_THERE, check_record, open_regular
 from carrel.core.spool.lines import checked, read_lines
 
-#: The journal is not there yet, or its job's owner has put a link, a pipe, a device or a directory in its place.
-_NO_JOURNAL = frozenset({errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO})
+#: Bytes that are not read yet of a journal, of which the last ones are read at most: weeks of samples.
+_LONGEST = 64 * 1024**2
 _NAMES = {cls: name for name, cls in RECORD_TYPES.items()}
 
 
@@ -36,13 +37,25 @@ def entry_from_plain(plain: Mapping[str, Any]) -> Journaled:
 def append_entry(fd: int, at: float, record: JournalRecord) -> None:
     """Write one line with one write(2), so that a reader sees it whole or not at all (fd is opened O_APPEND).
 
-    Raises `OSError` when the disk is full; what got onto it of the line is taken back, so that the journal stays sound.
+    A message may quote a program: what readers would refuse in it is replaced. Raises `OSError` when the disk is full; what got
+    onto it of the line is taken back, so that the journal stays sound.
     """
+    match record:
+        case Preparing():
+            record = replace(record, message=_readable(record.message))
+        case Ended():
+            record = replace(record, reason=replace(record.reason, message=_readable(record.reason.message)))
+        case _:
+            pass
     line = checked(json.dumps(entry_to_plain(at, record), separators=(",", ":")).encode())
     written = os.write(fd, line)
     if written < len(line):
         os.ftruncate(fd, os.fstat(fd).st_size - written)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _readable(message: str) -> str:
+    return message.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")[:LONGEST_MESSAGE]
 
 
 class Journal:
@@ -64,19 +77,21 @@ def read_entries(path: Path, offset: int = 0, *, over: bool = False) -> tuple[tu
     """Return the entries after byte `offset`, and the offset after the last whole line.
 
     What is damaged is a `Damaged` among them, and hides nothing that stands after it; an `Ended` is always the last. A missing
-    file has no entries. An unfinished last line is left for later; when the runner is `over`, nothing more comes, and what is
-    whole in it counts.
+    file has no entries. Of a journal that was made too long for its reader's memory only the end is read. An unfinished last line
+    is left for later; when the runner is `over`, nothing more comes, and what is whole in it counts.
     """
     try:
         with open_regular(path) as file:
             unchecked = file.read(1) == b"{"  # of a release that wrote no checksums
-            file.seek(offset)
-            data = file.read()
+            skipped = max(0, os.fstat(file.fileno()).st_size - offset - _LONGEST)
+            file.seek(offset + skipped)
+            data = file.read(_LONGEST)
     except OSError as error:
-        if error.errno in _NO_JOURNAL:
+        if error.errno in NOT_THERE:
             return (), offset
         raise
-    entries: list[Journaled] = []
+    entries = [Journaled(at=0.0, record=Damaged(offset=offset, size=skipped))] if skipped else []
+    offset += skipped
     at, read = 0.0, 0
     for line in read_lines(data, unchecked=unchecked, over=over):
         read = line.end

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 #: Name of the socket in a session's temporary directory on which its Jupyter server listens.
 SESSION_SOCKET = "jupyter.sock"
+#: Where the directories for temporary files are whose own paths would be too long, and how their names begin.
+SHORT_PLACE, SHORT_NAME = "/tmp", "carrel-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,29 @@ class AttemptDirectory:
         return self.path / "tmp"
 
     @property
+    def temporary_place(self) -> Path:
+        """The directory for temporary files itself: `temporary`, or what its link leads to, if a runner has made that."""
+        try:
+            target = self.temporary.readlink()
+        except OSError:
+            return self.temporary
+        is_ours = target.parent == Path(SHORT_PLACE) and target.name.startswith(SHORT_NAME)
+        return target if is_ours else self.temporary
+
+    @property
+    def private_places(self) -> tuple[Path, Path]:
+        """What /tmp is behind the walls, for the command and for what brings its inputs; gone after the end."""
+        return self.path / "private-tmp", self.path / "staging-tmp"
+
+    @property
     def group(self) -> Path:
         """How a command of several processes is started, mode 0600; what came of it lies beside, in a directory of their own."""
         return self.path / "group" / "plan.json"
 
     @property
     def session_socket(self) -> Path:
-        """Where a session's Jupyter server listens; the link of `temporary` is followed, sockets have short paths (unix(7))."""
-        return Path(os.path.realpath(self.temporary)) / SESSION_SOCKET
+        """Where a session's Jupyter server listens, or whatever the session has put there: `foreign.socket_at` looks at it."""
+        return self.temporary_place / SESSION_SOCKET
 
     @property
     def session_address(self) -> Path:

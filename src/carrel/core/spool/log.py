@@ -151,7 +151,7 @@ class LogRange:
 def read_log(path: Path, offset: int, limit: int) -> LogRange:
     """Return at most `limit` bytes from byte `offset` (from the end when negative); a log that does not exist is empty."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return LogRange(b"", 0)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from carrel.core.domain.job import Preemption
 from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.serial import from_plain, to_plain
+from carrel.core.spool.foreign import parse_json, read_regular
 
 #: What is left of a word that met a full disk: what it has to do with the job can always be done.
 _UNREADABLE = Preemption(mode=PreemptMode.REQUEUE, by=0, qos="another", at=0.0, grace=60)
@@ -31,7 +32,7 @@ def write_preempt(path: Path, preemption: Preemption) -> None:
 def read_preempt(path: Path) -> Preemption | None:
     """Return the word, or None when there is none."""
     try:
-        return from_plain(Preemption, json.loads(path.read_bytes()))
+        return from_plain(Preemption, parse_json(read_regular(path)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError):

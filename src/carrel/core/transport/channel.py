@@ -83,6 +83,7 @@ class Channel(Generic[T]):
         self._files: list[int] = []
         self._reactor: Reactor | None = None
         self._watched = False
+        self._resting = False
         self._on_message: Callable[[Channel[T], T], None] = _nothing
         self._on_end: Callable[[Channel[T], Ended], None] = _nothing
         self._on_sent: Callable[[], None] = _nothing
@@ -116,6 +117,20 @@ class Channel(Generic[T]):
         self._reactor = reactor
         self._on_message, self._on_end, self._on_sent = on_message, on_end, on_sent
         reactor.watch(self._reading, self._ready)
+
+    def rest(self, seconds: float) -> None:
+        """Read nothing for so many seconds: the other side has to wait. For an attached pair of pipes."""
+        assert self._reactor is not None
+        assert self._writing is not self._reading
+        if not self._resting:
+            self._resting = True
+            self._reactor.unwatch(self._reading)
+            self._reactor.later(seconds, self._read_again)
+
+    def _read_again(self) -> None:
+        self._resting = False
+        if self.open and self._reactor is not None:
+            self._reactor.watch(self._reading, self._ready)
 
     def end(self, why: Ended) -> None:
         """Call `on_end`, and close it. What was not sent is lost; again is harmless."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from carrel.core.domain.errors import CarrelError, Denied, Invalid
 from carrel.core.spool.strict import open_trusted
-from carrel.engines.slurm.rest_http import read_address
 
 #: Where deputies keep their files when nothing else is said.
 DIRECTORY = "~/.carrel/jobs"
@@ -34,8 +33,6 @@ class DeputyConfiguration:
     group: str = ""
     #: Where files of a user lie, which all nodes see: "~" and "{user}" are theirs.
     directory: str = DIRECTORY
-    #: Where slurmrestd takes tokens, if batch jobs go through it; "": they do not.
-    slurm_rest: str = ""
     #: The keys of the one lab that deputies serve (hexadecimal), two during a change; (): any lab that sudo lets start them.
     lab_keys: tuple[str, ...] = ()
     #: Variables for Slurm's commands, such as PATH and SLURM_CONF.
@@ -82,27 +79,20 @@ def read_configuration(path: Path) -> DeputyConfiguration:
         raise Invalid(f"{path} cannot be read: {error.strerror}.", remedy="docs/slurm.md says what is in it.") from error
     except tomllib.TOMLDecodeError as error:
         raise Invalid(f"{path}: {error}.") from error
-    known = ("group", "directory", "slurm_rest", "lab_key", "environment")
+    known = ("group", "directory", "lab_key", "environment")
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise Invalid(f'{path}: "{unknown[0]}" is not understood.', remedy=f"There are {', '.join(known)}.")
     environment = table.get("environment", {})
-    texts = [*(table.get(key, "") for key in known[:3]), *environment.values()] if isinstance(environment, dict) else [0]
+    texts = [*(table.get(key, "") for key in known[:2]), *environment.values()] if isinstance(environment, dict) else [0]
     if not all(isinstance(text, str) for text in texts):
         raise Invalid(f"{path}: a value is not a text.", remedy='Write it like group = "lab".')
     directory = table.get("directory", DIRECTORY)
     if not directory.startswith(("/", "~/")):
         raise Invalid(f'{path}: directory is "{directory}".', remedy='Write it like "~/.carrel" or "/scratch/{user}/carrel".')
-    rest = read_address(table.get("slurm_rest", ""))
-    if rest is not None and not rest.takes_tokens:
-        raise Invalid(
-            f"{path}: slurm_rest is {rest}: behind a socket slurmrestd speaks for one user alone.",
-            remedy="Write the address of one that takes tokens, such as http://localhost:6820, or leave it out.",
-        )
     return DeputyConfiguration(
         group=table.get("group", ""),
         directory=directory,
-        slurm_rest=table.get("slurm_rest", ""),
         lab_keys=_keys(path, table.get("lab_key", [])),
         environment=environment,
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from carrel.core.domain.errors import Unavailable
+from carrel.core.spool.foreign import read_last
 from carrel.core.transport.channel import Channel
 from carrel.core.transport.framing import Ended
 from carrel.core.transport.reactor import Reactor
@@ -20,6 +22,9 @@ from carrel.engines.deputy.frames import FrameReader
 _LOOK = 30.0
 #: Seconds that a deputy has for its end.
 _FAREWELL = 10.0
+#: Processor seconds in a second that the lab spends on reading one deputy, and how many it may spend at once. Each line of a
+#: journal costs the control loop `_LINE` more, in another thread.
+_SHARE, _AT_ONCE, _LINE = 0.25, 20.0, 0.0005
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +68,9 @@ class Conversation:
         # What waits is one frame, however long: the next one is asked for when it is out.
         self._channel = Channel(FrameReader(), self._process.stdout, self._process.stdin, backlog=sys.maxsize)
         self._sent_away = False
+        #: Processor seconds that may be spent now, and when that was true (wall clock, and this thread's processor time).
+        self._left = _AT_ONCE
+        self._looked = (time.monotonic(), time.thread_time())
 
     def wake(self) -> None:
         """There may be more to say, or it may be over. From any thread."""
@@ -98,6 +106,15 @@ class Conversation:
     def _heard(self, _channel: Channel[_Frame], frame: _Frame) -> None:
         self._hear(*frame)
         self._look()
+        self._slow_down(len(frame[0]["observation"]["entries"]) if frame[0]["is"] == "news" else 0)
+
+    def _slow_down(self, lines: int) -> None:
+        """Let a deputy wait that has more to say than the lab has time for: nobody else is to wait for it."""
+        now, spent = time.monotonic(), time.thread_time()
+        self._left = min(_AT_ONCE, self._left + _SHARE * (now - self._looked[0])) - (spent - self._looked[1]) - lines * _LINE
+        self._looked = now, spent
+        if self._left < 0:
+            self._channel.rest(-self._left / _SHARE)
 
     def _ended(self, _channel: Channel[_Frame], _why: Ended) -> None:
         self._reactor.stop()
@@ -106,7 +123,7 @@ class Conversation:
 def last_words(log: Path, user: str) -> str:
     """Return the last line that the deputy of `user` has written beside the conversation, and log it; "" without one."""
     with suppress(OSError):
-        lines = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+        lines = read_last(log, 2000).decode(errors="replace").strip().splitlines()
         if lines:
             _log.warning("The deputy of %s: %s", user, lines[-1])
             return lines[-1]

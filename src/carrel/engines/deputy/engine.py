@@ -346,15 +346,17 @@ class DeputyEngine:
     def _list(self, number: int, since: float) -> None:
         """In a thread of its own, as Slurm may be slow: tell the deputy which jobs of its user the lab's listing has."""
         jobs = None
-        with self._listing_turn:
-            self._closed.wait(max(0.0, self._listed_at + _BETWEEN_LISTINGS - time.monotonic()))
-            if self._listing is not None:
-                with suppress(CarrelError):
-                    jobs = [to_plain(job) for job in self._listing(since, frozenset()) if job.user == self._user]
-            self._listed_at = time.monotonic()
-        with self._changed:
-            self._questions -= 1
-            self._outgoing.send({"is": "listing", "id": number, "jobs": jobs})
+        try:
+            with self._listing_turn:
+                self._closed.wait(max(0.0, self._listed_at + _BETWEEN_LISTINGS - time.monotonic()))
+                self._listed_at = time.monotonic()
+                if self._listing is not None:
+                    with suppress(CarrelError):
+                        jobs = [to_plain(job) for job in self._listing(since, frozenset()) if job.user == self._user]
+        finally:
+            with self._changed:
+                self._questions -= 1
+                self._outgoing.send({"is": "listing", "id": number, "jobs": jobs})
 
     def _begin(self, head: Mapping[str, Any]) -> None:
         with self._changed:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.launch import Observation
+from carrel.core.domain.serial import from_plain
 from carrel.core.spool import entry_from_plain, entry_to_plain
 from carrel.core.transport.framing import Garbled, Incoming, TooLong, object_line, object_of
 
@@ -101,14 +102,13 @@ def observation_to_plain(observation: Observation) -> dict[str, Any]:
 
 def observation_from_plain(plain: Mapping[str, Any]) -> Observation:
     """Return the news that `observation_to_plain` wrote; raise `KeyError`, `ValueError` or `TypeError` on anything else."""
-    log_size = plain["log_size"]
     return Observation(
-        job_id=int(plain["job_id"]),
-        attempt=int(plain["attempt"]),
+        job_id=from_plain(int, plain["job_id"]),
+        attempt=from_plain(int, plain["attempt"]),
         entries=tuple(entry_from_plain(entry) for entry in plain["entries"]),
-        offset=int(plain["offset"]),
-        beside=bool(plain["beside"]),
-        log_size=None if log_size is None else int(log_size),
-        gone=bool(plain["gone"]),
-        unbegun=bool(plain.get("unbegun", False)),
+        offset=from_plain(int, plain["offset"]),
+        beside=from_plain(bool, plain["beside"]),
+        log_size=None if plain["log_size"] is None else from_plain(int, plain["log_size"]),
+        gone=from_plain(bool, plain["gone"]),
+        unbegun=from_plain(bool, plain.get("unbegun", False)),
     )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from carrel.core.domain.job import JobState
-from carrel.core.domain.launch import Ended, Launch, Observation
+from carrel.core.domain.launch import Ended, EnvironmentReady, Journaled, Launch, Observation
 from carrel.core.spool import Spool
 from carrel.core.spool.foreign import is_digest
 from carrel.node.runner.outputs import BlobDraft
@@ -90,7 +90,8 @@ class Mirror:
             self._close_draft()
 
     def told(self, observation: Observation, lost: Sequence[str]) -> Observation:
-        """Return the news without outputs that the lab does not have, and with a word on them."""
+        """Return the news without outputs and locks that the lab does not have, and with a word on the outputs."""
+        observation = replace(observation, entries=tuple(map(self._with_own_lock, observation.entries)))
         if not observation.entries or not isinstance(ended := observation.entries[-1].record, Ended):
             return observation
         kept = tuple(file for file in ended.outputs if self.has(file.digest))
@@ -107,6 +108,12 @@ class Mirror:
             ended = replace(ended, reason=reason)
         ended = replace(ended, outputs=kept)
         return replace(observation, entries=(*observation.entries[:-1], replace(observation.entries[-1], record=ended)))
+
+    def _with_own_lock(self, entry: Journaled) -> Journaled:
+        record = entry.record
+        if isinstance(record, EnvironmentReady) and record.lock and not self.has(record.lock):
+            return replace(entry, record=replace(record, lock=""))
+        return entry
 
     def has(self, digest: str) -> bool:
         """True when the lab has what was offered, from this deputy."""

@@ -38,7 +38,6 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions
-from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import LabsListing
 from carrel.engines.task_client import pack_client
 from carrel.node.runner.collecting import remove_work
@@ -205,7 +204,6 @@ class Service:
             lab=lab,
             environ=os.environ,
             commands=commands,
-            transport=rest_of(self._configuration.slurm_rest, commands),
             listing=LabsListing(self._ask_lab, commands.listing),
             options=self._options,
             immediate=lambda launch: bool(self._asked[launch.job_id, launch.attempt]["immediate"]),
@@ -317,7 +315,7 @@ class Service:
         """Tell where a session is, in its own words."""
         path = Spool(self._root / "spool").attempt(int(head["job"]), int(head["attempt"])).session_address
         try:
-            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            with open_regular(path) as file:
                 self._send({"is": "file", "id": head["id"], "found": True}, file.read(CHUNK))
         except OSError:
             self._send({"is": "file", "id": head["id"], "found": False}, b"")

@@ -1,4 +1,4 @@
-"""What a batch script becomes on its node: the guardian of one runner. `boot` starts it, with the attempt's directory.
+"""What a batch script becomes on its node: the guardian of one runner: ``python -I -m ... ATTEMPT``, the attempt's directory.
 
 With ``--element`` the directory is that of an array, and the attempt one of its elements. With ``--give-back`` it is a step
 in an allocation that was made for this attempt alone, which ends with it.
@@ -269,3 +269,8 @@ def allocated(environ: Mapping[str, str], kind: str) -> tuple[Device, ...]:
     """Return the GPUs of the allocation, named as CUDA_VISIBLE_DEVICES names them: by position, or by UUID."""
     names = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name and name != "NoDevFiles"]
     return tuple(Device(uuid=name, index=index, type=kind, name=kind, memory=0) for index, name in enumerate(names))
+
+
+if __name__ == "__main__":
+    gc.disable()  # nothing that is imported becomes garbage
+    os._exit(main(sys.argv[1:]))

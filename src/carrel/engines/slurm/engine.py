@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,11 +18,11 @@ from carrel.core.domain.placement import GpuState
 from carrel.core.domain.ports import Attempt, Clock
 from carrel.core.spool import Spool, read_claim, write_preempt
 from carrel.core.spool.seal import SignedOrder
+from carrel.core.spool.trees import remove_tree
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.arrays import leave_array, sweep_arrays
 from carrel.engines.slurm.batch import ELEMENT, FOR, SIGNED, STRICT
-from carrel.engines.slurm.code import BootCode
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.follower import Follower
@@ -33,7 +32,6 @@ from carrel.engines.slurm.pilot import START as PILOT
 from carrel.engines.slurm.pilots import Pilots, no_time
 from carrel.engines.slurm.reconciler import Reconciler
 from carrel.engines.slurm.shared import Listing
-from carrel.engines.slurm.transport import Transport
 from carrel.node.runner.lease import LONGEST_WAIT
 
 #: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
@@ -81,7 +79,6 @@ class SlurmEngine:
         lab: str,
         environ: Mapping[str, str],
         commands: SlurmCommands | None = None,
-        transport: Transport | None = None,
         listing: Listing | None = None,
         options: Callable[[Launch], SlurmOptions] = options_for,
         immediate: Callable[[Launch], bool] = never,
@@ -99,15 +96,14 @@ class SlurmEngine:
     ) -> None:
         """Make the socket; no command is run yet.
 
-        `transport` submits and ends batch jobs in the place of `commands`, as the same user; `listing` is shared with others.
-        `immediate` says which jobs are to have an allocation at once where Slurm gives one, instead of being submitted
-        (`carrel.engines.slurm.immediate.short_or_session` is the rule of most sites). `hold` says for how many seconds an
-        allocation stays with its user for the next short task, 0 for none. `lab` tells labs apart that share a cluster. `user` is
-        who owns the jobs ("": comments alone are believed). `host` is the name by which nodes reach this machine, so that runners
-        can ring there ("": they cannot, and news are looked for). `python` is the interpreter with Carrel in it, at the same path
-        on all nodes. With `strict`, nodes run nothing that lies where other users could have put it (`carrel.core.spool.strict`).
-        Where `order` gives what the lab has signed, they run nothing that the holder of `key` has not ordered of the Unix user
-        `ordered_of` ("": of the lab's own).
+        `listing` is shared with others. `immediate` says which jobs are to have an allocation at once where Slurm gives one,
+        instead of being submitted (`carrel.engines.slurm.immediate.short_or_session` is the rule of most sites). `hold` says for
+        how many seconds an allocation stays with its user for the next short task, 0 for none. `lab` tells labs apart that share
+        a cluster. `user` is who owns the jobs ("": comments alone are believed). `host` is the name by which nodes reach this
+        machine, so that runners can ring there ("": they cannot, and news are looked for). `python` is the interpreter with
+        Carrel in it, at the same path on all nodes. With `strict`, nodes run nothing that lies where other users could have put
+        it (`carrel.core.spool.strict`). Where `order` gives what the lab has signed, they run nothing that the holder of `key`
+        has not ordered of the Unix user `ordered_of` ("": of the lab's own).
         `interval` is the seconds between two looks; while nothing is expected, every fourth asks Slurm.
         """
         if not _LAB.fullmatch(lab):
@@ -118,7 +114,7 @@ class SlurmEngine:
         signed = (f"{SIGNED}{key}", *((f"{FOR}{ordered_of}",) if ordered_of else ())) if key else ()
         self._told = (*((STRICT,) if strict else ()), *signed)
         self._order = order
-        self._boot = BootCode(self._spool.root, python)
+        self._guardian = [python, "-I", "-m", "carrel.engines.slurm.batch"]
         self._commands = commands or SlurmCommands(environ=environ)
         run_dir = run_dir.absolute()
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,7 +129,7 @@ class SlurmEngine:
         self._receivers: list[Callable[[Sequence[Observation]], None]] = []
         self._follower = Follower(doorbells=self._doorbells, deliver=self._deliver, monotonic=monotonic, clock=clock)
         self._reconciler = Reconciler(
-            slurm=transport or self._commands,
+            slurm=self._commands,
             follower=self._follower,
             options=options,
             command=self._command,
@@ -249,11 +245,11 @@ class SlurmEngine:
         if followed is None or followed.number is not None:
             self._reconciler.ended()
         elif not followed.asked and not over:
-            shutil.rmtree(directory.path, ignore_errors=True)  # Slurm never took it, so no runner comes for it
+            remove_tree(directory.path)  # Slurm never took it, so no runner comes for it
         if attempt == 0 and not over:  # it started no command
-            shutil.rmtree(directory.path, ignore_errors=True)
+            remove_tree(directory.path)
         if over:
-            shutil.rmtree(directory.checkpoint, ignore_errors=True)
+            remove_tree(directory.checkpoint)
 
     def close(self) -> None:
         """Stop observing. Jobs go on."""
@@ -271,10 +267,10 @@ class SlurmEngine:
         return followed
 
     def _command(self, followed: Followed) -> list[str]:
-        return [*self._boot.command(), str(followed.directory.path), *self._told]
+        return [*self._guardian, str(followed.directory.path), *self._told]
 
     def _element_command(self, array: Path) -> list[str]:
-        return [*self._boot.command(), str(array), ELEMENT, *self._told]
+        return [*self._guardian, str(array), ELEMENT, *self._told]
 
     def _deliver(self, observations: Sequence[Observation]) -> None:
         for receiver in self._receivers:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import JobState
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.environ import MODULES
 from carrel.engines.slurm.errors import SlurmDown, SlurmSlow
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.states import SITES_FAULT, SlurmEnd
-from carrel.engines.slurm.transport import Transport
 
 #: Slurm's word for a job that it started in vain, requeued, and holds until somebody looks at it. Some say it with "_".
 _HELD = "launch failed requeued held"
@@ -41,7 +41,7 @@ class SiteFault:
 class SiteFaults:
     """Asks Slurm for what it takes to tell. Only the reconciler's thread calls it."""
 
-    def __init__(self, slurm: Transport) -> None:
+    def __init__(self, slurm: SlurmCommands) -> None:
         self._slurm = slurm
         self._daemons: frozenset[str] | None = None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Ended, Preparing
 from carrel.core.spool import AttemptDirectory, append_entry, read_claim, take_claim
+from carrel.core.spool.foreign import read_last, read_regular
 from carrel.core.spool.lines import read_lines
 from carrel.engines.attempts import Watched
 from carrel.engines.slurm.batch import RELEASED, TERMINATED
@@ -181,7 +182,7 @@ class Followed:
     def recall(self) -> None:
         """Read what an earlier engine wrote down."""
         try:
-            words = self.number_file.read_text().split()
+            words = read_regular(self.number_file).decode(errors="replace").split()
         except OSError:
             return
         self.asked = True
@@ -218,14 +219,14 @@ class Followed:
     def cancelled_by(self) -> str | None:
         """Who asked for the end, or None."""
         try:
-            return self.directory.cancel.read_text().strip() or "somebody"
+            return read_regular(self.directory.cancel).decode(errors="replace").strip() or "somebody"
         except OSError:
             return None
 
     def script_said(self) -> str:
         """The end of what the batch script said, in one line."""
         with suppress(OSError):
-            return " ".join(self.output.read_bytes()[-_SHOWN:].decode(errors="replace").split())
+            return " ".join(read_last(self.output, _SHOWN).decode(errors="replace").split())
         return ""
 
 

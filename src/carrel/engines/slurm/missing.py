@@ -9,12 +9,12 @@ from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Ended
 from carrel.core.domain.ports import Clock
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed, cancelled, runner_of
 from carrel.engines.slurm.follower import SAYS_WHY, Follower
 from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.states import end_of
 from carrel.engines.slurm.submitter import TIMES_AGAIN, Submitter
-from carrel.engines.slurm.transport import Transport
 
 #: Seconds that the accounting database has for saying who cancelled a job, which squeue does not know.
 SAYS_WHO = 10.0
@@ -27,7 +27,7 @@ class MissingJobs:
 
     def __init__(
         self,
-        slurm: Transport,
+        slurm: SlurmCommands,
         follower: Follower,
         submitter: Submitter,
         *,

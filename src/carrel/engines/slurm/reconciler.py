@@ -21,6 +21,7 @@ from carrel.core.domain.launch import Ended, Launch
 from carrel.core.domain.ports import Clock
 from carrel.core.spool.checkpoint import wrote_checkpoint
 from carrel.engines.attempts import write_cancel
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.faults import SiteFault, SiteFaults, was_held
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
 from carrel.engines.slurm.follower import Follower
@@ -33,7 +34,6 @@ from carrel.engines.slurm.pilots import Pilots
 from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.states import SlurmEnd, end_of, is_live, waits_for
 from carrel.engines.slurm.submitter import TIMES_AGAIN, Submitter
-from carrel.engines.slurm.transport import Transport
 
 #: Seconds for which a runner may live on after Slurm has said that its job ended (a node that was cut off).
 _LIVES_ON = 120.0
@@ -51,7 +51,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        slurm: Transport,
+        slurm: SlurmCommands,
         follower: Follower,
         options: Callable[[Launch], SlurmOptions],
         command: Callable[[Followed], Sequence[str]],

@@ -20,6 +20,7 @@ from carrel.core.domain.launch import Ended, Launch
 from carrel.core.domain.ports import Clock
 from carrel.engines.attempts import is_written, write_launch
 from carrel.engines.slurm.arrays import Gathering, Pieces, index_of, leave_array, may_join, write_array
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.errors import SlurmFull, SlurmMissing, SlurmRefused
 from carrel.engines.slurm.faults import SiteFault, elsewhere
 from carrel.engines.slurm.followed import Followed, cancelled, runner_of
@@ -33,7 +34,6 @@ from carrel.engines.slurm.pilots import Pilots
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import end_of, is_live
 from carrel.engines.slurm.submit_capacity import Place, SubmitCapacity, place_of
-from carrel.engines.slurm.transport import Transport
 
 #: Seconds before sbatch is tried again after it failed: at first, and at most.
 _AFTER_FAILURE, _AT_MOST = 2.0, 60.0
@@ -51,7 +51,7 @@ class Submitter:
     def __init__(
         self,
         *,
-        slurm: Transport,
+        slurm: SlurmCommands,
         follower: Follower,
         options: Callable[[Launch], SlurmOptions],
         command: Callable[[Followed], Sequence[str]],

@@ -6,7 +6,6 @@ import fcntl
 import json
 import re
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,14 +20,13 @@ from carrel.core.domain.ports import Clock
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.slurm import read_options
 from carrel.core.domain.task import TaskSpec
+from carrel.core.spool.trees import remove_tree
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import node_of
 from carrel.engines.slurm.errors import SlurmRefused
 from carrel.engines.slurm.options import sbatch_arguments
 from carrel.engines.slurm.partition import SlurmPartition, slurm_of
 from carrel.engines.slurm.probe import ANSWER, AUTHORITY, LOCK, WORD
-from carrel.engines.slurm.rest import SlurmRest
-from carrel.engines.slurm.rest_body import API
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.site import site_options
 from carrel.engines.slurm.task_shards import task_shards
@@ -61,7 +59,6 @@ class Survey:
         self,
         commands: SlurmCommands,
         *,
-        rest: SlurmRest | None = None,
         home: Path,
         url: str,
         partitions: Sequence[Partition],
@@ -76,10 +73,9 @@ class Survey:
     ) -> None:
         """`home` is what nodes have to see, `url` how they are to reach the lab ("" when none runs), `partitions` those of the
         lab's that are Slurm's, `interactive` the names of those that take sessions, `broker` where nodes have a broker's socket,
-        `lends` for how many percent of its time a task there may be paused for cells; `rest` is the lab's way over slurmrestd, if
-        it has one; `patience` is how many seconds a tiny job may take to start."""
+        `lends` for how many percent of its time a task there may be paused for cells; `patience` is how many seconds a tiny job
+        may take to start."""
         self._slurm = commands
-        self._rest = rest
         self._home = home
         self._url = url
         self._partitions = {one.name: asked for one in partitions if (asked := slurm_of(one)) is not None}
@@ -97,7 +93,6 @@ class Survey:
         looks: list[tuple[str, Callable[[], Finding]]] = [
             ("version", self._version),
             ("controller", self._controller),
-            ("slurmrestd", self._slurmrestd),
             ("accounting", self._accounting),
             ("qos", self._qos),
             ("gpus", self._gpus),
@@ -149,20 +144,6 @@ class Survey:
         except CarrelError as error:
             return Finding("accounting", "fail", error.message, "Start slurmdbd, or look at its log.")
         return Finding("accounting", "ok", "slurmdbd answers")
-
-    def _slurmrestd(self) -> Finding:
-        if self._rest is None:
-            return Finding("slurmrestd", "ok", "not used: jobs are submitted by sbatch")
-        try:
-            site = self._rest.look()
-        except CarrelError as error:
-            works = "Works without it: Slurm's commands do its work. docs/slurm.md says how to start it."
-            return Finding("slurmrestd", "warn", error.message, works)
-        message = f"{self._rest.address} answers with {API} of Slurm {site.version}, as {site.user}"
-        if site.sbatch_only:
-            works = "sbatch asks plugins of the site about each job, slurmrestd does not; so slurm_rest is of little use here."
-            return Finding("slurmrestd", "warn", f"{message}; jobs are submitted by sbatch: {site.sbatch_only}", works)
-        return Finding("slurmrestd", "ok", message)
 
     def _qos(self) -> Finding:
         asked = {part.qos for part in self._partitions.values() if part.qos not in ("", "{qos}")}
@@ -268,7 +249,7 @@ class Survey:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield from self._run(name, partition, directory, word)
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
 
     def _run(self, part: str, partition: SlurmPartition, directory: Path, word: str) -> Iterator[Finding]:
         name = f"{part}: job"

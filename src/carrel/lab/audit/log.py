@@ -7,24 +7,20 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.domain.ports import Clock
 from carrel.lab.audit import room
-from carrel.lab.audit.chain import NOTHING, REMOVED, ChainBroken, Checked, check_lines, entry_of, line_of
 
 #: What `audit_reads` may be.
 READS = ("none", "others", "all")
 #: Bytes of a file at most, but for its last line.
 _FILE = 16 * 1024 * 1024
-#: Seconds between two notes of the last digest beside the files.
-_NOTE = 1.0
 #: Lines that wait in memory while the disk takes none.
 _WAITING = 10_000
 _log = logging.getLogger(__name__)
@@ -64,24 +60,23 @@ class AuditLog:
     """Adds lines, and reads them. Thread-safe; one process at a time has it (the lab's lock)."""
 
     def __init__(self, directory: Path, *, clock: Clock, file_size: int = _FILE) -> None:
-        """Go on where an earlier process stopped. What was not whole is cut off; what is missing is written down."""
+        """Go on where an earlier process stopped. A line that was not whole is cut off, and that is written down."""
         self._directory = directory
         self._clock = clock
         self._file_size = file_size
         self._guard = threading.Lock()
         self._waiting: deque[tuple[int, bytes]] = deque()
-        self._noted_at = 0.0
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._seq, self._digest, notes = self._recall()
+        self._seq, note = self._recall()
         self._fd, self._end, self._kept = -1, 0, 0
         self._open()
-        self.add({"action": "start the lab", "result": "allowed", **({"note": " ".join(notes)} if notes else {})})
+        self.add({"action": "start the lab", "result": "allowed", **({"note": note} if note else {})})
 
     @property
-    def head(self) -> tuple[int, str]:
-        """The number and the digest of the last line."""
+    def last(self) -> int:
+        """The number of the last line."""
         with self._guard:
-            return self._seq, self._digest
+            return self._seq
 
     def make_room(self, *, frees: bool = False) -> None:
         """Make sure that a line will fit, before something is done. Raises `StorageFull` or `Unavailable`: then do not do it.
@@ -107,20 +102,12 @@ class AuditLog:
     def add(self, entry: Mapping[str, Any]) -> None:
         """Add a line. It never fails: what the disk does not take waits in memory, and nothing more is allowed meanwhile."""
         with self._guard:
-            line, digest = line_of({"at": round(self._clock(), 3), **entry}, seq=self._seq + 1, before=self._digest)
-            self._seq, self._digest = self._seq + 1, digest
+            self._seq += 1
+            line = json.dumps({"seq": self._seq, "at": round(self._clock(), 3), **entry}, separators=(",", ":"))
             self._waiting.append((self._seq, line.encode() + b"\n"))
             self._catch_up()
             if len(self._waiting) > _WAITING:
                 _log.error("the audit log loses a line: %s", self._waiting.popleft()[1].decode().strip())
-
-    def lines(self) -> Iterator[bytes]:
-        """Every line from the oldest that is kept to the newest, without its end."""
-        for path in self._files():
-            with suppress(FileNotFoundError), path.open("rb") as file:
-                for line in file:
-                    if line.endswith(b"\n"):  # the last may be on its way
-                        yield line[:-1]
 
     def read(self, wanted: AuditFilter, *, limit: int, newest: bool = False) -> list[dict[str, Any]]:
         """Return the first lines that are wanted, or the last ones; oldest first. What is torn is left out."""
@@ -132,7 +119,7 @@ class AuditLog:
                 continue
             with suppress(FileNotFoundError), path.open("rb") as file:
                 for line in file:
-                    with suppress(ValueError, KeyError, TypeError):
+                    with suppress(ValueError, KeyError, TypeError, AttributeError):
                         entry = json.loads(line)
                         if wanted.has(entry):
                             found.append(entry)
@@ -140,39 +127,20 @@ class AuditLog:
                                 return list(found)
         return list(found)
 
-    def check(self) -> Checked:
-        """Look at every line that is kept, and at whether the last is there."""
-        seq, digest = self.head
-        found = check_lines(self.lines())
-        if not found.trouble and found.last < seq:
-            return Checked(
-                lines=found.lines, first=found.first, last=found.last, digest=found.digest,
-                trouble=f"Lines {found.last + 1} to {seq} are missing at the end.",
-            )  # fmt: skip
-        if not found.trouble and found.last == seq and found.digest != digest:
-            return Checked(
-                lines=found.lines, first=found.first, last=found.last, digest=found.digest,
-                trouble=f"Number {seq} is not the line that the lab has written.",
-            )  # fmt: skip
-        return found
-
     def old(self, before: float) -> Sequence[Path]:
         """The files whose last line is older than that moment, oldest first; never the one that is written."""
         found = []
         for path in self._files()[:-1]:
-            last = _last_line(path)[0]
-            with suppress(ChainBroken):
-                if last and entry_of(last)["at"] < before:
+            with suppress(ValueError, KeyError, TypeError):
+                if json.loads(_last_line(path))["at"] < before:
                     found.append(path)
                     continue
             break
         return found
 
     def remove(self, path: Path) -> None:
-        """Write down that the oldest file goes, with its last digest, and remove it."""
-        last = entry_of(_last_line(path)[0])
-        removed = {"last": last["seq"], "digest": last["digest"], "file": path.name}
-        self.add({"action": REMOVED, "result": "allowed", "rule": "keep_audit", "removed": removed})
+        """Write down that the oldest file goes, and remove it."""
+        self.add({"action": "remove old audit", "result": "allowed", "rule": "keep_audit", "file": path.name})
         path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -181,7 +149,6 @@ class AuditLog:
             return
         self.add({"action": "stop the lab", "result": "allowed"})
         with self._guard:
-            self._note()
             os.fdatasync(self._fd)
             os.ftruncate(self._fd, self._end)  # gives back the room that was kept
             os.close(self._fd)
@@ -190,26 +157,19 @@ class AuditLog:
     def _files(self) -> list[Path]:
         return sorted(self._directory.glob("*.jsonl"), key=lambda path: int(path.stem) if path.stem.isdecimal() else 0)
 
-    def _recall(self) -> tuple[int, str, list[str]]:
-        """Return number and digest of the last line, and what is wrong."""
-        notes: list[str] = []
-        seq, digest = 0, NOTHING
-        if files := self._files():
-            line, rest = _last_line(files[-1])
-            if rest:
-                notes.append(f"{rest} bytes of a line that was not whole were cut off.")
-                os.truncate(files[-1], files[-1].stat().st_size - rest)
-            try:
-                entry = entry_of(line)
-                seq, digest = int(entry["seq"]), str(entry["digest"])
-            except ChainBroken as error:
-                notes.append(f"The last line {error}.")
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            head = json.loads((self._directory / "head").read_bytes())
-            if head["seq"] > seq:
-                notes.append(f"Lines after number {seq}, up to {head['seq']}, are missing.")
-                seq, digest = int(head["seq"]), str(head["digest"])
-        return seq, digest, notes
+    def _recall(self) -> tuple[int, str]:
+        """Return the number of the last line, and what was wrong; "" for nothing."""
+        files = self._files()
+        if not files:
+            return 0, ""
+        whole, _, rest = files[-1].read_bytes().rpartition(b"\n")
+        if rest:
+            os.truncate(files[-1], files[-1].stat().st_size - len(rest))
+        note = f"{len(rest)} bytes of a line that was not whole were cut off." if rest else ""
+        for line in reversed(whole.splitlines()):
+            with suppress(ValueError, KeyError, TypeError):
+                return int(json.loads(line)["seq"]), note
+        return int(files[-1].stem) - 1, note
 
     def _open(self) -> None:
         files = self._files()
@@ -235,8 +195,6 @@ class AuditLog:
                 return
             self._end += len(line)
             self._waiting.popleft()
-        if self._clock() - self._noted_at >= _NOTE:
-            self._note()
 
     def _turn(self, seq: int) -> None:
         """Begin another file."""
@@ -247,23 +205,7 @@ class AuditLog:
         os.close(self._fd)
         self._fd, self._end, self._kept = fd, os.fstat(fd).st_size, 0
 
-    def _note(self) -> None:
-        """Keep the last digest beside the files: so it is seen when lines are missing at the end."""
-        self._noted_at = self._clock()
-        draft = self._directory / "head.new"
-        with suppress(OSError):
-            draft.write_text(json.dumps({"seq": self._seq, "digest": self._digest}))
-            draft.chmod(0o600)
-            draft.rename(self._directory / "head")
 
-
-def _last_line(path: Path) -> tuple[bytes, int]:
-    """Return the last whole line of a file, and how many bytes come after it."""
-    data = path.read_bytes()
-    whole, _, rest = data.rpartition(b"\n")
-    return whole.rpartition(b"\n")[2], len(rest)
-
-
-def moment(at: float) -> str:
-    """A time of a line, as ISO 8601."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _last_line(path: Path) -> bytes:
+    """Return the last whole line of a file."""
+    return path.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2]

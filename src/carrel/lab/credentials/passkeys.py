@@ -179,10 +179,11 @@ class Passkeys:
         if self.local.confirm_password(caller, password) is not None or not self.of(caller):
             return
         assert caller.token_id is not None
-        token = self.local.tokens.store.get(caller.token_id)
-        if token is None or self.local.clock() - token.created_at > _RECENT:
+        found = self.local.tokens.store.get(caller.token_id)
+        if found is None or found[0].parent is not None or self.local.clock() - found[0].created_at > _RECENT:
             raise Denied(
-                "This browser signed in more than 15 minutes ago.", remedy="Sign out, sign in with your passkey, and do it then."
+                "This browser signed in by a link or a token, or more than 15 minutes ago.",
+                remedy="Sign out, sign in with your passkey, and do it then.",
             )
 
     def ask_another(self, caller: Caller, password: str) -> str:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Scope
 
 from carrel.core.comparison import Metrics
 from carrel.core.control.baselines import Baselines, BaselineStore
+from carrel.core.control.conversations import Conversations
 from carrel.core.control.lab import Lab
 from carrel.core.control.pool_loop import PoolLoop
 from carrel.core.control.pool_ports import CallStore
@@ -96,6 +97,8 @@ def create_app(
     links hold their ticket.
     """
     doorbell = Doorbell(lab)
+    conversations = Conversations(lab.still, clock=lab.tokens.clock)
+    lab.tokens.subscribe(conversations.look)
     submissions = Submissions(lab, snapshots, remembered=settings.described_tasks)
     workers = PoolWorkers(lab=lab, submissions=submissions, sessions=sessions)
     pools = None
@@ -130,6 +133,7 @@ def create_app(
         environments=None if environments is None else Environments(environments, may_build=lab.policy.here),
         audit=audit,
         issuer=issuer,
+        pages=pages,
     )
     zones = _zones(settings, pages)
     answers = _Answers(zones, pages)
@@ -171,6 +175,7 @@ def create_app(
                 zones=zones,
                 authenticate=lab.authenticate,
                 recognize=lab.recognize,
+                conversations=conversations,
                 sessions=pages,
                 refuse=answers.error,
                 actors=Rates(rate=settings.rate_limit, burst=settings.rate_burst, monotonic=time.monotonic),
@@ -181,6 +186,7 @@ def create_app(
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     app.state.gateway = gateway
     app.state.close_streams = gateway.close
+    app.state.conversations = conversations
     answers.install(app)
     app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there, and has it room?", tags=["lab"])
     if settings.authority:

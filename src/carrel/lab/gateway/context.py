@@ -79,6 +79,8 @@ class Gateway:
     audit: AuditLog | None = None
     #: None in a lab in which no program can sign in (tests).
     issuer: Issuer | None = None
+    #: None in a lab without pages (tests).
+    pages: Pages | None = None
 
     @property
     def pools(self) -> Pools:
@@ -122,6 +124,10 @@ class Gateway:
         if self.environments is not None:
             self.environments.close()
 
+    def own_url(self, base: str) -> str:
+        """The address by which people reach the lab; `base` is the one by which the caller does."""
+        return (self.settings.public_url or base).rstrip("/")
+
     def tracking_url(self, base: str) -> str | None:
         """Address of the tracking server under the lab's own address `base`, or None in a lab without one."""
         return None if self.tracking_status().state == "off" else base.rstrip("/") + self.settings.tracking_path
@@ -146,6 +152,10 @@ class Pages(SignedIn, Protocol):
     public_under: tuple[str, ...]
     #: Public paths at which a GET request may change something; the audit log has them.
     changing: frozenset[str]
+
+    def link(self, caller: Caller) -> str:
+        """The path of a link that signs one browser in as the caller, once, for as long as the token is good."""
+        ...
 
     def install(self, app: FastAPI, gateway: Gateway) -> None:
         """Add the routes of the pages."""

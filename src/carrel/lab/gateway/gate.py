@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from carrel.core.control.conversations import Conversations, PutOut
 from carrel.core.domain.errors import CarrelError, Denied, Unauthenticated
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, token_allows
@@ -93,6 +94,7 @@ class Gate:
         zones: Zones,
         authenticate: Callable[[str], Caller],
         recognize: Callable[[str], Caller | None],
+        conversations: Conversations,
         sessions: SignedIn | None,
         refuse: Callable[[Request, CarrelError], Awaitable[Response]],
         actors: Rates,
@@ -106,6 +108,7 @@ class Gate:
         self._recognize = recognize
         self._zones = zones
         self._authenticate = authenticate
+        self._conversations = conversations
         self._sessions = sessions
         self._refuse = refuse
         self._actors = actors
@@ -119,18 +122,27 @@ class Gate:
         if scope["type"] != "http":  # no websockets here
             await send({"type": "websocket.close", "code": 1008})
             return
-        zone = self._zones.of(scope["path"])
+        zone, version = self._zones.of(scope["path"]), self._conversations.version
+        grant: Grant | None = None
         if zone is not Zone.PUBLIC or scope["method"] not in _SAFE:
             try:
                 if zone is Zone.PUBLIC:  # somebody tries to sign in
                     self._strangers.take(_address(scope))
                 else:
-                    scope.setdefault("state", {})["grant"] = await self._grant(zone, scope)
+                    grant = scope.setdefault("state", {})["grant"] = await self._grant(zone, scope)
             except CarrelError as error:
                 response = await self._refuse(Request(scope), error)
                 await response(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        if grant is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._conversations.hold(grant.caller, version, partial(self._app, scope, receive), send)
+        except PutOut as out:
+            if not out.begun:  # else the server breaks the answer off
+                response = await self._refuse(Request(scope), out.why)
+                await response(scope, receive, send)
 
     async def _grant(self, zone: Zone, scope: Scope) -> Grant:
         headers = Headers(scope=scope)
@@ -165,7 +177,7 @@ class Gate:
                     raise Denied("This request comes from another site.", remedy="Use the lab's own pages.")
                 return token, partial(self._by_session, cookie)
         if zone is Zone.PAGES:
-            raise Unauthenticated("This browser is not signed in.", remedy="Open the one-time link that `carrel up` prints.")
+            raise _not_signed_in()
         raise Unauthenticated(
             "The request carries no access token.",
             remedy='Send "Authorization: Bearer <token>"; `carrel up` tells where the token is.',
@@ -173,9 +185,16 @@ class Gate:
 
     def _by_session(self, cookie: str) -> Caller:
         token = self._sessions.session_token(cookie) if self._sessions else None
-        if token is None:
-            raise Unauthenticated("The session is over.", remedy="Sign in again.")
-        return self._authenticate(token)
+        try:
+            return self._authenticate(token or "")
+        except Unauthenticated as error:
+            raise error if error.details else _not_signed_in() from None
+
+
+def _not_signed_in() -> Unauthenticated:
+    return Unauthenticated(
+        "This browser is not signed in.", remedy="Open the one-time link that `carrel up` or `carrel open` prints."
+    )
 
 
 def _address(scope: Scope) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from carrel.core.control.lab import Lab
 from carrel.core.control.sessions import Sessions
 from carrel.core.domain.call import WorkerPool, WorkerPoolSpec
-from carrel.core.domain.errors import NotFound
 from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.resources import Resources
@@ -45,10 +44,7 @@ class PoolWorkers:
 
     def start(self, pool: WorkerPool, key: str) -> int:
         """Submit a worker of the pool for its owner; the same key is the same job. Returns its number."""
-        user = self.lab.people.get(pool.owner)
-        if user is None:
-            raise NotFound(f"There is no user {pool.owner} any more.")
-        caller = Caller(user=user, accounts=self.lab.policy.accounts_of(user))
+        caller = self.lab.for_owner(pool.owner, pool.created_at)
         request = TaskRequest.model_validate(pool.spec.task)
         submitted, _ = self.submissions.submit(
             caller, request, key, pool=pool.id, borrows=not pool.spec.reserve, parent=pool.parent

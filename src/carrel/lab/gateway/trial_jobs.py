@@ -9,7 +9,7 @@ from typing import Any
 from carrel.core.control.lab import Lab
 from carrel.core.control.ports import OutboxEntry
 from carrel.core.domain.distribution import Distribution, DistributionKind, ParameterValue, as_text
-from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.sweep import Direction, Pruner, Sampler, Sweep, SweepSpec, Trial
 from carrel.core.domain.user import Caller
 from carrel.core.policy.next_trial import grid_size
@@ -69,10 +69,7 @@ class TrialJobs:
 
     def start(self, sweep: Sweep, trial: Trial) -> int:
         """Submit a trial for the sweep's owner; the same trial is the same job. Returns its number."""
-        user = self.lab.people.get(sweep.owner)
-        if user is None:
-            raise NotFound(f"There is no user {sweep.owner} any more.")
-        caller = Caller(user=user, accounts=self.lab.policy.accounts_of(user))
+        caller = self.lab.for_owner(sweep.owner, sweep.resumed_at or sweep.created_at)
         request, key = _request(sweep.spec, trial.parameters), f"sweep-{sweep.id}-{trial.number}-{trial.created_at}"
         submitted, _ = self.submissions.submit(caller, request, key, trial=(sweep.id, trial.number), parent=sweep.spec.parent)
         return submitted.job.id

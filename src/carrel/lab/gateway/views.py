@@ -38,8 +38,11 @@ def moment(seconds: float | None) -> datetime | None:
 
 
 def job_fields(job: Job, hold: Wait | None, run_url: str | None) -> dict[str, object]:
-    """The fields of a `v1.JobView`. A waiting job has the placement's reason, with the present numbers."""
-    reason = hold.reason if hold is not None else job.reason
+    """The fields of a `v1.JobView`. A waiting job has the placement's reason, with the present numbers.
+
+    One that only pauses has what it pauses for.
+    """
+    reason = hold.reason if hold is not None and hold.reason.code != "BeginTime" else job.reason
     resources = job.resources
     return {
         "id": job.id,
@@ -158,7 +161,7 @@ def attempt_view(row: AttemptRow) -> v1.AttemptView:
         started_at=moment(row.started_at),
         ended_at=moment(row.ended_at),
         suspended_seconds=row.suspended_seconds,
-        slurm_job=int(number) if (number := row.hardware.get("slurm_job", "")).isdecimal() else None,
+        slurm_job=int(number) if (number := row.hardware.get("slurm_job", "")[:18]).isdecimal() else None,
         slurm_nodes=row.hardware.get("slurm_nodes", ""),
         environment=row.environment,
         environment_built=row.environment_built,

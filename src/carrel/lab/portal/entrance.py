@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from carrel.core.domain.errors import CarrelError, Denied, Invalid, Unauthenticated
+from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, token_allows
 from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.context import Gateway
@@ -50,14 +51,16 @@ class Entrance:
         if request.method == "HEAD":  # a HEAD request for a link does not use it up
             return Response()
         if "ticket" not in request.query_params:
-            if self._sessions.token(session_in(request.headers.get("cookie", "")) or "") is not None:
+            with suppress(CarrelError):
+                self._gateway.lab.authenticate(self._sessions.token(session_in(request.headers.get("cookie", "")) or "") or "")
                 return RedirectResponse("/", 303)
             raise Unauthenticated("Nobody is signed in.")
-        token = self._tickets.redeem(request.query_params["ticket"])
-        if token is None:
+        shown = self._tickets.redeem(request.query_params["ticket"])
+        if shown is None:
             raise Unauthenticated("This sign-in link was used already, or is older than ten minutes.")
         tell_audit(request.scope, action="sign in", line=True)
-        return self._welcome(request, token)
+        caller = self._gateway.lab.tokens.by_number(shown)  # it may have been revoked since the link was made
+        return self._by_shown(request, caller, "a link")
 
     async def by_token(self, request: Request) -> Response:
         """An access token, typed into the form."""
@@ -68,28 +71,41 @@ class Entrance:
         token = fields.get("token", "").strip()
         if not token or not token.isascii() or len(token) > 512:
             raise Unauthenticated("That is not an access token.")
-        return await to_thread.run_sync(self._welcome, request, token, local_path(fields.get("after")))
+
+        def sign_in() -> Response:
+            caller = self._gateway.lab.authenticate(token)
+            return self._by_shown(request, caller, "a token", local_path(fields.get("after")))
+
+        return await to_thread.run_sync(sign_in)
 
     def admit(
         self, request: Request, subject: str, *, how: str, after: str = "/", confirm: Callable[[], None] = lambda: None
     ) -> Response:
         """Sign in a browser whose person has proven who they are (`carrel.lab.portal.sign_in_methods`)."""
         tokens = self._gateway.lab.tokens
-        made, token = tokens.sign_in(subject, how=how)
+        session, token = self._sessions.new()
+        made = tokens.sign_in(subject, token, how=how)
         try:
             confirm()
-            return self._welcome(request, token, local_path(after), own=True)
+            return self._welcome(request, session, token, local_path(after))
         except CarrelError:
             tokens.end(made)  # of somebody who is suspended
             raise
+
+    def _by_shown(self, request: Request, caller: Caller, what: str, after: str = "/") -> Response:
+        """Sign in a browser that showed a token of the caller's."""
+        if caller.token_id is None:
+            raise Unauthenticated("That is the token of a job.", remedy="Use a token of your own.")
+        token_allows(caller, Action.BROWSE).check()
+        session, token = self._sessions.new()
+        self._gateway.lab.tokens.sign_in(caller.user.subject, token, how=f"by {what}", shown=caller.token_id)
+        return self._welcome(request, session, token, after)
 
     async def leave(self, request: Request) -> Response:
         """Sign out."""
         session = session_in(request.headers.get("cookie", "")) or ""
         check_form(await read_form(request), self._sessions.form_secret(session))
-        token = self._sessions.end(session)
-        if token is not None:
-            await to_thread.run_sync(self._revoke, token)
+        await to_thread.run_sync(self._revoke, self._sessions.token(session) or "")
         response = RedirectResponse("/", 303)
         response.delete_cookie(_name(request), path="/", httponly=True, samesite="strict", secure=_secure(request))
         return response
@@ -100,13 +116,8 @@ class Entrance:
             if caller.token_id is not None:
                 self._gateway.lab.tokens.revoke(caller, caller.token_id)
 
-    def _welcome(self, request: Request, token: str, after: str = "/", *, own: bool = False) -> Response:
-        caller = self._gateway.lab.authenticate(token)  # a token may have been revoked since its link was made
-        if caller.job_id is not None:
-            raise Unauthenticated("That is the token of a job.", remedy="Use a token of your own.")
-        token_allows(caller, Action.BROWSE).check()
-        request.state.caller = caller  # for the audit log
-        session = self._sessions.start(token, own=own)
+    def _welcome(self, request: Request, session: str, token: str, after: str) -> Response:
+        request.state.caller = self._gateway.lab.authenticate(token)  # for the audit log
         response: Response = RedirectResponse(after, 303)
         if request.headers.get("sec-fetch-site") not in (None, "none", "same-origin"):
             response = HTMLResponse(_STEP.format(escape(after)), headers={"Refresh": f"0; url={after}"})

@@ -11,7 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
+from carrel.core.domain.errors import Denied
 from carrel.core.domain.ports import Clock
+from carrel.core.domain.user import Caller
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.baselines import BaselinePage
 from carrel.lab.portal.comparison import ComparisonPage
@@ -51,7 +53,7 @@ class Portal:
         self.public = frozenset({"/login", "/docs", "/favicon.ico"}).union(*(way.public for way in self._ways))
         self.changing = frozenset[str]().union(*(way.changing for way in self._ways))
         self.tickets = Tickets(clock)
-        self.sessions = Sessions(clock)
+        self.sessions = Sessions()
         self._look = Templates(clock)
         self._local = local
         self._look.know(has_own_sign_in=local is not None)
@@ -65,8 +67,15 @@ class Portal:
         session = session_in(cookie)
         return None if session is None else self.sessions.token(session)
 
+    def link(self, caller: Caller) -> str:
+        """The path of a link that signs one browser in as the caller, once, within ten minutes. Raises `Denied` for a job's."""
+        if caller.token_id is None:
+            raise Denied("A job signs no browser in.", remedy="Use a token of your own.")
+        return f"/login?ticket={self.tickets.issue(caller.token_id)}"
+
     def install(self, app: FastAPI, gateway: Gateway) -> None:
         """Add the routes of the pages."""
+        self.sessions.use(gateway.lab.secret)
         pages = JobPages(gateway, self.sessions, self._look)
         comparison = ComparisonPage(gateway, self.sessions, self._look)
         notebooks = NotebookPages(gateway, self.sessions, self._look)

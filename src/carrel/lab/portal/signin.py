@@ -1,25 +1,30 @@
-"""How a browser signs in: a one-time ticket in a link, then a session cookie. All of it lives in memory only.
+"""How a browser signs in: a one-time ticket in a link, then a cookie.
 
-Tickets and session ids are kept as digests, so that a dump of the memory's tables opens nothing; behind each is the access
-token of its user, which is asked again at every request: a token that is revoked ends its sessions with it.
+Tickets are in memory, as digests. Behind a cookie is a token of the browser's own, which follows from the cookie and the lab's
+key: the lab keeps neither of them, a restart signs nobody out, and a cookie does not tell its token.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import re
 import secrets
 import threading
+from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 
+from carrel.core.control.tokens import BROWSER_LIFETIME, TOKEN_PREFIX
 from carrel.core.domain.ports import Clock
 
 #: Name of the cookie; over https with the prefix that keeps it to this host name and to https (RFC 6265bis).
 COOKIE = "carrel_session"
 SECURE_COOKIE = f"__Host-{COOKIE}"
-NewSecret = Callable[[], str]
+#: Tickets that wait at most; the oldest are dropped.
+_MOST = 1000
+_SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 def _new_secret() -> str:
@@ -30,90 +35,65 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    token: str = field(repr=False)
-    #: Unix seconds.
-    until: float
-    #: What a form of the session must carry; "" for tickets.
-    form: str = field(default="", repr=False)
-    #: Whether the token was made for this session, and ends with it.
-    own: bool = False
+class Tickets:
+    """One-time sign-in links, ``<url>/login?ticket=<ticket>``. Thread-safe."""
 
-
-class _Store:
-    """Secrets that end by themselves; the oldest are dropped when there are too many."""
-
-    def __init__(self, clock: Clock, new_secret: NewSecret, lifetime: float, most: int) -> None:
+    def __init__(self, clock: Clock, *, new_secret: Callable[[], str] = _new_secret, lifetime: float = 600.0) -> None:
         self._clock = clock
         self._new_secret = new_secret
         self._lifetime = lifetime
-        self._most = most
         self._guard = threading.Lock()
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        #: Number of a token, and Unix seconds until which the ticket is good.
+        self._entries: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
 
-    def put(self, token: str, form: str = "", *, own: bool = False) -> str:
-        secret = self._new_secret()
+    def issue(self, token_id: int) -> str:
+        """A ticket that signs in whom the token with this number belongs to, once, within ten minutes."""
+        ticket = self._new_secret()
         with self._guard:
-            self._entries[_digest(secret)] = _Entry(token=token, until=self._clock() + self._lifetime, form=form, own=own)
-            while len(self._entries) > self._most:
+            self._entries[_digest(ticket)] = (token_id, self._clock() + self._lifetime)
+            while len(self._entries) > _MOST:
                 self._entries.popitem(last=False)
-        return secret
+        return ticket
 
-    def get(self, secret: str) -> _Entry | None:
+    def redeem(self, ticket: str) -> int | None:
+        """The token's number, and the ticket is void from now on; None when it is unknown, used or too old."""
         with self._guard:
-            return self._valid(self._entries.get(_digest(secret)))
-
-    def take(self, secret: str) -> _Entry | None:
-        with self._guard:
-            return self._valid(self._entries.pop(_digest(secret), None))
-
-    def _valid(self, entry: _Entry | None) -> _Entry | None:
-        return entry if entry is not None and self._clock() < entry.until else None
-
-
-class Tickets:
-    """One-time sign-in links. The composition root issues one and prints ``<url>/login?ticket=<ticket>``."""
-
-    def __init__(self, clock: Clock, *, new_secret: NewSecret = _new_secret, lifetime: float = 600.0) -> None:
-        self._store = _Store(clock, new_secret, lifetime, most=1000)
-
-    def issue(self, token: str) -> str:
-        """A ticket that signs in whom the access token belongs to, once, within ten minutes."""
-        return self._store.put(token)
-
-    def redeem(self, ticket: str) -> str | None:
-        """The access token behind the ticket, which is void from now on; None when it is unknown, used or too old."""
-        entry = self._store.take(ticket)
-        return None if entry is None else entry.token
+            token_id, until = self._entries.pop(_digest(ticket), (None, 0.0))
+        return token_id if self._clock() < until else None
 
 
 class Sessions:
-    """Browsers that are signed in."""
+    """Browsers that are signed in, by what is in their cookies."""
 
-    def __init__(self, clock: Clock, *, new_secret: NewSecret = _new_secret, lifetime: float = 12 * 3600.0) -> None:
-        self._new_secret = new_secret
-        self.lifetime = lifetime
-        self._store = _Store(clock, new_secret, lifetime, most=10_000)
+    #: Seconds for which a browser keeps its cookie.
+    lifetime = BROWSER_LIFETIME
 
-    def start(self, token: str, *, own: bool = False) -> str:
-        """A new session of the token's user; returns what goes into the cookie. `own`: the token is the session's alone."""
-        return self._store.put(token, form=self._new_secret(), own=own)
+    def __init__(self) -> None:
+        self._key = b""
+
+    def use(self, key: bytes) -> None:
+        """Derive tokens with this key of the lab's."""
+        self._key = key
+
+    def new(self) -> tuple[str, str]:
+        """What goes into a cookie, and the token that is to be made for it."""
+        session = _new_secret()
+        return session, self._token(session)
 
     def token(self, session: str) -> str | None:
-        """The access token behind the session, or None when it is over."""
-        entry = self._store.get(session)
-        return None if entry is None else entry.token
+        """The token behind the session, valid or not; None for what is no session."""
+        return self._token(session) if _SECRET.fullmatch(session) else None
 
     def form_secret(self, session: str) -> str | None:
-        """What every form of the session carries, so that no other page can send it."""
-        entry = self._store.get(session)
-        return None if entry is None else entry.form
+        """What every form of the session carries, so that no other page can send it; None for what is no session."""
+        return self._derived("form", session) if _SECRET.fullmatch(session) else None
 
-    def end(self, session: str) -> str | None:
-        """The session is over; returns its token if that was made for it, and is to be revoked."""
-        entry = self._store.take(session)
-        return entry.token if entry is not None and entry.own else None
+    def _token(self, session: str) -> str:
+        return TOKEN_PREFIX + self._derived("token", session)
+
+    def _derived(self, what: str, session: str) -> str:
+        mac = hmac.new(self._key, f"carrel browser {what}:{session}".encode(), hashlib.sha256).digest()
+        return urlsafe_b64encode(mac).decode().rstrip("=")
 
 
 def session_in(cookie: str) -> str | None:

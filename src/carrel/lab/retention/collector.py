@@ -13,7 +13,9 @@ from typing import Protocol, TypeVar
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.retention import Collected, Kind, RetentionRules
-from carrel.lab.retention.removal import leftovers, remove_tree, remove_unused, size_of
+from carrel.core.spool import AttemptDirectory, trees
+from carrel.core.spool.trees import room_of
+from carrel.lab.retention.removal import leftovers, remove_tree, remove_unused
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -210,17 +212,30 @@ class Collector:
             return
         over = self._references.ended_attempts(now - rules.work)
         for job, attempt, path in self._each(self._attempts()):
-            for place in [path / "work", *leftovers(path)] if (job, attempt) in over else ():
-                if place.is_dir() and not place.is_symlink():
-                    tally.add(f"job {job}, attempt {attempt}: {place.name.strip('.')}", size_of(place))
-                    if not dry_run:
-                        remove_tree(place)
+            if (job, attempt) in over:
+                self._left_of(AttemptDirectory(path), f"job {job}, attempt {attempt}", tally, dry_run)
+        # What attempts keep for each other goes with the end of their job, unless that was interrupted.
+        ended = self._references.ended_jobs(now - rules.work)
+        for path in self._each(self._directories(self._places.spool)):
+            checkpoint = path / "checkpoint"
+            if int(path.name) in ended and checkpoint.is_dir() and not checkpoint.is_symlink():
+                tally.add(f"job {path.name}: checkpoint", room_of(checkpoint))
+                if not dry_run:
+                    trees.remove_tree(checkpoint)
+
+    def _left_of(self, directory: AttemptDirectory, what: str, tally: _Tally, dry_run: bool) -> None:
+        beside = (directory.temporary_place, *directory.private_places, *leftovers(directory.path))
+        for place in (directory.work, *beside):
+            if place.is_dir() and not place.is_symlink():
+                tally.add(f"{what}: {place.name.strip('.')}", room_of(place))
+                if not dry_run:
+                    (remove_tree if place == directory.work else trees.remove_tree)(place)
 
     def _logs(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
         over = self._references.ended_jobs(now - rules.logs) if rules.logs is not None else frozenset()
         for path in self._each(self._directories(self._places.spool)):
             if int(path.name) in over:
-                tally.add(f"job {path.name}", size_of(path))
+                tally.add(f"job {path.name}", room_of(path))
                 if not dry_run:
                     remove_tree(path)
         for path in leftovers(self._places.spool) if not dry_run else ():
@@ -264,7 +279,7 @@ class Collector:
             return
         deleted = None if rules.deleted_runs is None else now - rules.deleted_runs
         for path in self._each(self._artifacts.unused(unused_before=now - rules.unused, deleted_before=deleted)):
-            tally.add(f"artifacts of {path.parent.name}", size_of(path))
+            tally.add(f"artifacts of {path.parent.name}", room_of(path))
             if not dry_run:
                 remove_tree(path)
 
@@ -272,7 +287,7 @@ class Collector:
         if self._audit is None or rules.audit is None:
             return
         for path in self._each(self._audit.old(now - rules.audit)):
-            tally.add(path.name, size_of(path))
+            tally.add(path.name, room_of(path))
             if not dry_run:
                 self._audit.remove(path)
 
@@ -292,7 +307,7 @@ class Collector:
         if rules.calls is not None:
             count, paths = self._calls.old(now - rules.calls)
             if count or paths:
-                tally.add(f"{count} calls that ended before", sum(size_of(path) for path in paths), count)
+                tally.add(f"{count} calls that ended before", sum(room_of(path) for path in paths), count)
             if not dry_run:
                 self._calls.drop_old(now - rules.calls)
                 for path in paths:
@@ -300,7 +315,7 @@ class Collector:
         look = self._calls.old_cached if dry_run else self._calls.drop_old_cached
         count, paths = look(None if rules.cached is None else now - rules.cached, rules.cached_size)
         if count:
-            tally.add(f"{count} results for equal calls", sum(size_of(path) for path in paths), count)
+            tally.add(f"{count} results for equal calls", sum(room_of(path) for path in paths), count)
         if not dry_run:
             for path in paths:
                 path.unlink(missing_ok=True)
@@ -312,7 +327,7 @@ class Collector:
                     self._goes(path, now - rules.unused, f"unfinished {path.name[:12]}", tally, dry_run)
 
     def _goes(self, path: Path, before: float, what: str, tally: _Tally, dry_run: bool) -> bool:
-        size = size_of(path)
+        size = room_of(path)
         if dry_run:
             try:
                 going = path.stat().st_mtime < before

@@ -6,11 +6,11 @@ file away under another name, looks at its time again, and puts it back when som
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from carrel.core.spool import trees
 
 
 def remove_unused(path: Path, before: float) -> bool:
@@ -36,35 +36,9 @@ def remove_tree(path: Path) -> None:
     with suppress(FileNotFoundError):
         if not away.exists():
             path.rename(away)
-        _open_up(away)
-        shutil.rmtree(away)
+        trees.remove_tree(away)
 
 
 def leftovers(place: Path) -> Iterator[Path]:
     """Yield what interrupted removals left in a directory."""
     yield from sorted(path for path in place.glob(".*.removed") if not path.is_symlink())
-
-
-def size_of(path: Path) -> int:
-    """Return the bytes that a file, or all below a directory, take on the disk; links are not followed."""
-    total = _room(path)
-    for where, directories, names in os.walk(path):
-        total += sum(_room(Path(where, name)) for name in (*directories, *names))
-    return total
-
-
-def _room(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except OSError:
-        return 0
-
-
-def _open_up(path: Path) -> None:
-    """A job may have taken its owner's right to empty a directory."""
-    for where, directories, _ in os.walk(path):
-        for name in directories:
-            inner = Path(where, name)
-            if not inner.is_symlink():
-                with suppress(OSError):
-                    inner.chmod(0o700)

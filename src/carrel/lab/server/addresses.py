@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
 from carrel.core.spool import Spool
+from carrel.core.spool.foreign import read_regular
 from carrel.notebooks.address import LONGEST, Address, UnixAddress, read_address
 from carrel.notebooks.proxy import takes_connections
 
@@ -28,7 +28,7 @@ def read_from(spool: Spool) -> Callable[[Job], bytes | None]:
 
     def read(job: Job) -> bytes | None:
         path = spool.attempt(job.id, job.attempt).session_address
-        with suppress(OSError):
+        with suppress(FileNotFoundError):
             return _read(path)
         # Over the network the absence of a file is remembered for a while, unless its directory is read (nfs(5), acdirmax).
         with suppress(OSError):
@@ -40,10 +40,12 @@ def read_from(spool: Spool) -> Callable[[Job], bytes | None]:
 
 
 def _read(path: Path) -> bytes:
-    # Its owner writes it: a pipe or a link to a device must hold nobody up.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(LONGEST)
+    try:
+        return read_regular(path, LONGEST)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return b""  # its owner has put something else there, which is no address
 
 
 @dataclass(slots=True)

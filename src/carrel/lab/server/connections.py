@@ -16,23 +16,23 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from carrel.core.domain.errors import TooMany
-from carrel.core.transport.open_files import raise_limit
+from carrel.core.transport.descriptors import most_descriptors
 
 _log = logging.getLogger(__name__)
 
 #: Descriptors that connections never get: the database, logs, files, engines, sessions, MLflow.
 _RESERVE = 1024
 #: Seconds for TLS and the head of the first request; seconds between two requests, the second one's head included.
-FIRST_WORDS, _PAUSE = 20.0, 95.0
+FIRST_WORDS, _PAUSE = 15.0, 90.0
 #: A body has to come at this pace: so many bytes in so many seconds. An upload of any size over a slow line does.
-_PIECE, _PIECE_SECONDS = 65536, 60.0
+_PIECE, _PIECE_SECONDS = 4096, 60.0
 #: Seconds in which the other side has to read something of an answer that waits for it.
 _READS = 300.0
 #: Connections that are taken before the others are looked after again; those that were closed, and are not gone yet.
@@ -90,16 +90,16 @@ class Door:
         listener: socket.socket,
         *,
         limit: int,
-        proxies: Sequence[str] = (),
+        proxied: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limit`: connections at once, where there are descriptors for as many; `proxies`: addresses of many people each."""
+        """`limit`: connections at once, where there are descriptors for as many; `proxied`: there is a proxy in front."""
         self._listener = listener
         self.family = listener.family
         self._monotonic = monotonic
         self._many = lru_cache(self._is_many)
-        self._shared = [ipaddress.ip_network(one) for one in ("127.0.0.0/8", "::1/128", *proxies)]
-        descriptors = raise_limit()
+        self._proxied = proxied
+        descriptors = most_descriptors()
         # Half of them: one that is carried on to a session or to MLflow has two.
         self._most = max(16, min(limit, (descriptors - min(_RESERVE, descriptors // 2)) // 2))
         self._at_once = min(_AT_ONCE, self._most // 16)
@@ -178,7 +178,7 @@ class Door:
         """True for an address that does not tell who it is."""
         found = ipaddress.ip_address(address.partition("%")[0])
         found = getattr(found, "ipv4_mapped", None) or found
-        return any(found in network for network in self._shared)
+        return self._proxied or found.is_loopback
 
     # ---- going
 

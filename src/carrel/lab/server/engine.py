@@ -75,7 +75,7 @@ class LabEngine:
             settings,
             # Inputs are kept on the lab's own machine alone, and another one has limits of its own.
             paths=replace(settings.paths, broker="", residency="", inputs=""),
-            limits=replace(settings.limits, disk=0),
+            limits=replace(settings.limits, disk=0, files=0),
             gateway=url,
             tracking_uri=None if settings.tracking_uri is None else f"{url}/mlflow",
             suspends=False,

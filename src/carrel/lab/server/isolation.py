@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import carrel
 from carrel.core.domain.errors import Conflict, Impossible, Invalid
-from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.job import Job, JobState
+from carrel.core.domain.launch import LaunchWalls, PreparingLimits
 from carrel.core.domain.network import Network, read_network
 from carrel.core.domain.user import directory_name
+from carrel.core.spool import Spool
+from carrel.core.spool.foreign import parse_json, read_regular
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
+from carrel.lab.server.private_files import closed_to_others, look, named_in, own_homes
+from carrel.node.containment.root import covers
 from carrel.node.containment.trial import attack, try_walls
 from carrel.node.containment.walls import Bind, Isolation, Walls
 from carrel.node.environments.records import write_text
@@ -22,9 +31,21 @@ from carrel.node.environments.records import write_text
 _ALWAYS_HIDDEN = ("/run", "/var/tmp", "/var/spool", "/var/mail")
 #: What programs look for there all the same.
 _NEEDED = ("/run/systemd/resolve", "/run/nvidia-persistenced", "/run/resolvconf", "/run/NetworkManager/resolv.conf")
+#: How far a lab looks for private files when it starts, and how far `carrel doctor` does.
+_look, _look_longer = (
+    partial(look, levels=4, seconds=1.0, entries=100_000),
+    partial(look, levels=6, seconds=10.0, entries=1_000_000),
+)
+#: How many of them it hides, and how many seconds it waits for a disk that may be away.
+_MOST, _PATIENCE = 200, 2.0
 
-
-_NETWORKS = {Network.LOOPBACK: "each its own loopback, and the lab", Network.OFF: "each its own loopback, not the lab either"}
+#: Bytes of a job's launch file.
+_LAUNCH = 64 * 1024**2
+_NETWORKS = {
+    Network.ON: "this machine's, which they share",
+    Network.LOOPBACK: "each its own loopback, and the lab",
+    Network.OFF: "each its own loopback, not the lab either",
+}
 
 
 def check_isolation(text: str | None, network: str) -> None:
@@ -45,17 +66,20 @@ class LabIsolation:
     second person is added; from then on it does, which a file in its home remembers.
     """
 
-    def __init__(self, home: LabHome, setting: str | None, network: Network = Network.ON, processes: int = 0) -> None:
-        """Raise `Impossible` when this machine cannot keep jobs apart, and should."""
+    def __init__(self, home: LabHome, settings: Mapping[str, Any], preparing: PreparingLimits, secrets: Iterable[str]) -> None:
+        """`secrets` as `LocalWalls` has them. Raise `Impossible` when this machine cannot keep jobs apart, and should."""
+        setting, network = settings["isolation"], Network(settings["job_network"])
         self._home, self._setting, self._network = home, setting, network
-        self._processes = processes
+        self._make = partial(LocalWalls, home, network, settings["process_limit"], preparing, tuple(secrets))
         self._walls: LocalWalls | None = None
+        #: True from the moment when it begins, until that was told.
+        self._begun = False
         if setting == Isolation.KERNEL or (setting is None and home.isolated.exists()):
             trial = try_walls(network=network is not Network.ON)
             if trial.why_not:
                 why = 'isolation is "kernel"' if setting else "this lab keeps the jobs of its users apart"
                 raise Impossible(f"{why}, which does not work on this machine: {trial.why_not}", remedy=trial.remedy)
-            self._walls = LocalWalls(home, network, processes)
+            self._walls = self._make()
 
     def __call__(self, owner: str) -> LaunchWalls | None:
         """What jobs of an owner do not see; None: all that the lab sees."""
@@ -78,15 +102,34 @@ class LabIsolation:
                 remedy=f"{trial.remedy or 'Use a machine that can.'} Or, where everybody may be trusted with the whole lab, "
                 "say so: --without-isolation.",
             )
-        walls = LocalWalls(self._home, self._network, self._processes)
+        walls = self._make()
         write_text(self._home.isolated, "Jobs are kept apart since a second person was added.\n")
-        self._walls = walls
+        self._walls, self._begun = walls, True
+
+    def tell(self, running: Sequence[Job]) -> str:
+        """What an administrator who adds a person should know; `running` are the jobs on this machine."""
+        if not self.in_force:
+            return "Nothing keeps jobs apart on this machine: what they run can read the whole lab, and act as everybody."
+        said = "Isolation begins: jobs and sessions that start from now on are kept apart by the kernel."
+        said = said if self._begun else "Jobs and sessions are kept apart by the kernel."
+        self._begun = False
+        before = ", ".join(str(job.id) for job in sorted(running, key=lambda job: job.id) if not self._is_apart(job))
+        said += f" Not yet what runs already: until it ends it sees all that the lab sees (job {before})." if before else ""
+        if self._network is Network.ON:
+            said += " Jobs share this machine's network, and reach what listens here (job_network)."
+        return said
+
+    def _is_apart(self, job: Job) -> bool:
+        try:
+            launch = parse_json(read_regular(Spool(self._home.spool).attempt(job.id, job.attempt).launch, _LAUNCH))
+        except (OSError, ValueError):  # it has not been written yet, or is no more as the lab wrote it
+            return job.state is JobState.CONFIGURING
+        return isinstance(launch, dict) and launch.get("walls") is not None
 
     def describe(self, people: int) -> tuple[str, str]:
         """What an administrator should know: a line, and what can be done ("": nothing)."""
         if self.in_force:
-            network = "" if self._network is Network.ON else f"; their network: {_NETWORKS[self._network]}"
-            return f"jobs are kept apart by the kernel{network}", ""
+            return f"jobs are kept apart by the kernel; their network: {_NETWORKS[self._network]}", ""
         own = own_name()
         if people <= 1:
             return f"none; jobs run as {own}. It begins by itself when a second person is added", ""
@@ -99,24 +142,68 @@ class LabIsolation:
 class LocalWalls:
     """Made once for a lab."""
 
-    def __init__(self, home: LabHome, network: Network = Network.ON, processes: int = 0) -> None:
-        self._network, self._processes = network, processes
+    def __init__(
+        self,
+        home: LabHome,
+        network: Network = Network.ON,
+        processes: int = 0,
+        preparing: PreparingLimits | None = None,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        """`secrets` are files and directories of the lab's own, wherever they are."""
+        self._network, self._processes, self._preparing = network, processes, preparing or PreparingLimits()
         self._homes = home.path / "homes"
         self._own = own_name()
         self._own_home = os.path.realpath(Path.home())
         closed = [home.path, home.run, *home.parts.values()]
-        self._closed = tuple(dict.fromkeys([*(os.path.realpath(path) for path in closed), *_ALWAYS_HIDDEN]))
+        self._closed = (*(os.path.realpath(path) for path in closed), *_ALWAYS_HIDDEN, *secrets)
         prefixes = (sys.prefix, sys.base_prefix, *_NEEDED)
         lab = [*map(Path, prefixes), Path(carrel.__file__).parent, *_residency(), *_pythons(), home.environments / "pythons"]
         self._readable = tuple(dict.fromkeys(os.path.realpath(path) for path in lab if path.exists()))
+        #: What belongs to the person who runs the lab, and their own jobs may see.
+        self._private = (*own_homes(), *closed_to_others(named_in(os.environ)), *self._found())
+
+    def _found(self) -> list[str]:
+        found: list[str] = []
+
+        def find() -> None:
+            found.extend(_look([*self._closed, *own_homes()]).private[:_MOST])
+
+        thread = threading.Thread(target=find, daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
+        return found
 
     def __call__(self, owner: str) -> LaunchWalls:
         """The lab's own user keeps their home; everybody else has one in the lab."""
         hidden, place = self._closed, self._own_home
         if owner != self._own:
-            hidden = (*self._closed, self._own_home)
+            hidden = (*self._closed, *self._private)
             place = str(self._homes / (directory_name(owner) if owner else "@site"))
-        return LaunchWalls(hidden=hidden, readable=self._readable, home=place, network=self._network, processes=self._processes)
+        return LaunchWalls(
+            hidden=self._outermost(hidden),
+            readable=self._readable,
+            home=place,
+            network=self._network,
+            processes=self._processes,
+            preparing=self._preparing,
+        )
+
+    def _outermost(self, hidden: Iterable[str]) -> tuple[str, ...]:
+        """Leave out what lies in a directory that is hidden, too, unless it can be seen there again."""
+        every = dict.fromkeys(hidden)
+        return tuple(path for path in every if is_below(path, self._readable) or not is_below(path, every))
+
+    def left(self) -> Sequence[str]:
+        """What a longer look finds that others' jobs can read, and not all users of the machine."""
+        hidden = self("").hidden
+        found = _look_longer(hidden)
+        return [path for path in (*found.private, *found.shared) if not is_below(path, hidden)]
+
+
+def is_below(path: str, directories: Iterable[str]) -> bool:
+    """True when a path lies in one of the directories."""
+    return any(path.startswith(f"{directory}/") for directory in directories)
 
 
 def _residency() -> list[Path]:
@@ -137,16 +224,25 @@ def _pythons() -> list[Path]:
     ]
 
 
-def attack_walls(home: LabHome, network: Network = Network.ON) -> dict[str, str]:
-    """Try to get at the lab from behind the walls that a stranger's job has; return what got through. Raises `OSError`."""
-    seen = LocalWalls(home)("somebody who is not there")
+def attack_walls(home: LabHome, network: Network = Network.ON, named: Sequence[str] = ()) -> dict[str, str]:
+    """Try to get at the lab from behind the walls that a stranger's job has; return what got through. Raises `OSError`.
+
+    `named` are secrets of the lab outside of its home.
+    """
+    seen = LocalWalls(home, secrets=named)("somebody who is not there")
     with tempfile.TemporaryDirectory(prefix="carrel-attack-") as temporary:
         doors = None if network is Network.ON else ()
-        walls = Walls(hidden=seen.hidden, binds=tuple(Bind(path) for path in seen.readable), temporary=temporary, doors=doors)
+        binds = (*(Bind(path) for path in seen.readable), *covers(seen.hidden))
+        walls = Walls(hidden=seen.hidden, binds=binds, temporary=temporary, doors=doors)
         secrets = [path for path in (home.token, home.path / "secret", home.settings, home.database) if path.exists()]
+        private = [path for path in seen.hidden if not any(is_below(shown, [path]) for shown in seen.readable)]
         return attack(
             walls,
-            secrets=[os.path.realpath(path) for path in secrets],
+            secrets=[
+                *(os.path.realpath(path) for path in secrets),
+                *(path for path in (*named, *private) if Path(path).is_file()),
+            ],
+            directories=[path for path in private if Path(path).is_dir()],
             processes=[os.getpid(), os.getppid()],
             devices=["/dev/mem", "/dev/kmsg", "/dev/nvidia0", "/dev/nvidiactl"],
         )

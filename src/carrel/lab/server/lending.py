@@ -80,7 +80,9 @@ class Lender:
         self._linger = float(settings.linger_time)
         self._kept = int(settings.session_gpus)
         self._config = broker_config(home, settings, node)
-        self._run_dir = socket_directory(home.run)
+        # Jobs see this directory, so it is there before the broker is, and nothing else is in it.
+        self._run_dir = socket_directory(home.run) / "broker"
+        self._run_dir.mkdir(mode=0o700, exist_ok=True)
         self._log = home.logs / "broker.log"
         self._token = hmac.new(secret, b"carrel-node", hashlib.sha256).hexdigest()
         self.socket = str(self._run_dir / SOCKET)
@@ -318,7 +320,7 @@ def read_faults(text: str) -> Mapping[str, float]:
 
 def socket_directory(run: Path) -> Path:
     """A directory for sockets: `run`, or one with a short path where that is too long for a socket."""
-    if len(os.fsencode(run / SOCKET)) <= _LONGEST_PATH:
+    if len(os.fsencode(run / "broker" / SOCKET)) <= _LONGEST_PATH:
         return run
     name = hashlib.sha256(os.fsencode(run)).hexdigest()[:12]
     place = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) < 40 else "/tmp") / f"carrel-{os.getuid()}-{name}"

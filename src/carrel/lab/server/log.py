@@ -9,8 +9,10 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO
 
+from carrel.core.spool.log_lines import WholeLines
+
 #: Loggers that have more to say than anybody reads.
-_CHATTY = ("httpx", "httpcore", "alembic", "uvicorn.error")
+_CHATTY = ("httpx", "httpcore", "uvicorn.error")
 
 
 class LabLog(RotatingFileHandler):
@@ -22,7 +24,7 @@ class LabLog(RotatingFileHandler):
     def __init__(self, file: Path, *, terminal: TextIO | None = None) -> None:
         """`terminal` is where one line goes when nothing can be written any more, and one when it can be again."""
         super().__init__(file, maxBytes=10 * 1024**2, backupCount=3, delay=True)
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.setFormatter(WholeLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         self._terminal = terminal
         self._lost = 0
         self._failed = False

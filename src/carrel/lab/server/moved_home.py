@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Observation
 from carrel.core.domain.task import TaskSpec
 from carrel.core.spool import Spool, read_claim, read_entries
+from carrel.core.spool.trees import remove_tree
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import NEXT_SIGNING_KEY, SIGNING_KEY, LabHome
 from carrel.lab.server.home_location import Answer, HomeLocation, look
@@ -177,7 +177,7 @@ def _settle_environments(home: LabHome, known: HomeLocation) -> None:
 def _empty(directory: Path) -> None:
     for path in directory.iterdir() if directory.is_dir() else ():
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
         else:
             with suppress(OSError):
                 path.unlink()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
+import re
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from carrel.core.domain.errors import Invalid
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 def check_network(values: Mapping[str, Any]) -> None:
@@ -31,16 +37,44 @@ def check_network(values: Mapping[str, Any]) -> None:
     for name in ("public_url", "slurm_url"):
         if values["tls_own"] and (values[name] or "").startswith("http://"):
             raise Invalid(f'{name} is "{values[name]}", and the lab offers TLS (tls_own).', remedy="Begin it with https://.")
-    for one in proxies(values["trusted_proxies"]):
-        try:
-            ipaddress.ip_network(one)
-        except ValueError:
-            raise Invalid(f'trusted_proxies has "{one}".', remedy="List addresses and networks: 10.0.0.7, 10.1.0.0/16.") from None
+    secret = values["proxy_secret"]
+    if secret is not None and not re.fullmatch(r"[!-~]{16,200}", secret):
+        raise Invalid(
+            f"proxy_secret has {len(secret)} characters, or one that a header cannot have.",
+            remedy="Give it 16 to 200 letters and digits that nobody guesses: openssl rand -hex 32.",
+        )
 
 
-def proxies(text: str) -> list[str]:
-    """The addresses and networks in a list of them."""
-    return [one.strip() for one in text.split(",") if one.strip()]
+class BehindProxy:
+    """Takes a request's client and scheme from the proxy that sends the lab's `proxy_secret`, and from nobody else.
+
+    An address is no proof of a proxy: jobs on its machine have the same one. Of `X-Forwarded-For` the last address counts, which
+    the proxy itself has seen; those before it are the client's words.
+    """
+
+    def __init__(self, app: ASGIApp, secret: str) -> None:
+        self._app = app
+        self._secret = secret.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request as it came to the proxy."""
+        if scope["type"] in ("http", "websocket"):
+            said = dict(scope["headers"])  # of several of one name, the last
+            if hmac.compare_digest(said.get(b"x-carrel-proxy", b""), self._secret):
+                scope = {**scope, **_forwarded(scope["type"], said)}
+        await self._app(scope, receive, send)
+
+
+def _forwarded(kind: str, said: Mapping[bytes, bytes]) -> Mapping[str, Any]:
+    proto, address = (
+        said.get(name, b"").decode("latin-1").rpartition(",")[2].strip() for name in (b"x-forwarded-proto", b"x-forwarded-for")
+    )
+    found: dict[str, Any] = {}
+    if proto in ("http", "https"):
+        found["scheme"] = proto if kind == "http" else proto.replace("http", "ws")
+    with suppress(ValueError):
+        found["client"] = (str(ipaddress.ip_address(address)), 0)
+    return found
 
 
 def certified(public_url: str | None, session_host: str, *others: str | None) -> list[str]:
@@ -66,8 +100,13 @@ def loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def warnings(host: str, *, tls: bool) -> list[str]:
-    """Warnings about the lab's address, for the person who starts it."""
+def warnings(host: str, *, tls: bool, public_url: str | None = None, proxy: bool = False) -> list[str]:
+    """Warnings about the lab's address, for the person who starts it; `proxy`: it knows the one in front of it."""
+    if not tls and not proxy and (public_url or "").startswith("https:"):
+        return [
+            f"The lab does not know the proxy that offers {public_url}: it sees everybody at the proxy's address, without TLS.",
+            "Set proxy_secret, and have the proxy send it (docs/settings.md).",
+        ]
     if tls or loopback(host):
         return []
     return [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from carrel.core.control.conversations import Conversations
 from carrel.core.control.lab import Lab
 from carrel.core.control.sessions import Lender, NodeReport, Sessions
 from carrel.core.domain.job import Job
@@ -51,7 +52,7 @@ class Notebooks:
             lab, files=files, door=self._running, lender=lender, check_environment=check_environment, nodes=nodes
         )
 
-    def in_front_of(self, app: ASGIApp) -> ASGIApp:
+    def in_front_of(self, app: ASGIApp, conversations: Conversations) -> ASGIApp:
         """`app`, with the sessions' host names in front."""
         self._front = SessionHosts(
             app,
@@ -60,6 +61,7 @@ class Notebooks:
             pattern=self._pattern,
             secret=self._secret,
             clock=time.time,
+            conversations=conversations,
         )
         return self._front
 

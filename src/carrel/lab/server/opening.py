@@ -31,12 +31,13 @@ from carrel.core.control.tokens import Tokens
 from carrel.core.control.untracked import nothing_of_sweeps, nothing_submitted, nothing_verified, nothing_withdrawn
 from carrel.core.control.users import Users, nothing_to_do
 from carrel.core.control.verifications import Verifications
-from carrel.core.domain.launch import LaunchLimits, LaunchPaths
-from carrel.core.domain.network import Network
+from carrel.core.domain.launch import LaunchLimits, LaunchPaths, PreparingLimits
 from carrel.core.domain.partition import LOCAL, read_cluster
+from carrel.core.domain.units import GIB
 from carrel.core.domain.user import Role, User
 from carrel.core.snapshots import SnapshotStore
 from carrel.core.spool import Spool
+from carrel.core.spool.disk import disk_of
 from carrel.core.submission.own_name import own_name
 from carrel.engines.nursery import passed
 from carrel.engines.router import Router
@@ -54,6 +55,7 @@ from carrel.lab.server.moved_home import MovedHome, check_database
 from carrel.lab.server.node_reports import NodeReports
 from carrel.lab.server.preload import library_for
 from carrel.lab.server.preparable import Preparable
+from carrel.lab.server.private_files import secret_files
 from carrel.lab.server.retention import RetentionService
 from carrel.lab.server.rucio import rucio_of
 from carrel.lab.server.settings import Settings
@@ -67,6 +69,10 @@ from carrel.node.runner.outputs import sweep_drafts
 
 if TYPE_CHECKING:
     from carrel.lab.server.authority import Authority
+
+
+#: The part of the disk that a job may take, and the memory that what prepares one may take at least, where no setting says it.
+_DISK_PART, _PREPARING = 4, 4 * GIB
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,7 +166,14 @@ def open_lab(
         own=engines.of(LOCAL).make(),
         admit=whose_code.check_launch,
     )
-    isolation = LabIsolation(home, settings.isolation, Network(settings.job_network), settings.process_limit)
+    disk = settings.disk_limit or disk_of(home.spool).total // _DISK_PART
+    preparing = settings.prepare_memory or min(node.memory, max(_PREPARING, node.memory // 4))
+    isolation = LabIsolation(
+        home,
+        settings.values,
+        PreparingLimits(memory=preparing, disk=disk, files=settings.disk_files),
+        secret_files(settings.values, settings.rules),
+    )
     launch = LaunchSettings(
         paths=LaunchPaths(
             environments=str(home.environments),
@@ -180,7 +193,8 @@ def open_lab(
             grace=settings.grace_time,
             log=settings.log_limit,
             outputs=settings.output_limit,
-            disk=settings.disk_limit or 0,
+            disk=disk,
+            files=settings.disk_files,
             inputs=settings.input_limit or 0,
             input_files=settings.input_files,
             input_cache=settings.input_cache,
@@ -253,6 +267,7 @@ def open_lab(
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
             # Where jobs run as their owners, nobody's code runs here.
             second_comes=nothing_to_do if whose_code.strict else isolation.begin,
+            isolation=(lambda _running: "") if whose_code.strict else isolation.tell,
         ),
         held=held.current,
         session_jobs=settings.session_jobs,

@@ -10,6 +10,7 @@ from functools import partial
 from carrel.core.control.retention import Retention
 from carrel.core.domain.retention import RetentionRules
 from carrel.core.domain.units import format_size
+from carrel.core.spool.disk import disk_of
 from carrel.lab.audit import AuditLog
 from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Artifacts, Places
@@ -36,6 +37,12 @@ def retention_rules(settings: Settings) -> RetentionRules:
     )
 
 
+def _quota(settings: Settings, home: LabHome, store: Store) -> int:
+    """Bytes that each user may have, so that who fills the disk is stopped before all are (`disk_floor`)."""
+    part = 2 if len(store.people.list()) < 2 else 4
+    return int(settings.user_quota or disk_of(home.blobs).total // part)
+
+
 class RetentionService:
     """The lab's collector, its view for callers, and its thread."""
 
@@ -54,7 +61,7 @@ class RetentionService:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.retention = Retention(
-            store=store.retention, collector=self._collector, quota=lambda: settings.user_quota, clock=time.time
+            store=store.retention, collector=self._collector, quota=partial(_quota, settings, home, store), clock=time.time
         )
 
     def start(self) -> None:

@@ -29,13 +29,13 @@ class Server:
         *,
         ready: Callable[[], None],
         certificate: Certificate | None = None,
-        trusted_proxies: Sequence[str] = (),
         connection_limit: int,
+        proxied: bool = False,
         closing: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         import uvicorn
 
-        door = Door(listener, limit=connection_limit, proxies=trusted_proxies)
+        door = Door(listener, limit=connection_limit, proxied=proxied)
         tls = certificate.context if certificate is not None else None
 
         class Uvicorn(uvicorn.Server):
@@ -51,9 +51,7 @@ class Server:
         config = uvicorn.Config(
             door.attended(front),
             log_config=None,
-            # X-Forwarded-For and -Proto of others are passed over.
-            proxy_headers=bool(trusted_proxies),
-            forwarded_allow_ips=list(trusted_proxies),
+            proxy_headers=False,  # `BehindProxy` reads them
             # Addresses of sign-in links hold their ticket.
             access_log=False,
             server_header=False,

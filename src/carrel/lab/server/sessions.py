@@ -22,7 +22,7 @@ from carrel.core.domain.ports import Clock
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.units import format_duration
-from carrel.core.domain.user import UserState
+from carrel.core.domain.user import Caller, UserState
 from carrel.lab.server.addresses import SessionAddresses
 from carrel.notebooks import identity
 from carrel.notebooks.address import TlsAddress
@@ -118,11 +118,15 @@ class RunningSessions:
             message=self._addresses.trouble(job) or job.reason.message,
         )
 
-    def open(self, job: Job, *, base: str, path: str) -> str:
-        """A link that lets one browser in, once."""
+    def guest(self, token_id: int) -> Caller:
+        """Whose token let a browser in (for the proxy)."""
+        return self._lab.tokens.by_number(token_id)
+
+    def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
+        """A link that lets one browser in, once, for as long as that token is good."""
         inside = lab_path(path)
         label = identity.session_label(self._secret, job.id, job.attempt)
-        link = self._door.issue(label, job.owner, inside)
+        link = self._door.issue(label, token_id, inside)
         return self.address(job, base=base) + link
 
     def address(self, job: Job, *, base: str) -> str:

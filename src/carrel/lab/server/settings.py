@@ -9,7 +9,6 @@ from typing import Any
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.rules import LabRules
-from carrel.engines.slurm.rest_http import read_address
 from carrel.lab.audit import READS
 from carrel.lab.server.identity import deputy_command, read_identity
 from carrel.lab.server.image_paths import shown_in_images
@@ -34,7 +33,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("tls_certificate", "text", None, "File with the certificate (PEM) for TLS; read again when it was renewed."),
     Setting("tls_key", "text", None, "File with its key."),
     Setting("tls_own", "flag", False, "TLS with certificates of the lab's own authority, which clients have to trust."),
-    Setting("trusted_proxies", "text", "127.0.0.1,::1", "Proxies (addresses, networks) whose X-Forwarded-* count."),
+    Setting("proxy_secret", "text", None, "What a proxy in front sends as X-Carrel-Proxy, so that its X-Forwarded-* count."),
     Setting("rate_limit", "int", 200, "Requests a second of each user, and of each job; ten times as many at once. 0: no limit."),
     Setting("connection_limit", "int", 8192, "Connections to the lab at once; each user, and each job, has a 16th of them."),
     Setting("database", "text", None, "PostgreSQL URL (postgresql+psycopg://…); without it the lab keeps a SQLite file."),
@@ -77,7 +76,8 @@ SETTINGS: tuple[Setting, ...] = (
         "job_network", "text", "on", "What jobs on this machine have of the network, at most: on, loopback (and the lab) or off."
     ),
     Setting("process_limit", "int", 8192, "Processes and threads of a job at once, with isolation. 0: no limit."),
-    Setting("disk_limit", "size", None, "Room on the disk that a job here may take while it runs; no limit without it."),
+    Setting("disk_limit", "size", None, "Room on the disk that a job here may take while it runs; else a quarter of the disk."),
+    Setting("disk_files", "int", 2_000_000, "Files and directories that a job here may have while it runs. 0: no limit."),
     Setting("host_memory", "size", None, "Host memory that moved GPU states may take; without it, half of the node's."),
     Setting("host_memory_ready", "int", 25, "Percent of it that is kept ready from the start, on real GPUs."),
     Setting("state_disk", "size", None, "Room on the disk for GPU states that host memory has no room for; none without it."),
@@ -91,6 +91,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("environment_quota", "size", None, "Room on the disk for the named environments of each user."),
     Setting("download_python", "flag", False, "Let uv fetch a Python that a task asks for and this machine lacks."),
     Setting("prepare_time", "duration", 3600, "How long building an environment and staging inputs may take."),
+    Setting("prepare_memory", "size", None, "Memory that each may take, with isolation; else a quarter of the machine's."),
     Setting("slurm_url", "text", None, "Address at which the nodes of a Slurm cluster reach the lab; without it, as from here."),
     Setting("slurm_identity", "text", "owner", "Who jobs in Slurm run as: owner, lab, same, map:FILE or command:PROGRAM."),
     Setting("slurm_deputy", "text", None, "Starts the process that acts as the Unix user {user}; without it, sudo does."),
@@ -108,11 +109,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "slurm_lend", "int", 0, "Percent of its time for which a task on a cluster's node may be paused for cells; 0: never."
     ),
-    Setting("slurm_rest", "text", "", "Where slurmrestd listens, if batch jobs go through it: unix:PATH or https://HOST:PORT."),
     Setting("disk_floor", "size", None, "Nothing starts while a disk of the lab's has less room; 1G, or 5 % of a smaller disk."),
     Setting("log_limit", "size", 1024**3, "Log that is kept of one attempt; the rest is dropped with a note."),
     Setting("output_limit", "size", 50 * 1024**3, "Outputs that are stored of one attempt."),
-    Setting("user_quota", "size", None, "Outputs, logs and code that each user may have on the lab's disk; no limit without it."),
+    Setting("user_quota", "size", None, "Outputs, logs, code that each user may have; else a quarter of the disk, half for one."),
     Setting("gc_time", "duration", 86400, "How often the lab removes what it need not keep, by itself."),
     Setting("keep_work", "duration", 7 * 86400, "How long the work directory of a lost attempt is kept."),
     Setting("keep_unused", "duration", 86400, "How long code, contents and artifacts that no record names are kept."),
@@ -187,7 +187,6 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     if values["audit_reads"] not in READS:
         raise Invalid(f'audit_reads is "{values["audit_reads"]}".', remedy=f"It is one of {', '.join(READS)}.")
     read_identity(values["slurm_identity"])
-    read_address(values["slurm_rest"])
     deputy_command(values["slurm_deputy"], "somebody")
     read_ports(values["slurm_session_ports"])
     shown_in_images(values["slurm_image_paths"])

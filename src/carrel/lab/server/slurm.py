@@ -28,7 +28,6 @@ from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.immediate import short_or_session
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.partition import SlurmPartition, slurm_of
-from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import SharedListing
 from carrel.engines.slurm.site import ClusterNodes, check_request, options_in
 from carrel.engines.slurm.task_shards import task_shards
@@ -63,7 +62,6 @@ class SlurmLabEngine(LabEngine):
         self._users = UnixUsers(self._identity, as_lab=self._settings["run_users_code_as_lab"])
         self._key = LabKey(lab.home)
         self._commands = SlurmCommands(environ=lab.environ)
-        self._rest = rest_of(self._settings["slurm_rest"], self._commands)
         self._listing = SharedListing(self._commands.listing)
         self._nodes = ClusterNodes(self._commands)
         self._owners = Router(route=self._user_of, make=self._engine_of)
@@ -163,7 +161,6 @@ class SlurmLabEngine(LabEngine):
             lab=lab.lab_id,
             environ=lab.environ,
             commands=self._commands,
-            transport=self._rest,
             listing=self._listing,
             options=self._options,
             immediate=self._immediate,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from carrel.core.control.rules import RuleBook
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.units import format_size
 from carrel.core.spool import Spool
+from carrel.core.spool.trees import remove_tree
 from carrel.lab.gateway.app import create_app
 from carrel.lab.gateway.comparing import no_metrics
 from carrel.lab.gateway.context import TrackingStatus
@@ -28,7 +28,7 @@ from carrel.lab.server.home_location import Answer, check
 from carrel.lab.server.issuing import issuer_of
 from carrel.lab.server.log import log_to
 from carrel.lab.server.moved_home import MovedHome
-from carrel.lab.server.network import certified, names, proxies, warnings
+from carrel.lab.server.network import BehindProxy, certified, names, warnings
 from carrel.lab.server.notebooks import Notebooks
 from carrel.lab.server.opening import RunningLab, body_socket, open_lab
 from carrel.lab.server.serving import Server, listen, name_of
@@ -89,7 +89,7 @@ def run(
                 from carrel.lab.server.authority import Authority, local_names
 
                 if copied:
-                    shutil.rmtree(place_.tls, ignore_errors=True)  # what is trusted there is the original
+                    remove_tree(place_.tls)  # what is trusted there is the original
                 url = (settings.public_url or f"https{url.removeprefix('http')}").rstrip("/")
                 authority = Authority(place_.tls, [*certified(url, settings.session_host, settings.slurm_url), *local_names()])
                 certificate = Certificate(authority.certificate, authority.key, authority.renew)
@@ -165,15 +165,16 @@ def _serve(
             notebooks.start()
         if tracking:
             tracking.start()
-        ticket = portal.tickets.issue(home.token.read_text().strip())
+        link = portal.link(running.lab.authenticate(home.token.read_text().strip()))
+        front = notebooks.in_front_of(app, app.state.conversations) if notebooks else app
         server = Server(
             app,
-            notebooks.in_front_of(app) if notebooks else app,
+            BehindProxy(front, settings.proxy_secret) if settings.proxy_secret else front,
             listener,
-            ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say, authority),
+            ready=lambda: _announce(running, f"{url}{link}", say, authority),
             certificate=certificate,
-            trusted_proxies=proxies(settings.trusted_proxies),
             connection_limit=settings.connection_limit,
+            proxied=bool(settings.proxy_secret),
             closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
         )
         server.run()
@@ -233,9 +234,15 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
     for line in running.settings.left_out:
         say(f"  without   {line}")
         _log.info("Without %s.", line)
-    for line in warnings(running.settings.host, tls=running.settings.tls_own or bool(running.settings.tls_certificate)):
+    settings = running.settings
+    tls, proxy = settings.tls_own or bool(settings.tls_certificate), bool(settings.proxy_secret)
+    for line in warnings(settings.host, tls=tls, public_url=settings.public_url, proxy=proxy):
         say(f"  warning   {line}")
         _log.warning("%s", line)
+    if os.geteuid() == 0:
+        line = "the lab runs as root, so its jobs read what root reads on this machine; start it as a user of its own"
+        say(f"  root      {line}")
+        _log.warning("Root: %s.", line)
     if not running.whose_code.strict:
         _say_isolation(running, say)
     for title, line in running.engines.state():

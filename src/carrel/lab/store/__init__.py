@@ -1,4 +1,4 @@
-"""What a lab remembers: tables, queries, migrations. SQLite by default, PostgreSQL by URL; the same code and tests for both."""
+"""What a lab remembers: tables and queries. SQLite by default, PostgreSQL by URL; the same code and tests for both."""
 
 from carrel.lab.store.database import Database
 from carrel.lab.store.store import Store

@@ -96,4 +96,5 @@ def user_of(row: Row[Any]) -> User:
         state_reason=found[users.c.state_reason],
         state_by=found[users.c.state_by],
         state_since=found[users.c.state_since],
+        revoked_at=found[users.c.revoked_at],
     )

@@ -1,49 +1,43 @@
-"""Brings a database to the present schema, from nothing or from any earlier release."""
+"""Makes the tables of a new database, and refuses one of another Carrel.
+
+There is one schema until the first release. From then on a change of it comes with a migration.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 
 from carrel.core.domain.errors import Conflict
 from carrel.lab.store.database import Database
+from carrel.lab.store.tables import lab, metadata
 
-#: The newest migration; `tests/store/test_migrations.py` compares it with the files.
-HEAD = "0035"
-_MIGRATIONS = Path(__file__).parent / "migrations"
+#: Number of the schema of `carrel.lab.store.tables` and its neighbours.
+SCHEMA = "1"
+_KEY = "schema"
+#: In which databases that were written before the first release have their number.
+_BEFORE = "alembic_version"
 
 
-def upgrade(database: Database) -> None:
-    """Apply what is missing. Raises `Conflict` when a newer Carrel has written this database."""
-    revision = current_revision(database)
-    if revision == HEAD:
-        return
-    # Imported only when there is something to do: an ordinary start must not pay for it.
-    from alembic import command
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if revision is not None and revision not in known:
+def prepare(database: Database) -> None:
+    """Make the tables in an empty database. Raises `Conflict` for one with another schema, which stays as it is."""
+    found = present_schema(database)
+    if found is None:
+        with database.write() as connection:
+            metadata.create_all(connection)
+            connection.execute(sa.insert(lab), {"key": _KEY, "value": SCHEMA})
+    elif found != SCHEMA:
         raise Conflict(
-            f"The lab's database has schema {revision}, which this version of Carrel does not know.",
-            remedy="It was written by a newer version: use that one, or another home directory.",
+            f"The lab's database has schema {found}; this Carrel has schema {SCHEMA}.",
+            remedy="Start it with the Carrel that wrote it, or start a lab in another home directory.",
         )
-    with database.write() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
 
 
-def current_revision(database: Database) -> str | None:
-    """The schema that the database has, or None when it is empty."""
+def present_schema(database: Database) -> str | None:
+    """Return the number of the schema that the database has; None when it is empty."""
     with database.read() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
+        tables = sa.inspect(connection)
+        if tables.has_table(_BEFORE):
+            return f"{connection.execute(sa.text(f'SELECT version_num FROM {_BEFORE}')).scalar()} of before the first release"
+        if not tables.has_table(lab.name):
             return None
-        try:
-            return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-        except DBAPIError:
-            return None
+        return str(connection.execute(sa.select(lab.c.value).where(lab.c.key == _KEY)).scalar())

@@ -44,6 +44,8 @@ tokens = Table(
     #: Words of `carrel.core.policy.access.SCOPES`, with commas between them.
     Column("scopes", String(255), nullable=False),
     Column("account", String(255)),
+    #: The token that was shown for it, and with which it ends.
+    Column("parent", ForeignKey("tokens.id")),
     Column("created_at", Double, nullable=False),
     Column("created_by", String(255), nullable=False),
     Column("expires_at", Double),
@@ -53,6 +55,7 @@ tokens = Table(
     Column("revoked_by", String(255)),
     UniqueConstraint("digest"),
     Index(None, "subject"),
+    Index(None, "parent"),
     sqlite_autoincrement=True,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 
@@ -22,7 +23,7 @@ from carrel.lab.store.outbox import OutboxTable
 from carrel.lab.store.people import UserTable
 from carrel.lab.store.reservations import ReservationTable
 from carrel.lab.store.retention import RetentionTable
-from carrel.lab.store.schema import upgrade
+from carrel.lab.store.schema import prepare
 from carrel.lab.store.secrets import SecretTable
 from carrel.lab.store.sign_ins import SignInTable
 from carrel.lab.store.start_ranges import StartRangeTable
@@ -31,12 +32,14 @@ from carrel.lab.store.tables import lab
 from carrel.lab.store.tokens import TokenTable
 from carrel.lab.store.verifications import VerificationTable
 
+_log = logging.getLogger(__name__)
+
 
 class Store:
-    """Opens a database, brings it to the present schema, and offers its tables."""
+    """Opens a database, makes its tables where it is empty, and offers them."""
 
     def __init__(self, database: Database, clock: Clock = time.time) -> None:
-        upgrade(database)
+        prepare(database)
         self.database = database
         self.events = EventTable(database)
         self.jobs = JobTable(database, self.events)
@@ -56,6 +59,8 @@ class Store:
         self.baselines = BaselineTable(database)
         self.verifications = VerificationTable(database)
         self.outbox = OutboxTable(database, self.events, clock)
+        if mended := self.jobs.mend(clock()):
+            _log.warning("%d rows of jobs and attempts had moments or seconds that no clock shows; they are corrected.", mended)
 
     def lab_id(self) -> str:
         """Name of this lab, unique in the world; made when first asked."""

@@ -67,6 +67,8 @@ users = Table(
     Column("state_reason", Text, nullable=False, server_default=text("''")),
     Column("state_by", String(255), nullable=False, server_default=text("''")),
     Column("state_since", Double),
+    #: When all their tokens were revoked last.
+    Column("revoked_at", Double),
     #: Accounts that the groups of their sign-in provider make them a member of, as a JSON list.
     Column("member_of", Text, nullable=False, server_default=text("'[]'")),
     CheckConstraint("role IN ('user', 'manager', 'operator', 'admin')", name="role"),

@@ -57,11 +57,11 @@ class TokenTable:
             row = connection.execute(of_sign_in.where(access_tokens.c.digest == digest)).first()
         return None if row is None else (replace(token_of(row), expires_at=row._mapping["access_until"]), user_of(row))
 
-    def get(self, token_id: int) -> Token | None:
-        """The token with this number, or None."""
+    def get(self, token_id: int) -> tuple[Token, User] | None:
+        """The token with this number and whose it is, valid or not; or None."""
         with self._database.read() as connection:
-            row = connection.execute(sa.select(*TOKEN).where(tokens.c.id == token_id)).first()
-        return None if row is None else token_of(row)
+            row = connection.execute(sa.select(*TOKEN, *USER).join(users).where(tokens.c.id == token_id)).first()
+        return None if row is None else (token_of(row), user_of(row))
 
     def list(self, subject: str | None) -> Sequence[Token]:
         """All tokens of a user, or of everybody, the oldest first."""
@@ -72,7 +72,7 @@ class TokenTable:
             return [token_of(row) for row in connection.execute(query)]
 
     def revoke(self, *, by: str, now: float, token_id: int | None = None, subject: str | None = None) -> int:
-        """Revoke one token, or all of a user; return how many that were."""
+        """Revoke one token and those that were made by showing it, or all of a user; return how many that were."""
         with self._database.write() as connection:
             return _revoke(connection, by, now, token_id=token_id, subject=subject)
 
@@ -103,6 +103,7 @@ def _insert(connection: sa.Connection, new: NewToken, now: float) -> Token:
         "name": new.name,
         "scopes": ",".join(new.scopes),
         "account": new.account,
+        "parent": new.parent,
         "created_at": now,
         "created_by": new.created_by,
         "expires_at": new.expires_at,
@@ -115,8 +116,10 @@ def _revoke(connection: sa.Connection, by: str, now: float, *, token_id: int | N
     if token_id is None:  # nor does what they have approved come true
         for table in (device_codes, authorization_codes):
             connection.execute(sa.delete(table).where(table.c.subject == subject))
+        connection.execute(sa.update(users).where(users.c.subject == subject).values(revoked_at=now))
     change = sa.update(tokens).where(tokens.c.revoked_at.is_(None)).values(revoked_at=now, revoked_by=by)
-    change = change.where(tokens.c.id == token_id if token_id is not None else tokens.c.subject == subject)
+    one = sa.or_(tokens.c.id == token_id, tokens.c.parent == token_id)
+    change = change.where(one if token_id is not None else tokens.c.subject == subject)
     return connection.execute(change).rowcount
 
 

@@ -34,6 +34,7 @@ from mlflow.utils.mlflow_tags import (
 
 from carrel.client import Client
 from carrel.client.travelling import Travelling
+from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import JobState
 from carrel.core.submission.own_name import own_name
@@ -105,7 +106,7 @@ class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
             if self._is_array:
                 return self._finish_array()
             for text in self._client.stream_log(self.job_id, waits=True):
-                sys.stdout.write(text)
+                sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
                 sys.stdout.flush()
             job = self._client.wait(self.job_id)
         except KeyboardInterrupt:

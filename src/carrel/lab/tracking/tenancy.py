@@ -83,9 +83,12 @@ _SERVER_INFO = re.compile(r"/(?:api|ajax-api)/3\.0/mlflow/server-info")
 
 
 def workspace_of(subject: str) -> str:
-    """The name of a user's workspace: readable, valid for MLflow (2 to 63 of [a-z0-9-]), and no two subjects share one."""
-    readable = re.sub(r"[^a-z0-9]+", "-", subject.lower()).strip("-")[:40].strip("-") or "user"
-    return f"{readable}-{hashlib.sha256(subject.encode()).hexdigest()[:12]}"
+    """The name of a user's workspace: readable, valid for MLflow (2 to 63 of [a-z0-9-]), and no two subjects share one.
+
+    The digest tells subjects apart, by 128 bits: whoever may choose a name finds another one with the same 48.
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", subject.lower()).strip("-")[:30].strip("-") or "user"
+    return f"{readable}-{hashlib.sha256(subject.encode()).hexdigest()[:32]}"
 
 
 def kind_of(method: str, path: str) -> Kind:

@@ -10,7 +10,6 @@ import logging
 import os
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from carrel.core.domain.lease import Residency, Tier
 from carrel.core.domain.ports import Clock
 from carrel.core.spool import Spool
 from carrel.core.spool.disk import disk_of
-from carrel.core.transport.open_files import raise_limit
+from carrel.core.spool.log_lines import log_to_stderr
 from carrel.core.transport.reactor import Reactor
 from carrel.node.broker.boot_key import boot_key
 from carrel.node.broker.client_authentication import ClientAuthentication
@@ -61,7 +60,7 @@ def main(words: Sequence[str] | None = None, *, clock: Clock = time.time, loop: 
     parser.add_argument("--socket", type=Path, required=True, help="the unix socket to listen on")
     parser.add_argument("--state", type=Path, help="directory of its journal and lock (default: the configuration's)")
     given = parser.parse_args(words)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     try:
         config = read_config(given.config)
         state = given.state or Path(config.state)
@@ -93,7 +92,6 @@ def take_lock(state: Path, config: BrokerConfig) -> int | None:
 
 def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.time, loop: Reactor | None = None) -> None:
     """Lend until SIGTERM or SIGINT, or until the state directory vanished."""
-    raise_limit()
     loop = loop or Reactor()
     suspender = _suspender(config, state, loop.monotonic)
     capability = suspender.probe()

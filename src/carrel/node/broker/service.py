@@ -6,13 +6,13 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
-from carrel.core.domain.errors import CarrelError, Conflict, TooMany, Unavailable
+from carrel.core.domain.errors import CarrelError, Conflict, Unavailable
 from carrel.core.domain.lease import MoveMethod
 from carrel.core.domain.ports import Clock
 from carrel.core.transport.channel import MOST_FILES, Channel, Dropped
+from carrel.core.transport.descriptors import most_descriptors
 from carrel.core.transport.framing import Closed, Ended, Lines, TooLong
 from carrel.core.transport.reactor import Reactor, Timer
 from carrel.node.broker.bus import Bus
@@ -50,10 +50,10 @@ from carrel.node.suspension.ports import Suspender, Use
 
 _log = logging.getLogger(__name__)
 
-#: Seconds in which who connects has to say hello; connections that have not, and those of one job, at once.
-_SILENT, _STRANGERS, _OF_ONE = 10.0, 32, 256
 #: Bytes of journal after which it is begun anew.
 _LONG = 8 * 1024**2
+#: Seconds in which a client says hello, and how many may not have done so. Connections that one job has at most.
+_FIRST_WORD, _MOST_SILENT, _MOST_OF_A_JOB = 10.0, 64, 1024
 
 
 class Service:
@@ -101,8 +101,10 @@ class Service:
         self._status = Status(core, clock, pool, disk_problem=disk_problem)
         self._handing = EndedLeaseDelivery(loop, core.ledger.past, core.lender.devices, self._taken)
         self._clients: dict[Channel[bytes], Client] = {}
-        #: Those that have not said hello, the oldest first.
-        self._strangers: dict[Channel[bytes], Timer] = {}
+        #: Those of them that have not said who they are, the oldest first; each has until its timer rings.
+        self._silent: dict[Channel[bytes], Timer] = {}
+        # Each takes two descriptors, of it and of its process; as many are left for all else.
+        self._most = most_descriptors() // 4
         self._feed = StatusFeed(loop, self._status, self._clients, see_host=self._see_host)
         self._tenants: dict[str, Channel[bytes]] = {}
         #: Of the libraries in processes, by the process.
@@ -238,16 +240,12 @@ class Service:
         Nobody is let in without the token of a job that runs, in either case.
         """
         self._listener = listening_at(path, everybody=everybody)
-        self._watch_listener()
-
-    def _watch_listener(self) -> None:
-        if self._listener is not None and not self._closing:
-            self._loop.watch(self._listener, self._accept)
+        self._loop.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
         """Stop listening and close all connections; nobody loses a lease by it."""
         if self._listener is not None:
-            self._loop.unwatch(self._listener)
+            self._loop.unwatch(self._listener.fileno())
             self._listener.close()
         self._closing = True
         for connection in list(self._clients):
@@ -261,13 +259,11 @@ class Service:
             stream, _address = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError as error:
+        except OSError as error:  # no descriptor is left: who is silent may have sent some
             _log.warning("a connection cannot be taken: %s", error)
-            self._loop.unwatch(self._listener)
-            self._loop.later(1.0, self._watch_listener)
+            if self._silent:
+                next(iter(self._silent)).end(Closed("others need its place"))
             return
-        if len(self._strangers) >= _STRANGERS:  # the oldest has had more time than a program needs that means it
-            next(iter(self._strangers)).end(Dropped("others want to say hello"))
         try:
             process = peer(stream)
         except (ProcessGone, OSError) as error:
@@ -277,12 +273,14 @@ class Service:
         connection = Channel(Lines(LONGEST), stream, most_files=MOST_FILES)
         connection.attach(self._loop, on_message=self._line, on_end=self._ended)
         self._clients[connection] = Client(process)
-        late = partial(connection.end, Dropped("it has not said hello"))
-        self._strangers[connection] = self._loop.later(_SILENT, late)
+        self._silent[connection] = self._loop.later(_FIRST_WORD, lambda: connection.end(Closed("it said nothing")))
+        if len(self._silent) > _MOST_SILENT or len(self._clients) > self._most:
+            # Who means it says hello at once: so the one goes that has said nothing for longest.
+            next(iter(self._silent)).end(Closed("others need its place"))
 
     def _ended(self, connection: Channel[bytes], why: Ended) -> None:
         client = self._clients.pop(connection)
-        self._forget_stranger(connection)
+        self._has_spoken(connection)
         if isinstance(why, TooLong):
             self._refuse_line(connection, client, why)
         closed = not isinstance(why, Dropped)  # only the client's own end says that it is done
@@ -297,11 +295,6 @@ class Service:
             if not closed and not self._closing:
                 _log.warning("tenant %s does not read and was dropped; it keeps what it has", client.tenant)
             self.carry_out(self._core.disconnected(client.tenant, self._now(), closed=closed))
-
-    def _forget_stranger(self, connection: Channel[bytes]) -> None:
-        late = self._strangers.pop(connection, None)
-        if late is not None:
-            late.cancel()
 
     def _line(self, connection: Channel[bytes], line: bytes) -> None:
         client = self._clients[connection]
@@ -337,13 +330,8 @@ class Service:
         if message["op"] != "hello":
             raise Conflict(f'"{message["op"]}" came before "hello".', remedy="Say hello first.")
         identity = self._gate.admit(message, client.process.uid)
-        same = [one for one in self._clients.values() if one.identity is not None and one.identity.job == identity.job]
-        if identity.job and len(same) >= _OF_ONE:
-            raise TooMany(
-                f"Job {identity.job} has {len(same)} connections to this node's broker.",
-                remedy=f"End some of its processes that use GPUs: {_OF_ONE} can at once.",
-            )
-        self._forget_stranger(connection)
+        self._has_spoken(connection)
+        self._check_others(identity)
         if identity.role == OBSERVER:
             client.identity = identity
             about = {"gpus": identity.gpus, "home": [], "lost": "", "leases": []}
@@ -360,6 +348,22 @@ class Service:
             older.end(Dropped())
         self._processes.keep(client.tenant, client.process)
         self.carry_out(effects)
+
+    def _has_spoken(self, connection: Channel[bytes]) -> None:
+        if (timer := self._silent.pop(connection, None)) is not None:
+            timer.cancel()
+
+    def _check_others(self, identity: Identity) -> None:
+        """Raise `Conflict` where processes of the same job have all connections that one job may have."""
+        of = (identity.job, identity.attempt)
+        others = sum(
+            one.identity is not None and (one.identity.job, one.identity.attempt) == of for one in self._clients.values()
+        )
+        if not identity.sees_all and others >= _MOST_OF_A_JOB:
+            raise Conflict(
+                f"Processes of job {identity.job} have {others} connections to the broker already, and one job has no more.",
+                remedy="End some of its processes.",
+            )
 
     def _hello_at_gate(self, connection: Channel[bytes], client: Client, identity: Identity, message: Message) -> None:
         member = client.process.name

@@ -60,6 +60,30 @@ def _():
         done = libc.unshare(0x10000000 | 0x00020000) == 0 and any(libc.umount2(path.encode(), 2) == 0 for path in about["hidden"])
         os._exit(int(done))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1 and "done"
+def nested(flags, then=lambda: True):
+    # In a process of its own: these beside a user namespace, and what `then` does there.
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(int(libc.unshare(0x10000000 | flags) == 0 and bool(then())))
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1 and "made"
+for name, flags in {"user": 0, "mount": 0x20000, "cgroup": 0x2000000, "network": 0x40000000, "process": 0x20000000}.items():
+    @attempt("namespaces", f"a {name} namespace of its own")
+    def _():
+        return nested(flags)
+@attempt("cgroups", "mount them in a namespace of its own, to raise the limit of memory")
+def _():
+    place = os.path.join(about["writable"], "cgroups")
+    os.makedirs(place, exist_ok=True)
+    def raised():
+        tries = ((b"cgroup", b"memory", "memory.limit_in_bytes"), (b"cgroup2", None, "memory.max"))
+        for kind, data, file in tries:
+            if libc.mount(b"none", place.encode(), kind, 0, data) == 0:
+                os.close(os.open(os.path.join(place, file), os.O_WRONLY))
+                return True
+    return nested(0x20000 | 0x2000000, raised)
 @attempt("namespaces", "those of the first process")
 def _():
     fd = os.open("/proc/1/ns/mnt", os.O_RDONLY)
@@ -96,6 +120,20 @@ def _():
     number = {"x86_64": 304, "aarch64": 265}.get(os.uname().machine)
     ctypes.set_errno(0)
     return number and libc.syscall(number, -100, None, 0) < 0 and ctypes.get_errno() != 1 and "not refused"
+@attempt("kernel", "sockets that lead past the walls")
+def _():
+    found = []
+    for family in {*range(1, 64)} - {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
+            try:
+                socket.socket(family, kind).close()
+                found.append(family)
+            except OSError:
+                pass
+    return found
+@attempt("kernel", "calls that pass no filter")
+def _():
+    return libc.syscall(425, 1, ctypes.create_string_buffer(120)) >= 0 and "has a ring"  # io_uring_setup
 @attempt("kernel", "type into a terminal")
 def _():
     import fcntl

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import struct
+from pathlib import Path
 
 NEW_NAMESPACE = {
     "user": 0x10000000,
@@ -45,9 +46,16 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def unshare(*names: str) -> None:
-    """Leave these namespaces for new ones."""
+    """Leave these namespaces for new ones. Raises `BlockingIOError` where the user has as many as it may have at once."""
     flags = sum(NEW_NAMESPACE[name] for name in names)
-    _checked(_libc.unshare(flags), f"new namespaces ({', '.join(names)})")
+    try:
+        _checked(_libc.unshare(flags), f"new namespaces ({', '.join(names)})")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        most = Path("/proc/sys/user/max_user_namespaces").read_text().strip()
+        said = f"the lab's Unix user has all namespaces that it may have here (sysctl user.max_user_namespaces is {most})"
+        raise OSError(errno.EPERM if most == "0" else errno.EAGAIN, said, error.filename) from None
 
 
 def map_user(user: int, group: int) -> None:

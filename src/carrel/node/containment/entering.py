@@ -13,7 +13,7 @@ import resource
 import select
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,27 +35,49 @@ _LINKS = {
 }
 #: Parts of /proc that are the machine's and not a process'.
 _MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+#: What the kernel counts for a Unix user, all its jobs together, and how much of that one job has (namespaces(7), inotify(7)):
+#: no namespaces, and a quarter of the instances of inotify that Linux gives a user.
+_NAMESPACES = {f"max_{kind}_namespaces": 0 for kind in ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")}
+_SHARED = {"max_inotify_instances": 32}
+#: Signals that wait, and bytes in message queues: one part in so many.
+_PART = 4
+#: Seconds until namespaces are asked for again.
+_TRY_AGAIN = 1.0
 #: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
 _NUMBERS_OF_ITS_OWN = (6, 14)
 _FEWEST_NUMBERS = 301
-#: A job has one part in so many of what the kernel counts for a Unix user.
-_SHARE = 4
 #: The end of a command: its status as wait(2) has it, and whether it left processes behind.
 _END = struct.Struct("ii")
 
 
 def contain(
-    walls: Walls, lifeline: int, become: Callable[[], None], close_first: tuple[int, ...] = (), *, whole: bool = False
+    walls: Walls,
+    lifeline: int,
+    become: Callable[[], None],
+    close_first: tuple[int, ...] = (),
+    *,
+    whole: bool = False,
+    waits: Callable[[str], None] | None = None,
 ) -> None:
     """In a process of its own: build the walls, let `become` become the command inside, end as it ends. Never returns normally.
 
     `lifeline` is readable when the process that started this is gone. `close_first` are descriptors that only the command keeps.
     With `whole` nothing that the command leaves behind outlives it, and this process ends after all of it.
-    Raises `OSError` while nothing runs yet.
+    Raises `OSError` while nothing runs yet: `BlockingIOError` where there are no more namespaces now, unless `waits`, called
+    with the reason, is there to wait.
     """
     user, group = os.geteuid(), os.getegid()
     forwarder = Forwarder(walls.doors or (), lifeline)
-    calls.unshare("user", "mount", "pid", "ipc", "uts", *(() if walls.doors is None else ("net",)))
+    while True:
+        try:
+            calls.unshare("user", "mount", "pid", "ipc", "uts", *(() if walls.doors is None else ("net",)))
+            break
+        except BlockingIOError as error:
+            if waits is None:
+                raise
+            waits(str(error.strerror))
+            if select.select([lifeline], [], [], _TRY_AGAIN)[0]:
+                raise
     calls.map_user(user, group)
     if walls.doors is not None:
         forwarder.open()
@@ -143,7 +165,8 @@ def _make_devices(nodes: list[tuple[str, int]], shared_memory: int) -> None:
         _make_place(path, directory=False)
         calls.place_tree(tree, path)
         os.close(tree)
-    size = f",size={shared_memory}" if shared_memory else ""
+    # A file takes a page or more; of empty ones the kernel's own memory would be full.
+    size = f",size={shared_memory},nr_inodes={max(1024, shared_memory // 4096)}" if shared_memory else ""
     for name in ("pts", "shm"):
         Path("/dev", name).mkdir()
     calls.mount("devpts", "/dev/pts", "devpts", calls.MS_NOSUID | calls.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
@@ -187,11 +210,12 @@ def _be_first(
 ) -> None:
     """The first process of the namespace: reap, pass signals on, and end when the runner does."""
     try:
-        _mount_proc(walls.processes)
+        limits = _mount_proc(walls.processes)
         if walls.view is not None:
             from carrel.node.containment.view import show_processes
 
             show_processes(walls.view)
+        _limit_shares(limits, _SHARED if walls.nests else {**_SHARED, **_NAMESPACES})
         command = os.fork()
         if command == 0:
             os.close(tell)
@@ -245,11 +269,12 @@ def _reap(command: int, tell: int, *, whole: bool) -> None:
         os._exit(0)
 
 
-def _mount_proc(processes: int) -> None:
+def _mount_proc(processes: int) -> int:
+    """Return a descriptor of the directory of this user namespace's limits, which can be written by it alone."""
     calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
-    _limit_what_is_shared()
     if processes:
         _limit_processes(processes)
+    limits = os.open("/proc/sys/user", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in _MACHINES_OWN:
         path = f"/proc/{name}"
         if os.path.exists(path):  # noqa: PTH110
@@ -257,6 +282,7 @@ def _mount_proc(processes: int) -> None:
             calls.set_attributes(tree, on=calls.ATTR_RDONLY)
             calls.place_tree(tree, path)
             os.close(tree)
+    return limits
 
 
 def _limit_processes(most: int) -> None:
@@ -273,20 +299,25 @@ def _limit_processes(most: int) -> None:
         Path("/proc/sys/kernel/pid_max").write_text(str(max(most, _FEWEST_NUMBERS)))
 
 
-def _limit_what_is_shared() -> None:
-    """Leave most of what the kernel counts for all processes of the lab's Unix user together to the others.
+def _limit_shares(limits: int, shares: Mapping[str, int]) -> None:
+    """Let what is in here have so much of each; without namespaces, it has no capabilities in them and mounts no control groups.
 
-    Watches of files are counted for this user namespace and for those above (namespaces(7)), with a limit for each; signals that
-    wait and bytes in message queues as well (since Linux 5.14), with the limits of setrlimit(2).
+    Signals that wait, and bytes in message queues, are held to by setrlimit(2): for this user namespace, and for all of a user's.
+    It comes after the last mount, for which the kernel makes one itself (open_tree(2)). The command may not write the files again
+    (namespaces(7)).
     """
-    for name in ("instances", "watches"):
-        most, own = Path(f"/proc/sys/fs/inotify/max_user_{name}"), Path(f"/proc/sys/user/max_inotify_{name}")
-        if most.exists() and own.exists():
-            own.write_text(str(max(1, int(most.read_text()) // _SHARE)))
+    for name, share in shares.items():
+        with suppress(FileNotFoundError):  # a kernel that does not count this
+            fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=limits)
+            try:
+                os.write(fd, b"%d" % share)
+            finally:
+                os.close(fd)
+    os.close(limits)
     for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
         _soft, hard = resource.getrlimit(kind)
         if hard != resource.RLIM_INFINITY:
-            resource.setrlimit(kind, (hard // _SHARE, hard // _SHARE))
+            resource.setrlimit(kind, (hard // _PART, hard // _PART))
 
 
 def _be_command(become: Callable[[], None], *, enters: bool) -> None:

@@ -1,4 +1,5 @@
-"""Which system calls are refused inside: those that reach the kernel's own state, keys that others may have, and other terminals.
+"""Which system calls are refused inside: those that reach the kernel's own state, keys that others may have, other terminals, and
+sockets of families that lead past the walls (AF_VSOCK to the machine's hypervisor) or that no job needs.
 
 A filter is a program of classic BPF (seccomp(2)): load the architecture, load the number, compare, answer.
 """
@@ -7,19 +8,23 @@ from __future__ import annotations
 
 import errno
 import platform
+import socket
 import struct
 
 _LOAD, _EQUAL, _AT_LEAST, _ANSWER = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
-_NUMBER, _ARCHITECTURE, _SECOND = 0, 4, 24  # offsets in struct seccomp_data; the second argument's lower half
+_NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24  # offsets in struct seccomp_data; the lower halves of arguments
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _X32 = 0x40000000
 
-#: Machine -> the architecture's number for audits, that of ioctl(2), and those that are refused.
-_MACHINES: dict[str, tuple[int, int, dict[str, int]]] = {
+#: Families of sockets that are left (address_families(7)); all others are as if the kernel had none.
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+
+#: Machine -> the architecture's number for audits, those of ioctl(2), socket(2) and socketpair(2), and those that are refused.
+_MACHINES: dict[str, tuple[int, tuple[int, int, int], dict[str, int]]] = {
     "x86_64": (
         0xC000003E,
-        16,
+        (16, 41, 53),
         {
             "add_key": 248,
             "request_key": 249,
@@ -36,11 +41,12 @@ _MACHINES: dict[str, tuple[int, int, dict[str, int]]] = {
             "swapoff": 168,
             "acct": 163,
             "reboot": 169,
+            "io_uring_setup": 425,  # what is asked for there passes no filter
         },
     ),
     "aarch64": (
         0xC00000B7,
-        29,
+        (29, 198, 199),
         {
             "add_key": 217,
             "request_key": 218,
@@ -57,6 +63,7 @@ _MACHINES: dict[str, tuple[int, int, dict[str, int]]] = {
             "swapoff": 225,
             "acct": 89,
             "reboot": 142,
+            "io_uring_setup": 425,
         },
     ),
 }
@@ -67,7 +74,7 @@ def filter_program(machine: str = "") -> bytes:
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
         return b""
-    architecture, ioctl, refused = known
+    architecture, (ioctl, *makes_sockets), refused = known
     numbers = sorted(refused.values())
     refuse = _step(_ANSWER, _REFUSE | errno.EPERM)
     lines = [
@@ -80,13 +87,18 @@ def filter_program(machine: str = "") -> bytes:
     ]
     for number in numbers:
         lines += [_jump(_EQUAL, number, 0, 1), refuse]
+    none = _step(_ANSWER, _REFUSE | errno.EAFNOSUPPORT)
+    allow = _step(_ANSWER, _ALLOW)
+    for number in makes_sockets:
+        left = [step for family in FAMILIES for step in (_jump(_EQUAL, family, 0, 1), allow)]
+        lines += [_jump(_EQUAL, number, 0, len(left) + 2), _step(_LOAD, _FIRST), *left, none]
     lines += [
         _jump(_EQUAL, ioctl, 0, 4),
         _step(_LOAD, _SECOND),
         _jump(_EQUAL, _TIOCSTI, 1, 0),
         _jump(_EQUAL, _TIOCLINUX, 0, 1),
         refuse,
-        _step(_ANSWER, _ALLOW),
+        allow,
     ]
     return b"".join(lines)
 

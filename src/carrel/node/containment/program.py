@@ -17,11 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from carrel.core.transport.open_files import limit_command
-from carrel.node.containment.walls import Bind, Door, View, Walls
+from carrel.core.transport.descriptors import limit_command
+from carrel.node.containment.walls import Bind, Bounds, Door, View, Walls
 
-_ENTER = "import sys; sys.path.append(sys.argv[1]); from carrel.node.containment.program import main; main()"
+_ENTER = "import sys; sys.path.append(sys.argv[1]); from {} import main; main()"
+#: What enters the walls at once, and what stays outside to watch what the program takes.
+_ALONE, _WATCHED = "carrel.node.containment.program", "carrel.node.runner.bounded"
 _OURS = str(Path(__file__).resolve().parents[3])
+#: The exit code of a program that could not be contained, or took too much.
+REFUSED = 125
 #: Seconds in which the kernel ends what is inside.
 _PATIENCE = 30.0
 
@@ -54,17 +58,19 @@ def start_program(
     variables: Mapping[str, str],
     stdin: int | IO[bytes] = subprocess.DEVNULL,
     stderr: int = subprocess.PIPE,
+    waits: bool = True,
 ) -> Program:
     """Start a program inside `walls`, in `directory` as it is called there; what it says comes through pipes.
 
-    It leads a process group, to which signals may be sent. That it could not be contained it says itself, and ends with 125.
+    It leads a process group, to which signals may be sent. That it could not be contained, or took too much, it says itself, and
+    ends with `REFUSED`; for namespaces it `waits`, with a line that begins with "Waiting".
     Raises `OSError` when the machine has no room for a process.
     """
     lifeline, ours = os.pipe2(os.O_CLOEXEC)
-    about = {"walls": asdict(walls), "arguments": list(arguments), "directory": directory, "lifeline": lifeline}
+    about = {"walls": asdict(walls), "arguments": list(arguments), "directory": directory, "lifeline": lifeline, "waits": waits}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _ENTER, _OURS, json.dumps(about)],
+            [sys.executable, "-I", "-S", "-c", _ENTER.format(_WATCHED if walls.bounds else _ALONE), _OURS, json.dumps(about)],
             cwd="/",
             env=dict(variables),
             stdin=stdin,
@@ -82,11 +88,15 @@ def start_program(
 
 
 def main() -> None:
-    """What the interpreter that `start_program` starts does: become the program."""
+    """What the interpreter that `start_program` starts does."""
+    about = json.loads(sys.argv[2])
+    enter(read_walls(about["walls"]), about)
+
+
+def enter(walls: Walls, about: Mapping[str, Any]) -> None:
+    """Become the program behind its walls; `about` is what `start_program` said. Never returns."""
     from carrel.node.containment.entering import contain
 
-    about: dict[str, Any] = json.loads(sys.argv[2])
-    walls = read_walls(about["walls"])
     arguments, lifeline = about["arguments"], int(about["lifeline"])
     os.set_inheritable(lifeline, False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -100,28 +110,37 @@ def main() -> None:
             os.chdir(about["directory"])
             os.execvpe(arguments[0], arguments, os.environ)
         except OSError as error:
-            _fail(f"{arguments[0]} cannot be started: {error.strerror}")
+            fail(f"{arguments[0]} cannot be started: {error.strerror}")
+
+    said: set[str] = set()
+
+    def wait(why: str) -> None:
+        if why not in said:
+            os.write(2, f"Waiting: {why}.\n".encode())
+        said.add(why)
 
     try:
-        contain(walls, lifeline, become, whole=True)
+        contain(walls, lifeline, become, whole=True, waits=wait if about["waits"] else None)
     except OSError as error:
-        _fail(f"It cannot be kept apart from the lab: {error.strerror} ({error.filename})")
+        fail(f"It cannot be kept apart from the lab: {error.strerror} ({error.filename})")
 
 
 def read_walls(plain: Mapping[str, Any]) -> Walls:
     """Return the walls that were written down as JSON (`dataclasses.asdict`)."""
-    doors, view = plain["doors"], plain["view"]
+    doors, view, bounds = plain["doors"], plain["view"], plain["bounds"]
     return Walls(
         **{
             **plain,
             "binds": tuple(Bind(**bind) for bind in plain["binds"]),
             "doors": None if doors is None else tuple(Door(**door) for door in doors),
             "view": None if view is None else View(**{**view, "binds": tuple(Bind(**bind) for bind in view["binds"])}),
+            "bounds": None if bounds is None else Bounds(**bounds),
         }
     )
 
 
-def _fail(why: str) -> None:
+def fail(why: str) -> None:
+    """Say why there is no program (any more), and end."""
     with suppress(OSError):
         os.write(2, f"error: {why}\n".encode())
-    os._exit(125)
+    os._exit(REFUSED)

@@ -50,7 +50,12 @@ def try_walls(*, network: bool = True) -> Trial:
         look = f"test ! -e {secret}/file && test -r /proc/self/status && echo inside"
         # Not by a fork of this process, which may have threads.
         program = start_program(
-            walls, ["/bin/sh", "-c", look], directory="/", variables={"PATH": os.defpath}, stderr=subprocess.STDOUT
+            walls,
+            ["/bin/sh", "-c", look],
+            directory="/",
+            variables={"PATH": os.defpath},
+            stderr=subprocess.STDOUT,
+            waits=False,
         )
         with program.process as process:
             said = process.stdout.read(_LONGEST).removeprefix(b"error: ") if process.stdout else b""

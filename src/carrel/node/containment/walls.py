@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from carrel.core.domain.launch import LaunchWalls
 
 #: Bytes of /dev/shm for what prepares a job, which has no memory of its own to count them by.
 PREPARING_SHARED = 256 * 1024**2
@@ -56,6 +62,18 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a program may take that no job answers for; 0: no limit."""
+
+    #: Bytes.
+    memory: int = 0
+    #: Bytes on the disk, and files, by which `places` may grow while it runs.
+    disk: int = 0
+    files: int = 0
+    places: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Walls:
     """The system is there, read-only; beside that only this. Paths are absolute and without links."""
 
@@ -64,7 +82,7 @@ class Walls:
     #: An image that is there beside the machine's files; None: none is.
     view: View | None = None
 
-    #: Directories that are empty, but for what `binds` puts below them.
+    #: Directories that are empty, but for what `binds` puts below them. Files among them are covered by binds (`root.covers`).
     hidden: Sequence[str] = ()
     binds: Sequence[Bind] = ()
     #: The directory that is /tmp.
@@ -77,3 +95,21 @@ class Walls:
     processes: int = 0
     #: Bytes of /dev/shm; 0: half of the machine's memory, as the kernel has it.
     shared_memory: int = 0
+    #: True: what is inside may make namespaces of its own.
+    nests: bool = False
+    #: None: whoever starts it watches what it takes.
+    bounds: Bounds | None = None
+
+
+def bounds_of(seen: LaunchWalls, places: Iterable[str | Path], home: str = "") -> Bounds | None:
+    """Return what a program that prepares a job may take, None where it has no limit. It writes to `places`, and to `home`.
+
+    A home that is not the lab's is a person's own, in which they may do what they like.
+    """
+    limits = asdict(seen.preparing)
+    if not any(limits.values()):
+        return None
+    own = os.path.realpath(home)
+    in_lab = home and any(own.startswith(f"{hidden}/") for hidden in seen.hidden)
+    grown = [os.path.realpath(place) for place in (*places, *([home] if in_lab else ()))]
+    return Bounds(**limits, places=tuple(dict.fromkeys(grown)))

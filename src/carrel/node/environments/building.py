@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.core.spool.trees import remove_tree
 from carrel.node.environments.errors import EnvironmentFailed
 from carrel.node.environments.pythons import Interpreter
 from carrel.node.environments.records import LOCK, write_text
@@ -109,7 +110,7 @@ def build(
             _sync_requirements(recipe, lock, base, seen, target, build_context, guard)
         build_context.context.take(target)
         if local and not re.search(r"^\s*(?:-e|--editable)\s", lock, re.MULTILINE):
-            shutil.rmtree(source)
+            remove_tree(source)
         elif local and base != seen:
             base.rename(source)
     else:
@@ -244,7 +245,9 @@ def stage(recipe: EnvironmentRecipe, base: Path, build_context: BuildContext) ->
     """
     if recipe.needs_code:
         try:
-            shutil.copytree(build_context.code, base, symlinks=True)
+            shutil.copytree(build_context.code, base, symlinks=True)  # noqa: TID251 - a deep one is refused
+        except RecursionError:
+            raise EnvironmentFailed("The code cannot be copied for building: its directories are too deep.") from None
         except shutil.Error as error:
             raise EnvironmentFailed(f"The code cannot be copied for building: {error.args[0][0][2]}.") from error
     base.mkdir(exist_ok=True)

@@ -6,7 +6,6 @@ its recipe, not of its lock.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from carrel.core.domain.task import EnvironmentRecipe
+from carrel.core.spool.foreign import parse_json, read_regular
 from carrel.node.environments.building import BuildContext, installed_packages, stage
 from carrel.node.environments.equipment import CONDA_TOOLS
 from carrel.node.environments.errors import EnvironmentFailed
 from carrel.node.environments.words import without_userinfo
 
+#: Bytes of what is noted of a package: the names of its files among it.
+_LONGEST = 64 * 1024**2
 #: Private channels carry a token in the path: https://host/t/<token>/channel.
 _TOKEN = re.compile(r"/t/[^/]+/")
 
@@ -84,10 +86,10 @@ def explicit_lock(prefix: Path) -> str:
 def _records(prefix: Path) -> list[dict[str, object]]:
     found = []
     for file in sorted((prefix / "conda-meta").glob("*.json")):
-        if file.is_symlink() or not file.is_file():  # what others' code has built does not say where the lab reads
-            continue
         try:
-            found.append(dict(json.loads(file.read_bytes())))
+            found.append(dict(parse_json(read_regular(file, _LONGEST))))
+        except OSError:  # what others' code has built does not say where the lab reads
+            continue
         except (ValueError, TypeError) as error:
             raise EnvironmentFailed(f"{file.name} in the new environment cannot be read: {error}.") from error
     return found

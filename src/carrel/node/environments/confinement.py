@@ -9,7 +9,6 @@ build is left does the lab take the environment out. See docs/decisions/0047-bui
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import directory_name
-from carrel.node.containment.root import covers_for_root
-from carrel.node.containment.walls import PREPARING_SHARED, Bind, Walls
+from carrel.core.spool.trees import remove_tree
+from carrel.node.containment.root import covers
+from carrel.node.containment.walls import PREPARING_SHARED, Bind, Walls, bounds_of
 from carrel.node.environments.errors import EnvironmentFailed
 
 #: The workroom in which no code of anybody's ever runs. No user's directory is called so.
@@ -85,7 +85,8 @@ class Confinement:
         self.room.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.home:
             Path(self.home).mkdir(mode=0o700, parents=True, exist_ok=True)
-        binds = [Bind(os.path.realpath(path), path) for path in (*self.seen.readable, *self.readable) if os.path.exists(path)]  # noqa: PTH110
+        binds = list(covers(self.seen.hidden))  # what the lab's configuration of packages names is there all the same
+        binds += [Bind(os.path.realpath(path), path) for path in (*self.seen.readable, *self.readable) if os.path.exists(path)]  # noqa: PTH110
         binds.append(Bind(os.path.realpath(self.scratch), str(self.scratch)))
         pythons = self.root / "pythons"
         if pythons.is_dir():
@@ -94,7 +95,6 @@ class Confinement:
             binds.append(Bind(os.path.realpath(self.home), self.home, writable=True))
         binds.append(Bind(str(self.room), str(self.root), writable=True))
         binds += [Bind(os.path.realpath(source), str(place), writable=True) for source, place in writable.items()]
-        binds += covers_for_root()
         temporary = tempfile.mkdtemp(prefix="tmp-", dir=self.scratch)
         once = tuple({bind.place: bind for bind in binds}.values())
         return Walls(
@@ -103,6 +103,7 @@ class Confinement:
             temporary=temporary,
             processes=self.seen.processes,
             shared_memory=PREPARING_SHARED,
+            bounds=bounds_of(self.seen, [self.room, self.scratch, *writable], self.home),
         )
 
     def variables(self, of_lab: Mapping[str, str]) -> dict[str, str]:
@@ -137,7 +138,7 @@ class Confinement:
     def discard(self, target: Path) -> None:
         """Remove what a build that failed has left as `target` in the workroom."""
         with suppress(OSError), self._inside(target) as place:
-            shutil.rmtree(target.name, ignore_errors=True, dir_fd=place)
+            remove_tree(target.name, within=place)
 
     @contextmanager
     def _inside(self, target: Path) -> Iterator[int]:
@@ -151,6 +152,11 @@ class Confinement:
             yield place
         finally:
             os.close(place)
+
+    def empty(self) -> None:
+        """Remove all that the owner's builds have left, after one that has taken too much room."""
+        if self.name != VERIFIED:
+            remove_tree(self.room)
 
     def tidy(self) -> None:
         """Remove the empty directories in the workroom at which this preparation's own things were seen."""

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from carrel.core.domain.errors import CarrelError
+from carrel.core.spool.foreign import parse_json, read_regular
+from carrel.core.spool.trees import remove_tree
 from carrel.node.environments.building import BuildContext
 from carrel.node.environments.errors import EnvironmentFailed
 
@@ -29,6 +31,8 @@ _POLICY = Path("/etc/containers/policy.json")
 _HERE = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?/")
 #: Seconds for removing what podman stored.
 _TIDY = 300.0
+#: Bytes of what an image says of itself.
+_LARGEST = 64 * 1024**2
 _LONGEST_ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -216,7 +220,7 @@ class Podman:
             for words in (("unshare", "rm", "-rf", f"{base}/podman/storage"), ("system", "migrate")):
                 # Also where the job was cancelled.
                 subprocess.run([*self._storage(base), *words], env=variables, capture_output=True, timeout=_TIDY, check=False)
-        shutil.rmtree(_short(base), ignore_errors=True)
+        remove_tree(_short(base))
 
 
 def _short(base: Path) -> Path:
@@ -241,7 +245,7 @@ def _tls(option: str, reference: str) -> list[str]:
 def _variables(layout: Path) -> Sequence[str]:
     """Return what the image of an OCI layout sets (image specification, config.md, Env)."""
     try:
-        index = json.loads((layout / "index.json").read_bytes())
+        index = parse_json(read_regular(layout / "index.json", _LARGEST))
         manifest = _blob(layout, index["manifests"][0]["digest"])
         return [str(line) for line in _blob(layout, manifest["config"]["digest"]).get("config", {}).get("Env") or []]
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
@@ -252,4 +256,4 @@ def _blob(layout: Path, digest: str) -> Any:
     kind, _, name = digest.partition(":")
     if not re.fullmatch(r"[a-z0-9]+", kind) or not re.fullmatch(r"[0-9a-f]+", name):
         raise ValueError(f"{digest[:80]} is no digest")
-    return json.loads((layout / "blobs" / kind / name).read_bytes())
+    return parse_json(read_regular(layout / "blobs" / kind / name, _LARGEST))

@@ -15,10 +15,10 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from carrel.core.spool.trees import room_of
 from carrel.node.environments.building import BuildContext
 from carrel.node.environments.errors import EnvironmentFailed
 from carrel.node.environments.image_tools import ImageTool, find_image_tool
-from carrel.node.environments.inventory import size_of
 from carrel.node.environments.records import IMAGE_ABOUT, write_text
 
 #: The files of an unpacked image, beside what it says of itself.
@@ -51,7 +51,7 @@ def build_image(lock: str, target: Path, build_context: BuildContext, guard: int
         if not stat.S_ISDIR(place.lstat().st_mode):
             raise EnvironmentFailed(f"Unpacking the image {reference} left no directory.")
     unpacked.root.rename(target / ROOT)
-    about = {"image": reference, "digest": digest, "variables": _readable(unpacked.variables), "size": size_of(target)}
+    about = {"image": reference, "digest": digest, "variables": _readable(unpacked.variables), "size": room_of(target)}
     write_text(target / IMAGE_ABOUT, json.dumps(about, sort_keys=True))
     return target / ROOT
 

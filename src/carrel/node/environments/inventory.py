@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from carrel.core.domain.task import EnvironmentKind
+from carrel.core.spool.trees import remove_tree as clear_tree
+from carrel.core.spool.trees import room_of
 from carrel.node.environments.guards import try_exclusive
 from carrel.node.environments.records import IMAGE_ABOUT, Layout, Marker, read_lock, read_marker
 
@@ -108,16 +108,16 @@ def _size_of_image(path: Path) -> int:
     try:
         return int(json.loads((path / IMAGE_ABOUT).read_bytes())["size"])
     except (OSError, ValueError, LookupError, TypeError):  # of a version that did not say it
-        return size_of(path)
+        return room_of(path)
 
 
 def _sweep(layout: Layout, unused_for: float, now: float) -> None:
     """Remove what no environment needs: trash, abandoned scratch space, and locks that nobody used for so long."""
     for path in _directories(layout.trash):
-        shutil.rmtree(path, ignore_errors=True)
+        clear_tree(path)
     for path in _directories(layout.work):
         if now - path.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(path, ignore_errors=True)
+            clear_tree(path)
     for path in layout.locks.glob("*.json"):
         entry = read_lock(path)
         gone = entry is None or not layout.environment(entry.environment).exists()
@@ -142,7 +142,7 @@ def remove_tree(layout: Layout, path: Path) -> None:
 def _discard(layout: Layout, path: Path) -> None:
     grave = layout.trash / f"{path.name}.{uuid.uuid4().hex}"
     path.rename(grave)
-    shutil.rmtree(grave, ignore_errors=True)
+    clear_tree(grave)
 
 
 def _is_old(guard: Path, info: EnvironmentInfo, unused_for: float, now: float) -> bool:
@@ -161,7 +161,7 @@ def _describe(layout: Layout, path: Path) -> EnvironmentInfo:
         digest=marker.digest if marker else path.name,
         complete=marker is not None,
         path=path,
-        size=size_of(path),
+        size=room_of(path),
         created=marker.created if marker else changed,
         last_used=used,
         packages=marker.packages if marker else (),
@@ -172,18 +172,3 @@ def _describe(layout: Layout, path: Path) -> EnvironmentInfo:
 def _directories(parent: Path) -> Iterator[Path]:
     if parent.is_dir():
         yield from sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
-
-
-def size_of(path: Path) -> int:
-    """Return how many bytes of the disk a directory takes."""
-    total, seen = 0, set()
-    for directory, _, names in os.walk(path):
-        for name in [".", *names]:
-            try:
-                status = os.lstat(os.path.join(directory, name))  # noqa: PTH118
-            except FileNotFoundError:
-                continue
-            if (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                total += status.st_blocks * 512
-    return total

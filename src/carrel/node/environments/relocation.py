@@ -7,12 +7,13 @@ install into the original.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from carrel.core.spool.foreign import read_regular
+from carrel.core.spool.trees import remove_tree
 from carrel.node.environments.named.records import Layout as NamedLayout
 from carrel.node.environments.records import Layout
 
@@ -29,12 +30,14 @@ def relocate(root: Path, before: Path) -> None:
         return
     layout = Layout(root)
     if layout.environments.is_dir():
-        shutil.rmtree(layout.environments)
+        remove_tree(layout.environments)
     old, new = os.fsencode(before) + b"/", os.fsencode(root) + b"/"
     for place, _record in NamedLayout(root / "named").everything():
         for prefix in place.generations():
             for path in _files(prefix):
-                _rewrite(path, old, new)
+                # Its owner may have put links to others' directories there.
+                if Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(prefix)):
+                    _rewrite(path, old, new)
 
 
 def _files(prefix: Path) -> Iterator[Path]:
@@ -57,9 +60,11 @@ def _rewrite(path: Path, old: bytes, new: bytes) -> None:
                 draft.symlink_to(os.fsdecode(new + target.removeprefix(old)))
                 draft.replace(path)
         elif stat.S_ISREG(about.st_mode) and about.st_size <= _LARGEST:
-            data = path.read_bytes()
+            data = read_regular(path, _LARGEST)
             if old in data and b"\0" not in data:
                 draft = path.with_name(f".{path.name}.new")  # another file: this one may be shared with other names
-                draft.write_bytes(data.replace(old, new))
-                draft.chmod(stat.S_IMODE(about.st_mode))
+                draft.unlink(missing_ok=True)
+                with draft.open("xb") as file:
+                    file.write(data.replace(old, new))
+                    os.fchmod(file.fileno(), stat.S_IMODE(about.st_mode))
                 draft.replace(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from carrel.core.domain.errors import NotFound
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.core.spool.trees import scratch_directory
 from carrel.node.environments.building import BuildContext, old_pins, requested_python
 from carrel.node.environments.conda import find_conda_tool
 from carrel.node.environments.confinement import Builds
@@ -146,8 +146,8 @@ class EnvironmentStore:
                 return ready
             self._layout.prepare()
             patience = WaitLimit(deadline=deadline, stop=stop)
-            with tempfile.TemporaryDirectory(dir=self._layout.work, ignore_cleanup_errors=True) as scratch:
-                build_context = self._bench(request, patience, report, log, Path(scratch))
+            with scratch_directory(self._layout.work) as scratch:
+                build_context = self._bench(request, patience, report, log, scratch)
                 try:
                     return self._make(request, build_context)
                 finally:
@@ -185,8 +185,8 @@ class EnvironmentStore:
         self._layout.prepare()
         request = self._request(recipe, Path(), "", None)
         patience = WaitLimit(deadline=time.monotonic() + _CHECK_TIME, stop=_never)
-        with tempfile.TemporaryDirectory(dir=self._layout.work, ignore_cleanup_errors=True) as scratch:
-            build_context = self._bench(request, patience, lambda _line: None, None, Path(scratch))
+        with scratch_directory(self._layout.work) as scratch:
+            build_context = self._bench(request, patience, lambda _line: None, None, scratch)
             find_interpreter(
                 asked,
                 lab=request.lab,

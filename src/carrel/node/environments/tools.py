@@ -17,7 +17,7 @@ from typing import IO, BinaryIO
 
 from carrel.core.domain.errors import StorageFull
 from carrel.core.spool.disk import full_at
-from carrel.node.containment.program import Program, start_program
+from carrel.node.containment.program import REFUSED, Program, start_program
 from carrel.node.environments.confinement import Confinement
 from carrel.node.environments.errors import EnvironmentFailed
 from carrel.node.environments.guards import WaitLimit
@@ -108,6 +108,8 @@ class ToolContext:
                 raise
             if program is not None:
                 program.end()
+            if process.wait() == REFUSED and self.confinement is not None:
+                self.confinement.empty()
             return Finished(status=process.wait(), output=output, lines=tuple(lines))
 
     def _start(

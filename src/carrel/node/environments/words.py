@@ -11,7 +11,7 @@ _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"`<>]+(?:@[^/\s@'\"
 _CHATTER = re.compile(
     r"^\s*(Downloading|Downloaded|Building|Built|Prepared|Using|Resolved|Installed|Creating|Activate|Updating|Updated)\b"
 )
-_SLOW = re.compile(r"^\s*(Downloading|Building|Updating)\b")
+_SLOW = re.compile(r"^\s*(Downloading|Building|Updating|Waiting)\b")
 _FULL = re.compile(r"no space left on device|disk quota exceeded|\(os error (28|122)\)", re.IGNORECASE)
 #: A line of programs that log fields (skopeo, umoci).
 _LOGFMT = re.compile(r'time="[^"]*" level=(\w+) msg="(.*)"$')

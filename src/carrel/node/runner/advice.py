@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from carrel.core.domain.task import EnvironmentRecipe
+from carrel.core.spool.foreign import read_last
 from carrel.node.runner.endings import Ending
 
 #: Bytes of the log's end that are looked at.
@@ -21,9 +22,7 @@ def advice(ending: Ending, recipe: EnvironmentRecipe, log: Path) -> list[str]:
     if ending.reason.code != "NonZeroExitCode":
         return []
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
-            words = _ANOTHER_YEAR.search(file.read())
+        words = _ANOTHER_YEAR.search(read_last(log, _TAIL))
     except OSError:
         return []
     if words is None:

@@ -114,8 +114,25 @@ class JobCgroup:
 
     def remove(self) -> None:
         """Remove it; it must be empty (what is left of an attempt is killed before)."""
+        remove_cgroup(self.path)
+
+
+def cgroups_below(path: str) -> list[str]:
+    """Return a cgroup and those that its processes have made below it, parents first; nothing where it is gone."""
+    found, todo = [], [path]
+    while todo:
+        place = todo.pop()
+        with suppress(OSError), os.scandir(place) as entries:
+            todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            found.append(place)
+    return found
+
+
+def remove_cgroup(path: str) -> None:
+    """Remove a cgroup and what is below it, as far as no process is in it."""
+    for place in reversed(cgroups_below(path)):
         with suppress(OSError):
-            Path(self.path).rmdir()
+            os.rmdir(place)  # noqa: PTH106
 
 
 def _write(path: str, text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from carrel.core.domain.errors import Conflict, NotFound
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.serial import from_plain
 from carrel.core.spool import AttemptDirectory, read_claim
+from carrel.core.spool.trees import remove_tree
 from carrel.node.runner.outputs import StoredOutputs, store_outputs
 from carrel.node.runner.prepare import is_inside
 
@@ -39,7 +39,7 @@ def collect_outputs(directory: AttemptDirectory, blobs: Path, limit: int) -> Sto
 
 def remove_work(directory: AttemptDirectory) -> None:
     """Remove the working directory of an attempt that is over, once nothing in it is needed any more."""
-    shutil.rmtree(directory.work, ignore_errors=True)
+    remove_tree(directory.work)
 
 
 def _wait_for_runner(directory: AttemptDirectory) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -10,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.ports import Clock
 from carrel.core.spool import AttemptDirectory
+from carrel.core.spool.trees import entries_below
 from carrel.node.runner.prepare import is_inside
 from carrel.node.runner.tree import descendants
 from carrel.node.runner.walls import private_temporary
@@ -30,24 +30,36 @@ _SHORTEST, _LONGEST = 0.25, 5.0
 _AGAIN = 60.0
 #: How many times as long as it counts it then waits.
 _REST = 4.0
-#: Bytes per second that a job is trusted not to pass when the time of the next look is chosen.
-_GROWTH = 4 * 1024**3
-#: A directory is not there any more, or something else is in its place.
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+#: Bytes and files per second that a job is trusted not to pass when the time of the next look is chosen.
+_GROWTH, _NEW_FILES = 4 * 1024**3, 100_000
+#: More than there is of anything.
+_ENDLESS = 1 << 62
+
+
+class DiskUse(NamedTuple):
+    """Room on a disk: taken, left, or allowed."""
+
+    size: int = 0
+    #: Files, directories and links.
+    files: int = 0
 
 
 def disk_guard(launch: Launch, directory: AttemptDirectory, prepared: Prepared) -> DiskGuard | None:
-    """Return what watches a command of this process, None where it has no limit. A notebook's own directory is its owner's."""
-    if not launch.limits.disk:
+    """Return what watches a command of this process, None where it has no limit."""
+    limits = launch.limits
+    if not limits.disk and not limits.files:
         return None
-    places = [directory.work, directory.checkpoint, private_temporary(directory), prepared.places.temporary]
-    home = launch.walls.home if launch.walls is not None else ""
-    # Who runs the lab has their own home, in which they may do what they like.
-    in_lab = bool(home) and any(is_inside(Path(part), Path(home)) for part in launch.paths.closed[:1])
+    temporary = prepared.places.temporary
+    places = [directory.work, directory.checkpoint, private_temporary(directory), temporary, directory.group.parent]
+    kept: list[str | Path | None] = [launch.walls.home if launch.walls is not None else ""]
+    if launch.task.session is not None:
+        kept += [prepared.directory, prepared.places.environment]
+    # Elsewhere than in the lab, as in their own home, people may do what they like.
+    grown = [str(place) for place in kept if place and any(is_inside(Path(part), Path(place)) for part in launch.paths.closed)]
     return DiskGuard(
-        launch.limits.disk,
+        DiskUse(limits.disk, limits.files),
         [os.path.realpath(place) for place in places if place],
-        home=os.path.realpath(home) if in_lab else "",
+        grown=[os.path.realpath(place) for place in grown],
         processes=lambda: descendants(os.getpid()),
     )
 
@@ -61,115 +73,104 @@ class DiskGuard:
 
     def __init__(
         self,
-        limit: int,
+        limit: DiskUse,
         places: Sequence[str],
         *,
-        home: str = "",
+        grown: Sequence[str] = (),
         processes: Callable[[], Sequence[int]] = tuple,
-        free: Callable[[Sequence[str]], Mapping[int, int]] | None = None,
+        free: Callable[[Sequence[str]], Mapping[int, DiskUse]] | None = None,
         monotonic: Clock = time.monotonic,
     ) -> None:
-        """`places`: directories of the job alone. `home`: its owner's; what was there at the first count is not the job's.
-
-        `processes`: those of the job, which may have files open that have no name any more.
+        """`limit`: 0 is none. `places`: directories of the job alone. `grown`: others; what was there at the first count is not
+        the job's. `processes`: those of the job, which may have files open that have no name any more.
         """
-        self._limit = limit
+        self._limit = DiskUse(*(most or _ENDLESS for most in limit))
         self._places = places
-        self._home = home
+        self._grown = grown
         self._processes = processes
         self._free = free or free_room
         self._monotonic = monotonic
-        self._count: Iterator[int | None] | None = None
-        self._before: int | None = None
-        self._used = 0
+        self._count: Iterator[DiskUse | None] | None = None
+        #: What was in each of `grown` at the first count.
+        self._before: dict[str, DiskUse] = {}
+        self._used = DiskUse()
         #: Free room at the beginning; what is gone since then counts as the job's where something cannot be looked into.
-        self._free_first: Mapping[int, int] | None = None
+        self._free_first: Mapping[int, DiskUse] | None = None
         #: Free room when the last count began, and when that was.
-        self._free_then: Mapping[int, int] = {}
+        self._free_then: Mapping[int, DiskUse] = {}
         self._counted_at = -_AGAIN
 
-    def look(self) -> tuple[int | None, float]:
-        """Return the bytes that the job has if they are too many (else None), and in how many seconds to look again."""
+    def look(self) -> tuple[DiskUse | None, float]:
+        """Return what the job has if it is too much (else None), and in how many seconds to look again."""
         began = self._monotonic()
         if self._count is None:
-            room, gone = self._limit - self._used, self._gone(self._free_then)
-            if gone < max(room, self._limit // 100) and began - self._counted_at < _AGAIN:
-                return None, min(_LONGEST, max(_SHORTEST, (room - gone) / _GROWTH))
-            self._free_then, self._counted_at = self._free([*self._places, self._home]), began
+            kinds = list(zip(self._limit, self._used, self._gone(self._free_then), (_GROWTH, _NEW_FILES), strict=True))
+            due = any(gone >= max(most - had, most // 100) for most, had, gone, _ in kinds)
+            if not due and began - self._counted_at < _AGAIN:
+                pause = min((most - had - gone) / growth for most, had, gone, growth in kinds)
+                return None, min(_LONGEST, max(_SHORTEST, pause))
+            self._free_then, self._counted_at = self._free([*self._places, *self._grown]), began
             self._free_first = self._free_first or self._free_then
             self._count = self._counting()
         found = next(self._count)
         if found is None:
             return None, _REST * (self._monotonic() - began)
         self._count, self._used = None, found
-        return (found if found > self._limit else None), _SHORTEST
+        return (found if found.size > self._limit.size or found.files > self._limit.files else None), _SHORTEST
 
-    def _gone(self, before: Mapping[int, int]) -> int:
-        now = self._free([*self._places, self._home])
-        return sum(max(0, room - now.get(disk, room)) for disk, room in before.items())
+    def count_first(self) -> None:
+        """Count what is there before anything of the job runs."""
+        while self._free_first is None or self._count is not None:
+            self.look()
 
-    def _counting(self) -> Iterator[int | None]:
+    def _gone(self, before: Mapping[int, DiskUse]) -> DiskUse:
+        now = self._free([*self._places, *self._grown])
+        lost = [(had, now.get(disk, had)) for disk, had in before.items()]
+        return DiskUse(*(sum(max(0, had[kind] - has[kind]) for had, has in lost) for kind in (0, 1)))
+
+    def _counting(self) -> Iterator[DiskUse | None]:
         """None for each part that is done, then the sum."""
         seen: set[tuple[int, int]] = set()
         closed: list[str] = []
-        total = home = 0
-        for place in (*self._places, self._home):
-            sizes = _sizes(place, seen, closed) if place else iter(())
+        total = files = 0
+        for place in (*self._places, *self._grown):
+            here, entries = 0, 0
+            sizes = _sizes(place, seen, closed)
             while part := list(islice(sizes, _PART)):
-                total += sum(part)
-                home += sum(part) if place == self._home else 0
+                here, entries = here + sum(part), entries + len(part)
                 yield None
-        if self._before is None:
-            self._before = home
-        # Who empties a home has not earned room elsewhere.
-        used = total - min(home, self._before) + _without_a_name(self._processes(), seen)
-        yield max(used, self._gone(self._free_first or {})) if closed else used
+            if place in self._grown:
+                before = self._before.setdefault(place, DiskUse(here, entries))
+                # Who empties a home has not earned room elsewhere.
+                here, entries = max(0, here - before.size), max(0, entries - before.files)
+            total, files = total + here, files + entries
+        total += _without_a_name(self._processes(), seen)
+        if closed:
+            gone = self._gone(self._free_first or {})
+            total, files = max(total, gone.size), max(files, gone.files)
+        yield DiskUse(total, files)
 
 
-def free_room(places: Sequence[str]) -> Mapping[int, int]:
-    """Bytes that are free on each disk on which `places` are, by its number."""
-    found: dict[int, int] = {}
+def free_room(places: Sequence[str]) -> Mapping[int, DiskUse]:
+    """What is free on each disk on which `places` are, by its number."""
+    found: dict[int, DiskUse] = {}
     for place in filter(None, places):
         with suppress(OSError):
             disk = Path(place).stat().st_dev
             if disk not in found:
                 about = os.statvfs(place)
-                found[disk] = about.f_bfree * about.f_frsize
+                found[disk] = DiskUse(about.f_bfree * about.f_frsize, about.f_ffree)
     return found
 
 
 def _sizes(place: str, seen: set[tuple[int, int]], closed: list[str]) -> Iterator[int]:
-    """Bytes on the disk of everything below a directory, each file once. Links are not followed; what vanishes is left out.
-
-    Directories that cannot be looked into (their mode, a path that is too long) are added to `closed`.
-    """
-    todo = [place]
-    while todo:
-        directory = todo.pop()
-        try:
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in _GONE:
-                closed.append(directory)
-            continue
-        try:
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    try:
-                        about = entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue
-                    if stat.S_ISDIR(about.st_mode):
-                        todo.append(f"{directory}/{entry.name}")
-                    elif about.st_nlink > 1:
-                        if (about.st_dev, about.st_ino) in seen:
-                            continue
-                        seen.add((about.st_dev, about.st_ino))
-                    yield about.st_blocks * 512
-        except OSError:
-            continue
-        finally:
-            os.close(fd)
+    """Bytes on the disk of everything below a directory, each file once. It is added to `closed` when not all can be seen."""
+    for entry in entries_below(place, closed=lambda: closed.append(place)):
+        if not entry.is_directory and entry.about.st_nlink > 1:
+            if (key := (entry.about.st_dev, entry.about.st_ino)) in seen:
+                continue
+            seen.add(key)
+        yield entry.about.st_blocks * 512
 
 
 def _without_a_name(processes: Sequence[int], seen: set[tuple[int, int]]) -> int:

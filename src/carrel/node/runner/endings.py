@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from carrel.core.domain.launch import Launch
 from carrel.core.domain.units import format_duration, format_size
 from carrel.core.spool import AttemptDirectory
 from carrel.core.spool.disk import disk_of, full_at, is_full
+from carrel.core.spool.foreign import read_last
 from carrel.node.runner.group.report import GroupEnd
 from carrel.node.runner.outcome import Cause, Outcome
 
@@ -83,9 +83,13 @@ def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings:
             f"It used {format_size(outcome.memory)} of memory and had asked for {asked}.",
         )
     if outcome.cause is Cause.DISK:
-        had, most = format_size(outcome.disk), format_size(launch.limits.disk)
+        size, files = outcome.disk
+        had, most, setting = format_size(size), format_size(launch.limits.disk), "disk_limit"
+        if not 0 < launch.limits.disk < size:
+            had, most, setting = f"{files} files", f"{launch.limits.files}", "disk_files"
         where = "in its working directory, its checkpoints, /tmp and its owner's home"
-        return JobState.FAILED, "DiskLimit", f"It had {had} {where}, and a job may have {most} here (disk_limit)."
+        remedy = f"Let it write less, or ask an administrator to raise {setting}."
+        return JobState.FAILED, "DiskLimit", f"It had {had} {where}, and a job may have {most} here ({setting}). {remedy}"
     if outcome.cause is Cause.STATE_LOST:
         said = "Its GPU state could not be brought back after others had its GPUs, so it was ended"
         return JobState.PREEMPTED, "GpuStateLost", f"{said} after {format_duration(outcome.seconds)}."
@@ -158,9 +162,9 @@ def preempted_before_start(preemption: Preemption | None) -> Ending:
     )
 
 
-def blocked_before_start(message: str) -> Ending:
-    """Return the ending of an attempt whose devices could not be cleared of others' GPU state: the job is placed again."""
-    return Ending(state=JobState.PREEMPTED, reason=Reason(code="GpuBlocked", message=message))
+def blocked_before_start(message: str, code: str = "GpuBlocked") -> Ending:
+    """Return the ending of an attempt that could not begin for want of what others have, mostly its GPU: it is placed again."""
+    return Ending(state=JobState.PREEMPTED, reason=Reason(code=code, message=message))
 
 
 def _taken(preemption: Preemption | None) -> str:
@@ -204,9 +208,8 @@ def disk_notes(ending: Ending, directory: Path) -> list[str]:
 
 def said_of_build(log: Path, *, beyond: str) -> bytes:
     """Return what the tools said that build environments, the last of it where that is long; b"" if all of it is in `beyond`."""
-    with suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _SAID))
-        said = file.read()
+    with suppress(OSError):
+        said = read_last(log, _SAID)
         return b"" if said.strip() in beyond.encode() else said
     return b""
 

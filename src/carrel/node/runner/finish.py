@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +13,7 @@ from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Ended, Launch, Usage
 from carrel.core.spool import AttemptDirectory, LogWriter
 from carrel.core.spool.checkpoint import wrote_checkpoint
+from carrel.core.spool.trees import remove_tree
 from carrel.node.runner.advice import advice
 from carrel.node.runner.cgroups import JobCgroup
 from carrel.node.runner.endings import Ending, disk_notes, without_outputs
@@ -117,9 +117,9 @@ class AttemptEnd:
 
     def _clear(self, outputs: StoredOutputs) -> None:
         """Remove what nobody needs after the end. What was not stored stays where it is."""
-        remove_temporary(self._directory.temporary)
+        remove_temporary(self._directory)
         remove_private(self._directory)
         if self._temporary is not None:  # the job may have removed the link to it
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            remove_tree(self._temporary)
         if not outputs.notes:
-            shutil.rmtree(self._directory.work, ignore_errors=True)
+            remove_tree(self._directory.work)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from carrel.node.runner.file_memory import files_in_memory
 from carrel.node.runner.samples import Sampler
 from carrel.node.runner.tree import measure, proportional_memory
 
@@ -30,7 +31,7 @@ class MemoryGuard:
         if used <= self._limit:
             return None, min(_LONGEST, max(_SHORTEST, (self._limit - used) / _GROWTH))
         # Pages that forked workers share were counted for each of them: only the exact figure may end a job.
-        exact = proportional_memory(self._sampler.processes)
+        exact = proportional_memory(self._sampler.processes, self._sampler.in_files)
         if exact is not None and exact <= self._limit:
             return None, _LONGEST / 2
         return (used if exact is None else exact), _LONGEST
@@ -47,8 +48,13 @@ class Killed:
 
 def kill_largest(pids: Iterable[int]) -> Killed | None:
     """SIGKILL to that of the processes that has most memory; None where there is no process."""
-    largest = max((Killed(pid, measure([pid]).memory) for pid in pids), key=lambda one: one.memory, default=None)
+    largest = max((Killed(pid, _held(pid)) for pid in pids), key=lambda one: one.memory, default=None)
     if largest is not None:
         with suppress(ProcessLookupError):
             os.kill(largest.pid, signal.SIGKILL)
     return largest
+
+
+def _held(pid: int) -> int:
+    use = measure([pid])
+    return use.memory - use.shared + max(use.shared, sum(files_in_memory([pid]) or ()))

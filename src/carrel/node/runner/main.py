@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from carrel.core.domain.errors import CarrelError, StorageFull
+from carrel.core.domain.job import MACHINE_LIMIT
 from carrel.core.domain.launch import Claimed, Launch, LaunchTracking, Started, Usage
 from carrel.core.domain.network import Network, least
 from carrel.core.domain.serial import from_plain
@@ -24,7 +25,7 @@ from carrel.core.spool import AttemptDirectory, LogWriter, note_begun, take_clai
 from carrel.node.runner.cgroups import CgroupParent, JobCgroup, machine_oom_kills
 from carrel.node.runner.prepare import Preparation
 from carrel.node.runner.prepared import Prepared
-from carrel.node.runner.process import Command, LaunchError, become_subreaper, image_shell, shell, start
+from carrel.node.runner.process import Command, LaunchError, NotNow, become_subreaper, image_shell, shell, start
 from carrel.node.runner.report import Doorbell, Reporter, keep_traceback
 from carrel.node.runner.run_lease import RunLease
 from carrel.node.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
@@ -298,12 +299,16 @@ class AttemptRun:
                 )
             )
         except LaunchError as error:
-            from carrel.node.runner.endings import failed
+            from carrel.node.runner.endings import blocked_before_start, failed
 
             os.close(read)
+            if isinstance(error, NotNow):
+                return blocked_before_start(str(error), code=MACHINE_LIMIT)
             return failed("LaunchFailed", str(error))
         finally:
             os.close(write)
+        if walls is not None:
+            sampler.files.shm = f"/proc/{pid}/root/dev/shm"
         from carrel.node.runner.disk import disk_guard
         from carrel.node.runner.hardware import device_facts, limit_facts
         from carrel.node.runner.limits import MemoryGuard

@@ -32,8 +32,8 @@ class Outcome:
     warned: bool = False
     #: Bytes in use when they were too many, for `Cause.MEMORY`.
     memory: int = 0
-    #: Bytes that it had on the disk when they were too many, for `Cause.DISK`.
-    disk: int = 0
+    #: Bytes and files that it had on the disk when they were too many, for `Cause.DISK`.
+    disk: tuple[int, int] = (0, 0)
     #: What it gave way to, for `Cause.PREEMPTED`.
     preemption: Preemption | None = None
     #: How long it ran, in seconds, without the time for which it was stopped.

@@ -22,6 +22,7 @@ from carrel.core.domain.units import format_size
 from carrel.core.spool.disk import full_at, is_full
 
 _CHUNK = 1024**2
+_ZEROS = memoryview(bytes(_CHUNK))
 #: Characters of the path of an output that the lab's database takes.
 _LONGEST = 4096
 
@@ -63,13 +64,14 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
             outside.append(name)
             continue
         with open(fd, "rb", buffering=0) as file:
-            size = os.fstat(fd).st_size
+            about = os.fstat(fd)
+            size = about.st_size
             if size > left:
                 too_large.append((name, size))
                 continue
             try:
-                _check_room(size, blobs)
-                stored = _store(file.fileno(), name, blobs)
+                _check_room(min(size, about.st_blocks * 512), blobs)
+                stored = _store(file.fileno(), name, size, blobs)
             except OSError as error:
                 result.failure = _failure(name, size, blobs, error)
                 result.notes.append(result.failure.message)
@@ -123,12 +125,32 @@ def store_bytes(data: bytes, blobs: Path) -> str:
         return draft.keep()
 
 
-def _store(source: int, path: str, blobs: Path) -> StoredFile:
-    """Copy the open file `source` into the blob store, hashing on the way."""
+def _store(source: int, path: str, size: int, blobs: Path) -> StoredFile:
+    """Copy `size` bytes of the open file `source` into the blob store, hashing on the way. A hole there is a hole here."""
     with BlobDraft(blobs) as draft:
-        while chunk := os.read(source, _CHUNK):
+        while draft.size < size:
+            draft.skip(min(size, _next_data(source, draft.size)) - draft.size)
+            chunk = os.pread(source, min(size - draft.size, _piece(source, draft.size)), draft.size)
+            if not chunk:
+                break
             draft.write(chunk)
         return StoredFile(path=path, size=draft.size, digest=draft.keep())
+
+
+def _next_data(source: int, offset: int) -> int:
+    """Where data begins at `offset` or after it: before that is a hole (lseek(2))."""
+    try:
+        return os.lseek(source, offset, os.SEEK_DATA)
+    except OSError as error:
+        # There is none, or the file system does not know.
+        return max(offset, os.fstat(source).st_size) if error.errno == errno.ENXIO else offset
+
+
+def _piece(source: int, offset: int) -> int:
+    """How many bytes to read at once: no hole is among them."""
+    with suppress(OSError):
+        return min(_CHUNK, os.lseek(source, offset, os.SEEK_HOLE) - offset) or _CHUNK
+    return _CHUNK
 
 
 def shown(path: str) -> str:
@@ -160,6 +182,8 @@ class BlobDraft:
 
     def write(self, data: bytes) -> None:
         """Add to it. Raises `OSError` when the disk is full; then nothing was added, and the same may be tried again."""
+        if not data.strip(b"\0"):
+            return self.skip(len(data))
         view = memoryview(data)
         try:
             while view:
@@ -170,6 +194,15 @@ class BlobDraft:
             raise
         self._digest.update(data)
         self.size += len(data)
+        return None
+
+    def skip(self, size: int) -> None:
+        """Add zeros that take no room on the disk."""
+        os.lseek(self._fd, size, os.SEEK_CUR)
+        self.size += size
+        while size > 0:
+            self._digest.update(_ZEROS[:size])
+            size -= _CHUNK
 
     @property
     def digest(self) -> str:
@@ -182,6 +215,7 @@ class BlobDraft:
         final = self._blobs / name[:2] / name
         if not self._is_there(final):
             final.parent.mkdir(exist_ok=True, mode=0o700)
+            os.ftruncate(self._fd, self.size)  # zeros at the end
             os.fchmod(self._fd, 0o400)
             os.fsync(self._fd)
             self._path.rename(final)
@@ -220,23 +254,25 @@ def sweep_drafts(blobs: Path, now: float, *, older_than: float = 24 * 3600.0) ->
 
 def _open_inside(directory: Path, path: str) -> int | None:
     """Open a file for reading if it is a regular file that lies in `directory`, also behind links."""
-    real = os.path.realpath(directory / path)
-    if not real.startswith(os.path.realpath(directory) + os.sep):
-        return None
+    real, inside = os.path.realpath(directory / path), os.path.realpath(directory) + os.sep
     try:
-        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except PermissionError:
-        try:
-            Path(real).chmod(0o600)
-            fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
+        place = os.open(real, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
+    found = Path(f"/proc/self/fd/{place}")
+    try:
+        # By the descriptor: something else may have been put in the place of a directory on the way meanwhile.
+        if not stat.S_ISREG(os.fstat(place).st_mode) or not str(found.readlink()).startswith(inside):
+            return None
+        try:
+            return os.open(found, os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            found.chmod(0o600)
+            return os.open(found, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return None
-    return fd
+    finally:
+        os.close(place)
 
 
 def _matches(directory: Path, patterns: Sequence[str]) -> set[str]:

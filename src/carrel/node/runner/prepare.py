@@ -15,6 +15,8 @@ from carrel.core.domain.launch import EnvironmentReady, InputsReady, Launch, Pre
 from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.task import EnvironmentKind, InputSpec
 from carrel.core.spool import AttemptDirectory
+from carrel.core.spool.layout import SHORT_NAME, SHORT_PLACE
+from carrel.core.spool.trees import remove_tree
 from carrel.node.runner.prepared import Prepared
 from carrel.node.runner.report import Reporter
 from carrel.node.runner.signals import Cancelled, Signals
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 #: Longest TMPDIR: programs make sockets in it, whose paths have a limit of 108 bytes (unix(7)).
 _SHORT = 64
-_SHORT_PLACE, _SHORT_NAME = "/tmp", "carrel-"
 
 
 class CodeFailed(CarrelError):
@@ -67,6 +68,7 @@ class Preparation:
         if inputs := task.all_inputs:
             with self._interruptible():
                 self._stage(inputs, cwd, secrets)
+            cwd = _below(work, task.directory)  # others' bytes were read by a process that writes there
         else:
             self.reporter.record(InputsReady(digests={}), ring=False)
         with suppress(FileExistsError):  # the code may bring a file or a link of that name
@@ -251,18 +253,16 @@ class Preparation:
 
     def stage_in(self) -> None:
         """Fetch the inputs that lie elsewhere into what is kept for the owner's jobs. Raises as `run` does, and `NotKept`."""
-        import shutil
-
         task = self.launch.task
         secrets = self._secrets() if task.secrets else {}
         place = Path(self.launch.paths.inputs) / "arriving" / str(self.launch.job_id)
-        shutil.rmtree(place, ignore_errors=True)
+        remove_tree(place)
         place.mkdir(mode=0o700, parents=True)
         try:
             with self._interruptible():
                 self._stage(tuple(item for item in task.all_inputs if item.lies_elsewhere), place, secrets, filling=True)
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            remove_tree(place)
 
     def _stage(self, inputs: tuple[InputSpec, ...], cwd: Path, secrets: Mapping[str, str], *, filling: bool = False) -> None:
         from carrel.node.staging.apart import stage_apart, stage_here
@@ -306,23 +306,16 @@ def make_temporary(path: Path) -> Path:
         return path
     import tempfile
 
-    short = tempfile.mkdtemp(prefix=_SHORT_NAME, dir=_SHORT_PLACE)
+    short = tempfile.mkdtemp(prefix=SHORT_NAME, dir=SHORT_PLACE)
     path.symlink_to(short)
     return Path(short)
 
 
-def remove_temporary(path: Path) -> None:
-    """Remove what `make_temporary` made, with its content."""
-    import shutil
-
-    if path.is_symlink():
-        target = path.readlink()
-        # The job could have put another link there; only what `make_temporary` makes is removed.
-        if target.parent == Path(_SHORT_PLACE) and target.name.startswith(_SHORT_NAME):
-            shutil.rmtree(target, ignore_errors=True)
-        path.unlink(missing_ok=True)
-    else:
-        shutil.rmtree(path, ignore_errors=True)
+def remove_temporary(directory: AttemptDirectory) -> None:
+    """Remove what `make_temporary` made, with its content; another link leads to nothing that is removed."""
+    remove_tree(directory.temporary_place)
+    if directory.temporary.is_symlink():
+        directory.temporary.unlink(missing_ok=True)
 
 
 def _below(work: Path, directory: str) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from carrel.core.transport.open_files import limit_command
+from carrel.core.transport.descriptors import limit_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,14 @@ _OOM_SCORE = b"500"
 
 class LaunchError(Exception):
     """The command could not be started; the text says why."""
+
+
+class NotNow(LaunchError):
+    """The lab's user has all processes or namespaces that it may have; later the same may work."""
+
+
+#: Begins what is said of a command that can be started later.
+_LATER = b"\0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +76,19 @@ def image_shell(command: str, root: Path) -> list[str]:
 
 
 def start(command: Command) -> int:
-    """Start `command` and return its process id once it runs. Raises `LaunchError`; then nothing runs.
+    """Start `command` and return its process id once it runs. Raises `LaunchError`, or `NotNow`; then nothing runs.
 
     It leads a session and a process group of its own, dies with this process, has no core dumps and no standard input.
     """
     failed_read, failed_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     lifeline = _lifeline(parent) if command.walls is not None else -1
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except BlockingIOError as error:
+        os.close(failed_read)
+        os.close(failed_write)
+        raise NotNow(f"The command could not be started: {error.strerror}.") from error
     if pid == 0:
         _become(command, parent, failed_write, lifeline)
     os.close(failed_write)
@@ -83,7 +96,8 @@ def start(command: Command) -> int:
         message = failed.readall()
     if message:
         os.waitpid(pid, 0)
-        raise LaunchError(message.decode(errors="replace"))
+        kind = NotNow if message.startswith(_LATER) else LaunchError
+        raise kind(message.removeprefix(_LATER).decode(errors="replace"))
     return pid
 
 
@@ -151,8 +165,9 @@ def _execute(command: Command, failed: int) -> None:
 
 def _say_why_not(step: str, error: BaseException, failed: int) -> None:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    about = f" ({error.filename})" if step == "contained" and isinstance(error, OSError) and error.filename else ""
-    os.write(failed, f"The command could not be {step}: {reason}{about}.".encode())
+    later = _LATER if isinstance(error, BlockingIOError) else b""
+    about = f" ({error.filename})" if step == "contained" and not later and isinstance(error, OSError) and error.filename else ""
+    os.write(failed, later + f"The command could not be {step}: {reason}{about}.".encode())
 
 
 def _limit() -> None:

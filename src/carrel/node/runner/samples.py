@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from carrel.core.domain.launch import Launch, Usage
 from carrel.node.runner.cgroups import JobCgroup
+from carrel.node.runner.file_memory import FileMemory
 from carrel.node.runner.tree import descendants, measure
 
 if TYPE_CHECKING:
@@ -73,8 +74,10 @@ class Sampler:
         #: Sums of what GPUs said, and how often they said it.
         self._busy: dict[str, tuple[float, int]] = {}
         self._samples = 0
-        #: Processes at the last look.
+        #: Processes at the last look, and the bytes that they held in files in memory.
         self.processes: list[int] = []
+        self.in_files = 0
+        self.files = FileMemory()
 
     def look(self) -> int:
         """Measure processor and memory, and return the bytes in use."""
@@ -82,7 +85,11 @@ class Sampler:
         use = measure(self.processes)
         self._far = far = self._elsewhere()
         self._cpu = max(self._cpu, use.cpu_seconds + _children_cpu() - self._base + far.cpu_seconds)
-        self._memory = (self._cgroup.memory() if self._cgroup else use.memory) + far.memory
+        if self._cgroup:
+            self._memory = self._cgroup.memory() + far.memory
+        else:
+            self.in_files = self.files.look(self.processes)
+            self._memory = use.memory - use.shared + max(use.shared, self.in_files) + far.memory
         self._peak = max(self._peak, self._memory)
         return self._memory
 

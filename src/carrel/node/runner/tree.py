@@ -7,6 +7,7 @@ is a descendant of the runner until it is dead and reaped. wait4(2) with ECHILD 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 from collections import defaultdict
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
+#: Of smaps_rollup (proc(5)): what is mapped in all, and what of it are files in memory, in kB.
+_PSS = re.compile(r"^Pss(|_Shmem): +(\d+) kB", re.MULTILINE)
 #: Seconds that a process has to vanish after SIGKILL.
 _KILLED = 30.0
 
@@ -108,6 +111,8 @@ class TreeUse:
     cpu_seconds: float
     #: Bytes resident; memory that processes share is counted once where that is cheap to know.
     memory: int
+    #: Those of them that are shared, or of files.
+    shared: int
 
 
 def measure(pids: list[int]) -> TreeUse:
@@ -121,24 +126,28 @@ def measure(pids: list[int]) -> TreeUse:
         if len(pages) > 2:
             private += int(pages[1]) - int(pages[2])
             shared = max(shared, int(pages[2]))
-    return TreeUse(cpu_seconds=ticks / _TICK, memory=(private + shared) * _PAGE)
+    return TreeUse(cpu_seconds=ticks / _TICK, memory=(private + shared) * _PAGE, shared=shared * _PAGE)
 
 
-def proportional_memory(pids: list[int]) -> int | None:
+def proportional_memory(pids: list[int], in_files: int = 0) -> int | None:
     """Return the bytes that `pids` hold with shared pages divided fairly (PSS), or None where the kernel does not tell.
 
-    Exact and slow (it walks page tables): only for a decision about life and death.
+    `in_files` of them are in files in memory, mapped or not. Exact and slow (it walks page tables): only for a decision about
+    life and death.
     """
-    total = 0
+    total = mapped = 0
     for pid in pids:
-        text = read_proc(f"/proc/{pid}/smaps_rollup")
-        start = text.find("\nPss:")
-        if start < 0:
-            if _exists(f"/proc/{pid}/smaps_rollup") or not _exists(f"/proc/{pid}"):
-                continue  # ended meanwhile, or a kernel thread
+        found = dict(_PSS.findall(read_proc(f"/proc/{pid}/smaps_rollup")))
+        if "" in found:
+            total += int(found[""]) * 1024
+            mapped += int(found.get("_Shmem", 0)) * 1024
+        elif _exists(f"/proc/{pid}/smaps_rollup"):
+            total += measure(
+                [pid]
+            ).memory  # ended meanwhile, or it does not let itself be looked into (prctl(2), PR_SET_DUMPABLE)
+        elif _exists(f"/proc/{pid}"):
             return None
-        total += int(text[start + 5 : text.index("kB", start)]) * 1024
-    return total
+    return total - mapped + max(mapped, in_files)
 
 
 def _stat(pid: int) -> list[str]:

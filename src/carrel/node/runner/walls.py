@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING
 from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.core.domain.network import Network
 from carrel.core.spool import AttemptDirectory
-from carrel.node.containment.root import covers_for_root
-from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, View, Walls
+from carrel.core.spool.trees import remove_tree
+from carrel.node.containment.root import covers
+from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, View, Walls, bounds_of
 
 if TYPE_CHECKING:
     from carrel.node.runner.prepared import Prepared
@@ -52,7 +52,9 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         *(launch.paths.shown if image is not None else ()),
         directory.path if prepared.places.address is not None else None,  # where its server says how the lab reaches it
     ]
-    seen = [directory.path, launch.paths.broker, _parent(launch.paths.residency), launch.paths.client, launch.paths.bodies]
+    # Of the broker the directory: a broker that is started again makes another socket, and what is shown is a file, not a name.
+    shown = [*map(_parent, (launch.paths.broker, launch.paths.residency)), launch.paths.client, launch.paths.bodies]
+    seen = [directory.path, *shown]
     given = [*_existing(seen, writable=False), *_existing(writable, writable=True)]
     # Paths of the attempt go before those of the machine.
     binds = given if prepared.root else [*_existing([*walls.readable, *_environment(prepared)], writable=False), *given]
@@ -74,12 +76,13 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         view=view,
         root=str(prepared.root or ""),
         hidden=walls.hidden,
-        binds=_once([*binds, *(covers_for_root() if prepared.root is None else ())]),
+        binds=_once([*binds, *(covers(walls.hidden) if prepared.root is None else ())]),
         temporary=str(private),
         devices=tuple(_devices(launch)),
         doors=doors,
         processes=walls.processes,
         shared_memory=launch.resources.memory,
+        nests=launch.walls is None,
     )
 
 
@@ -101,13 +104,13 @@ def _inside(launch: Launch, given: Sequence[Bind], hosts: Sequence[Bind]) -> lis
 
 def private_temporary(directory: AttemptDirectory) -> Path:
     """Where an attempt's own /tmp lies."""
-    return directory.path.absolute() / "private-tmp"
+    return directory.private_places[0].absolute()
 
 
 def remove_private(directory: AttemptDirectory) -> None:
     """Remove what only the processes of an attempt saw behind their walls."""
-    for place in (private_temporary(directory), directory.path / "staging-tmp"):
-        shutil.rmtree(place, ignore_errors=True)
+    for place in directory.private_places:
+        remove_tree(place)
     (directory.path / "private-hosts").unlink(missing_ok=True)
 
 
@@ -150,7 +153,7 @@ def _hosts(directory: AttemptDirectory, doors: Sequence[Door]) -> Iterator[Bind]
 
 def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchPaths) -> Walls:
     """Return what the process sees that brings an attempt's inputs: as its command does, without devices or environment."""
-    private = directory.path.absolute() / "staging-tmp"
+    private = directory.private_places[1].absolute()
     private.mkdir(mode=0o700, exist_ok=True)
     if seen.home:
         Path(seen.home).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -160,9 +163,15 @@ def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchP
         *_existing([*seen.readable, paths.files], writable=False),
         *_existing([seen.home, directory.work, paths.inputs], writable=True),
     ]
-    binds = [*binds, *covers_for_root()]
+    binds = [*binds, *covers(seen.hidden)]
+    grows = [place for place in (directory.work, private, paths.inputs) if place and os.path.exists(place)]  # noqa: PTH110
     return Walls(
-        hidden=seen.hidden, binds=_once(binds), temporary=str(private), processes=seen.processes, shared_memory=PREPARING_SHARED
+        hidden=seen.hidden,
+        binds=_once(binds),
+        temporary=str(private),
+        processes=seen.processes,
+        shared_memory=PREPARING_SHARED,
+        bounds=bounds_of(seen, grows, seen.home),
     )
 
 

@@ -90,7 +90,7 @@ class Watch:
         self._childless = False
         self._cause: Cause | None = None
         self._warned = False
-        self._memory = self._disk_used = 0
+        self._memory, self._disk_used = 0, (0, 0)
         self._kill_at = _FOREVER
         self._sample_at = start + limits.sample
         self._look_at = start + 0.1 if guard else _FOREVER
@@ -337,10 +337,10 @@ class Watch:
             elif too_much is not None and self._cause in (None, Cause.PREEMPTED):
                 self._memory, self._cause, self._kill_at = too_much, Cause.MEMORY, now
         if now >= self._disk_at and self._disk is not None:
-            too_much, pause = self._disk.look()
+            taken, pause = self._disk.look()
             self._disk_at = self._monotonic() + pause
-            if too_much is not None and self._cause in (None, Cause.PREEMPTED):
-                self._disk_used, self._cause, self._kill_at = too_much, Cause.DISK, now
+            if taken is not None and self._cause in (None, Cause.PREEMPTED):
+                self._disk_used, self._cause, self._kill_at = taken, Cause.DISK, now
         if self._cause is not None or self._time.stands_still:
             return
         if now >= self._time.deadlines.end_at:

@@ -16,6 +16,7 @@ from carrel.core.domain.errors import CarrelError, StorageFull
 from carrel.core.domain.launch import InputsReady, LaunchRucio
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.task import InputSpec
+from carrel.core.spool.foreign import parse_json
 from carrel.node.containment.program import start_program
 from carrel.node.containment.walls import Walls
 from carrel.node.staging.cache import open_cache
@@ -109,6 +110,8 @@ def _listen(stream: Any, report: Callable[[str], None], resolved: Callable[[str,
         said = _read(line)
         if said is None:
             last = line.strip() or last
+            if line.startswith("Waiting: "):  # it is not behind its walls yet
+                report(last)
         elif "report" in said:
             report(str(said["report"]))
         elif "resolved" in said:
@@ -123,7 +126,7 @@ def _listen(stream: Any, report: Callable[[str], None], resolved: Callable[[str,
 
 def _read(line: str) -> dict[str, Any] | None:
     try:
-        said = json.loads(line)
+        said = parse_json(line)
     except ValueError:
         return None
     return said if isinstance(said, dict) else None

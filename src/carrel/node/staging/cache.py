@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from carrel.core.domain.units import GIB
+from carrel.core.spool.trees import entries_below, remove_tree
 from carrel.node.staging.download import Download, News
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -133,8 +134,9 @@ class InputCache:
             if now - mark.stat().st_mtime > _UNUSED:
                 mark.unlink(missing_ok=True)
         for place in self._arriving.iterdir() if self._arriving.is_dir() else ():
-            if now - max(path.lstat().st_mtime for path in (place, *place.rglob("*"))) > _ABANDONED:
-                shutil.rmtree(place, ignore_errors=True)
+            newest = max((entry.about.st_mtime for entry in entries_below(place)), default=0.0)
+            if now - max(newest, place.lstat().st_mtime) > _ABANDONED:
+                remove_tree(place)
         entries = sorted(self._entries(now))
         total = sum(held for _used, held, _path in entries)
         for used, held, path in entries:

@@ -246,11 +246,16 @@ def _copy_local(source: Path, target: Path, news: News, closed: Closed) -> str:
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(Path(where) / name for where, _, names in os.walk(directory, onerror=_raise) for name in names)
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    """Return all files below a directory, also behind links to files. Raises `OSError`."""
+    found, todo = [], [directory]
+    while todo:
+        with os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(Path(entry.path))
+                elif not entry.is_dir():
+                    found.append(Path(entry.path))
+    return sorted(found)
 
 
 def _copy_git(uri: str, target: Path, news: News, closed: Closed, cache: InputCache | None) -> str:

@@ -1,10 +1,12 @@
-"""Jupyter's kernel manager and websocket, which also remember what cells put out (`recall`)."""
+"""Jupyter's kernel managers and websocket: kernels speak on private sockets, and what cells put out is remembered (`recall`)."""
 
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,7 +14,8 @@ from jupyter_client.manager import KernelManager
 from jupyter_client.session import DELIM, Session
 from jupyter_server.services.kernels.connection.base import deserialize_binary_message, deserialize_msg_from_ws_v1
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
-from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
+from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager, ServerKernelManager
+from traitlets import default
 
 from carrel.notebooks.jupyter.recall import Recall
 
@@ -24,8 +27,24 @@ _BINARY_PROTOCOL = "v1.kernel.websocket.jupyter.org"
 _LONGEST_REQUEST = 4 * 1024**2
 
 
+class SessionKernel(ServerKernelManager):
+    """One kernel. On ports, every other user of the machine could listen to what it puts out: that asks for no key."""
+
+    @default("transport")
+    def _on_sockets(self) -> str:
+        return "ipc"
+
+    def _ip_default(self) -> str:
+        # Beside the connection file, but not by its long name: a socket's path has 107 bytes at most (unix(7)).
+        return str(Path(self.connection_file).with_name(secrets.token_hex(6)))
+
+
 class SessionKernelManager(AsyncMappingKernelManager):
     """All kernels of a session."""
+
+    @default("kernel_manager_class")
+    def _private(self) -> str:
+        return f"{__name__}.{SessionKernel.__name__}"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]

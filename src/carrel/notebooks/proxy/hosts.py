@@ -6,8 +6,10 @@ host name and not only by port, because cookies do not know ports (RFC 6265, 8.5
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import parse_qs
 
 from anyio import to_thread
@@ -15,8 +17,10 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from carrel.core.domain.errors import TooMany
+from carrel.core.control.conversations import Conversations, PutOut
+from carrel.core.domain.errors import CarrelError, TooMany
 from carrel.core.domain.ports import Clock
+from carrel.core.domain.user import Caller
 from carrel.notebooks import identity
 from carrel.notebooks.proxy import pages, websocket
 from carrel.notebooks.proxy.headers import from_this_origin
@@ -45,6 +49,7 @@ class SessionHosts:
         pattern: str,
         secret: bytes,
         clock: Clock,
+        conversations: Conversations,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`pattern` is the host name of a session with ``{session}`` in the place of its label; a port in it is ignored."""
@@ -54,10 +59,13 @@ class SessionHosts:
         self._suffix = pattern.lower().removeprefix("{session}").partition(":")[0]
         self._secret = secret
         self._clock = clock
+        self._conversations = conversations
         self._monotonic = monotonic
         self._forwarder = HttpForwarder()
         self._known: dict[str, tuple[float, Session | None]] = {}
         self._used: dict[tuple[int, int], float] = {}
+        #: Whose tokens let browsers in, by their numbers, each with the version of `conversations` for which that is true.
+        self._guests: dict[int, tuple[object, Caller | None]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve or pass on."""
@@ -98,9 +106,10 @@ class SessionHosts:
         if path == ENTRANCE:
             return await self._enter(label, scope)
         # First of all: nobody makes the lab look into its store, or learns what is in it, who has no cookie.
-        subject = self._subject(label, headers)
-        session = await self._find(label) if subject is not None else None
-        if session is None or session.owner != subject:
+        version = self._conversations.version
+        guest = await self._guest(self._shown(label, headers))
+        session = await self._find(label) if guest is not None else None
+        if guest is None or session is None or session.owner != guest.user.subject:
             return pages.not_let_in()
         if not _has_room(scope, session):
             return pages.too_many()
@@ -113,7 +122,10 @@ class SessionHosts:
             return pages.nothing_here()
         if not session.ready:
             return pages.starting(session.message)
-        return await self._forward(label, session, scope, receive, send)
+        try:
+            return await self._conversations.hold(guest, version, partial(self._forward, label, session, scope, receive), send)
+        except PutOut as out:
+            return None if out.begun else pages.not_let_in()
 
     async def _forward(self, label: str, session: Session, scope: Scope, receive: Receive, send: Send) -> Response | None:
         await self._use(session)
@@ -131,7 +143,8 @@ class SessionHosts:
         tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket", [])
         taken = self._door.take(label, tickets[0]) if len(tickets) == 1 and scope["method"] == "GET" else None
         session = await self._find(label) if taken is not None else None
-        if taken is None or session is None or taken[0] != session.owner:
+        guest = await self._guest(taken[0]) if taken is not None else None
+        if taken is None or guest is None or session is None or guest.user.subject != session.owner:
             return pages.bad_ticket()
         if session.over:
             return pages.over(session.message)
@@ -139,7 +152,7 @@ class SessionHosts:
         answer = RedirectResponse(taken[1], 303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
         answer.set_cookie(
             SECURE_COOKIE if secure else COOKIE,
-            identity.cookie_value(self._secret, label, session.owner),
+            identity.cookie_value(self._secret, label, taken[0]),
             httponly=True,
             samesite="lax",
             secure=secure,
@@ -152,15 +165,22 @@ class SessionHosts:
     async def _websocket(self, label: str, scope: Scope, receive: Receive, send: Send) -> bool:
         """False when it was not carried; then nothing was sent."""
         headers = Headers(scope=scope)
-        subject = self._subject(label, headers)
-        session = await self._find(label) if subject is not None else None
-        if session is None or session.owner != subject or session.over or not session.ready:
+        version = self._conversations.version
+        guest = await self._guest(self._shown(label, headers))
+        session = await self._find(label) if guest is not None else None
+        if guest is None or session is None or session.owner != guest.user.subject or session.over or not session.ready:
             return False
         if not from_this_origin(headers, "GET", websocket=True) or not _has_room(scope, session):
             return False
         await to_thread.run_sync(self._sessions.connected, session.job_id, session.attempt, 1)
         try:
-            return await websocket.carry(session, scope, receive, send, self._identity(session))
+            talk = partial(websocket.carry, session, scope, receive, identity=self._identity(session))
+            return await self._conversations.hold(guest, version, talk, send)
+        except PutOut as out:
+            if out.begun:
+                with contextlib.suppress(RuntimeError):  # it was closed in this moment
+                    await send({"type": "websocket.close", "code": 1008, "reason": "You are let in no more."})
+            return out.begun
         finally:
             # Also when this request is cancelled: a connection that is counted for ever keeps a session from being idle.
             self._sessions.connected(session.job_id, session.attempt, -1)
@@ -189,15 +209,34 @@ class SessionHosts:
         self._used[key] = now
         await to_thread.run_sync(self._sessions.used, session.job_id, session.attempt)
 
-    def _subject(self, label: str, headers: Headers) -> str | None:
-        """Who was let in with this browser's cookie."""
+    async def _guest(self, token_id: int | None) -> Caller | None:
+        """Whose token this is, while it is valid."""
+        if token_id is None:
+            return None
+        known = self._guests.get(token_id)
+        if known is None or known[0] is not self._conversations.version or self._ended(known[1]):
+            version = self._conversations.version
+            try:
+                guest = await to_thread.run_sync(self._sessions.guest, token_id)
+            except CarrelError:
+                guest = None
+            if len(self._guests) > 1000:
+                self._guests.clear()
+            known = self._guests[token_id] = (version, guest)
+        return known[1]
+
+    def _ended(self, guest: Caller | None) -> bool:
+        return guest is not None and guest.until is not None and guest.until <= self._clock()
+
+    def _shown(self, label: str, headers: Headers) -> int | None:
+        """The token with which this browser was let in, by its cookie."""
         for header in headers.getlist("cookie"):
             for part in header[:_LONGEST].split(";"):
                 name, _, value = part.strip().partition("=")
                 if name in (COOKIE, SECURE_COOKIE):
-                    subject = identity.read_cookie(self._secret, label, value)
-                    if subject is not None:
-                        return subject
+                    token_id = identity.read_cookie(self._secret, label, value)
+                    if token_id is not None:
+                        return token_id
         return None
 
     def _identity(self, session: Session) -> dict[str, str]:

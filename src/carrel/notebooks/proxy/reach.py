@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import httpcore
 import httpx
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 
+from carrel.core.spool.foreign import socket_at
 from carrel.notebooks.address import Address, UnixAddress, client_context
 from carrel.notebooks.relay import KEEP_ALIVE
 
@@ -22,22 +24,22 @@ def base_url(address: Address) -> httpx.URL:
 def transport(address: Address) -> httpx.HTTPTransport:
     """For a few requests from a thread."""
     if isinstance(address, UnixAddress):
-        # There is no TLS on a unix socket: reading the machine's certificates would only take time.
-        return httpx.HTTPTransport(uds=address.path, verify=False)
+        return _UnixTransport(address)
     return httpx.HTTPTransport(verify=client_context(address), socket_options=KEEP_ALIVE)
 
 
 def async_transport(address: Address, limits: httpx.Limits) -> httpx.AsyncHTTPTransport:
     """For all requests of one session."""
     if isinstance(address, UnixAddress):
-        return httpx.AsyncHTTPTransport(uds=address.path, limits=limits, verify=False)
+        return _AsyncUnixTransport(address, limits)
     return httpx.AsyncHTTPTransport(limits=limits, verify=client_context(address), socket_options=KEEP_ALIVE)
 
 
 async def connect_websocket(address: Address, host: str, target: str, **options: Any) -> ClientConnection:
     """A websocket to `target` (path and query) of what the session calls `host`."""
     if isinstance(address, UnixAddress):
-        return await unix_connect(address.path, f"ws://{host}{target}", **options)
+        with socket_at(address.path) as place:
+            return await unix_connect(place, f"ws://{host}{target}", **options)
     made = await connect(
         f"wss://{host}{target}",
         host=address.host,
@@ -55,11 +57,52 @@ def takes_connections(address: Address, *, timeout: float = 1.0) -> str:
     """Return "" when somebody listens there, else why that cannot be said."""
     try:
         if isinstance(address, UnixAddress):
-            with socket.socket(socket.AF_UNIX) as probe:
+            with socket_at(address.path) as place, socket.socket(socket.AF_UNIX) as probe:
                 probe.settimeout(timeout)
-                probe.connect(address.path)
+                probe.connect(place)
         else:
             socket.create_connection((address.host, address.port), timeout).close()
     except OSError as error:
         return error.strerror or str(error) or type(error).__name__
     return ""
+
+
+class _UnixTransport(httpx.HTTPTransport):
+    """Requests to the socket of a session, which is looked at before each connection: the session may change what is there."""
+
+    def __init__(self, address: UnixAddress) -> None:
+        # There is no TLS on a unix socket: reading the machine's certificates would only take time.
+        super().__init__(verify=False)
+        self._pool = httpcore.ConnectionPool(uds=address.path, network_backend=_Sockets())
+
+
+class _AsyncUnixTransport(httpx.AsyncHTTPTransport):
+    """The same, for many requests at a time."""
+
+    def __init__(self, address: UnixAddress, limits: httpx.Limits) -> None:
+        super().__init__(verify=False)
+        self._pool = httpcore.AsyncConnectionPool(
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            uds=address.path,
+            network_backend=_AsyncSockets(),
+        )
+
+
+class _Sockets(httpcore.SyncBackend):
+    def connect_unix_socket(self, path: str, *args: Any, **options: Any) -> httpcore.NetworkStream:
+        try:
+            with socket_at(path) as place:
+                return super().connect_unix_socket(place, *args, **options)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+
+
+class _AsyncSockets(httpcore.AnyIOBackend):
+    async def connect_unix_socket(self, path: str, *args: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+        try:
+            with socket_at(path) as place:
+                return await super().connect_unix_socket(place, *args, **options)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error

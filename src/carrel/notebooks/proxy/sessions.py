@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from carrel.core.domain.user import Caller
 from carrel.notebooks.address import Address
 
 
@@ -34,6 +35,10 @@ class Sessions(Protocol):
 
     def find(self, label: str) -> Session | None:
         """The session with this label, or None when there is none and never was."""
+        ...
+
+    def guest(self, token_id: int) -> Caller:
+        """Whose token has this number, with which a browser was let in; raises `CarrelError` when it is void."""
         ...
 
     def connected(self, job_id: int, attempt: int, change: int) -> None:

@@ -25,7 +25,7 @@ _MOST = 10_000
 @dataclass(frozen=True, slots=True)
 class _Ticket:
     label: str
-    subject: str
+    token_id: int
     path: str
     expires: float
 
@@ -38,8 +38,11 @@ class TicketIssuer:
         self._guard = threading.Lock()
         self._tickets: dict[str, _Ticket] = {}
 
-    def issue(self, label: str, subject: str, path: str) -> str:
-        """A path with a ticket of 256 random bits; it leads to `path` of the same host afterwards."""
+    def issue(self, label: str, token_id: int, path: str) -> str:
+        """A path with a ticket of 256 random bits; it leads to `path` of the same host afterwards.
+
+        Who comes by it is let in for as long as the token with that number is good.
+        """
         if not path.startswith("/") or path.startswith("//") or "\\" in path or not path.isprintable():
             raise Invalid(f'"{path[:200]}" is not a path of a session.', remedy="Name one that begins with one slash.")
         ticket, now = secrets.token_urlsafe(32), self._clock()
@@ -48,16 +51,16 @@ class TicketIssuer:
                 del self._tickets[digest]
             while len(self._tickets) >= _MOST:
                 del self._tickets[next(iter(self._tickets))]
-            self._tickets[_digest(ticket)] = _Ticket(label, subject, path, now + LIFETIME)
+            self._tickets[_digest(ticket)] = _Ticket(label, token_id, path, now + LIFETIME)
         return f"{ENTRANCE}?{urlencode({'ticket': ticket})}"
 
-    def take(self, label: str, ticket: str) -> tuple[str, str] | None:
-        """Subject and path of a ticket for this session, which is worth nothing from now on; None when it is not good."""
+    def take(self, label: str, ticket: str) -> tuple[int, str] | None:
+        """Token and path of a ticket for this session, which is worth nothing from now on; None when it is not good."""
         with self._guard:
             known = self._tickets.pop(_digest(ticket), None)
         if known is None or known.label != label or known.expires <= self._clock():
             return None
-        return known.subject, known.path
+        return known.token_id, known.path
 
 
 def lab_path(file: str) -> str:

@@ -23,7 +23,7 @@ _GONE = 1012
 _SAYABLE = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015)})
 
 
-async def carry(session: Session, scope: Scope, receive: Receive, send: Send, identity: Mapping[str, str]) -> bool:
+async def carry(session: Session, scope: Scope, receive: Receive, send: Send, *, identity: Mapping[str, str]) -> bool:
     """Carry one websocket until either side closes it. False when the session did not take it; then nothing was sent."""
     try:
         inner = await _connect(session, scope, identity)

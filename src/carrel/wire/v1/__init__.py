@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.wire.v1.audit import AuditCheck, AuditPage
+from carrel.wire.v1.audit import AuditPage
 from carrel.wire.v1.base import Problem, Request, Response
 from carrel.wire.v1.baselines import (
     BaselineList,
@@ -180,7 +180,6 @@ __all__ = [
     "STORAGE_HEADER",
     "ArrayView",
     "AttemptView",
-    "AuditCheck",
     "AuditPage",
     "BaselineList",
     "BaselineRequest",

@@ -79,6 +79,10 @@ class NewUser(Response):
     token: str
     #: None: it has no end.
     expires_at: datetime | None = None
+    #: Address by which people reach the lab.
+    url: str = ""
+    #: Whether jobs are kept apart, and what not yet, in a sentence or two; "" where jobs run as their owners.
+    isolation: str = ""
 
 
 class UserChange(Response):
@@ -95,6 +99,9 @@ class Invitation(Response):
     user: UserView
     code: str
     expires_at: datetime | None = None
+    #: As in `NewUser`.
+    url: str = ""
+    isolation: str = ""
 
 
 class UserList(Response):

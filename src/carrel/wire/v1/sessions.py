@@ -76,7 +76,7 @@ class SessionList(Response):
 
 
 class SessionLink(Response):
-    """A link that lets one browser into a session, once, within a minute."""
+    """A link that lets one browser in, once: into a session within a minute, to the lab's pages within ten."""
 
     url: str
 

@@ -112,6 +112,10 @@ def check_id_token(token: str, keys: Callable[[str | None], Keys], expected: Exp
         raise Rejected(f'its alg is "{shown(algorithm)}"')
     if "crit" in header:
         raise Rejected("its header has crit")
+    # Access tokens, logout tokens and their like name their kind, and a token around another has "cty" (RFC 8725, 3.11).
+    kind = header.get("typ", "JWT")
+    if "cty" in header or not isinstance(kind, str) or kind.lower().removeprefix("application/") != "jwt":
+        raise Rejected(f'its typ is "{shown(kind)}" and its cty "{shown(header.get("cty", ""))}"')
     if kid is not None and not isinstance(kid, str):
         raise Rejected("its kid is no text")
     claims = _verified(token, str(algorithm), keys(kid).for_(str(algorithm), kid))

@@ -13,7 +13,7 @@ from carrel.core.policy.access import Action, allowed
 from carrel.lab.audit import AuditFilter, AuditLog
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Gateway, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.wire.v1 import API, AuditCheck, AuditPage
+from carrel.wire.v1 import API, AuditPage
 
 router = APIRouter(prefix=API, tags=["lab"], route_class=Endpoint)
 _Text = Annotated[str | None, Query(max_length=500, pattern=NO_ZERO)]
@@ -46,13 +46,6 @@ def read_audit(
     )
     found = log.read(wanted, limit=limit, newest=newest)
     return AuditPage(lines=found, next=int(found[-1]["seq"]) if len(found) == limit and not newest else None)
-
-
-@router.get("/audit/check", summary="Whether the audit log is whole (operators, administrators)")
-def check_audit(ctx: Ctx, who: Who) -> AuditCheck:
-    """Every line that is kept is looked at: what was changed, removed or put in is named."""
-    found = _log(ctx, who).check()
-    return AuditCheck(lines=found.lines, first=found.first, last=found.last, digest=found.digest, trouble=found.trouble)
 
 
 def _seconds(at: datetime | None) -> float | None:

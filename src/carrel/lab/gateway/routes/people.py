@@ -21,6 +21,7 @@ from carrel.wire.v1 import (
     NewUser,
     RedeemRequest,
     ResetRequest,
+    SessionLink,
     SuspendRequest,
     TokenList,
     TokenRequest,
@@ -44,35 +45,42 @@ def list_users(ctx: Ctx, who: Who) -> UserList:
 
 
 @router.post("/users", status_code=201, summary="Add a user (administrators)")
-def add_user(request: UserRequest, ctx: Ctx, who: Who) -> NewUser:
+def add_user(request: UserRequest, ctx: Ctx, who: Who, base: Base) -> NewUser:
     """The answer holds the user's token, which is not shown again."""
     lifetime = lifetime_of(request.expires_in, HANDED_OUT_LIFETIME)
     user, made, token = ctx.lab.users.add(
         who, request.name, Role(request.role), lifetime=lifetime, without_isolation=request.without_isolation
     )
-    return NewUser(user=user_view(user), token=token, expires_at=moment(made.expires_at))
+    return NewUser(
+        user=user_view(user),
+        token=token,
+        expires_at=moment(made.expires_at),
+        url=ctx.own_url(base),
+        isolation=ctx.lab.users.about_isolation(),
+    )
 
 
 @router.post(
     "/users/{subject:path}/revoke", status_code=204, summary="End all tokens of a user (administrators)", response_class=Response
 )
 def revoke(subject: Subject, ctx: Ctx, who: Who) -> Response:
-    """From now on nothing answers to the user's tokens; open event streams of theirs end."""
+    """From now on nothing answers to the user's tokens, nor to those of jobs that they submitted before; what is open ends."""
     ctx.lab.users.revoke_tokens(who, subject)
     return Response(status_code=204)
 
 
 @router.post("/users/{subject:path}/reset", summary="Give a user a new token in the place of all others (administrators)")
-def reset(subject: Subject, request: ResetRequest, ctx: Ctx, who: Who) -> NewUser:
+def reset(subject: Subject, request: ResetRequest, ctx: Ctx, who: Who, base: Base) -> NewUser:
     """For a token that was lost. The answer holds the new one, which is not shown again; what was open with the others ends."""
     lifetime = lifetime_of(request.expires_in, HANDED_OUT_LIFETIME)
     user, made, token = ctx.lab.users.reset(who, subject, lifetime=lifetime)
-    return NewUser(user=user_view(user), token=token, expires_at=moment(made.expires_at))
+    return NewUser(user=user_view(user), token=token, expires_at=moment(made.expires_at), url=ctx.own_url(base))
 
 
 @router.post("/users/{subject:path}/suspend", summary="Accept and start nothing of a user's (administrators)")
 def suspend(subject: Subject, request: SuspendRequest, ctx: Ctx, who: Who) -> UserChange:
-    """Running jobs go on unless `cancel_running`; waiting jobs keep their place in line for later. The user sees the reason."""
+    """What is open of theirs ends, and tokens of their jobs open nothing. Running jobs go on unless `cancel_running`; waiting
+    jobs keep their place in line for later. The user sees the reason."""
     user, ended = ctx.lab.users.suspend(who, subject, request.reason, cancel_running=request.cancel_running)
     return UserChange(user=user_view(user), cancelled=ended)
 
@@ -91,13 +99,19 @@ def remove(subject: Subject, ctx: Ctx, who: Who) -> UserChange:
 
 
 @router.post("/invitations", status_code=201, summary="Invite somebody (administrators)")
-def invite(request: InvitationRequest, ctx: Ctx, who: Who) -> Invitation:
+def invite(request: InvitationRequest, ctx: Ctx, who: Who, base: Base) -> Invitation:
     """Adds them if there is nobody of this name. The answer holds a code that can be exchanged once; it is not shown again."""
     lifetime = INVITED_FOR if request.expires_in is None else request.expires_in
     user, made, code = ctx.lab.users.invite(
         who, request.name, Role(request.role), lifetime=lifetime, without_isolation=request.without_isolation
     )
-    return Invitation(user=user_view(user), code=code, expires_at=moment(made.expires_at))
+    return Invitation(
+        user=user_view(user),
+        code=code,
+        expires_at=moment(made.expires_at),
+        url=ctx.own_url(base),
+        isolation=ctx.lab.users.about_isolation(),
+    )
 
 
 @router.post("/invitations/current/redeem", status_code=201, summary="Exchange an invitation for a token")
@@ -130,9 +144,18 @@ def revoke_current(ctx: Ctx, who: Who) -> Response:
     return Response(status_code=204)
 
 
+@router.post("/tokens/current/link", summary="A link that signs one browser in to the pages, once")
+def sign_in_link(ctx: Ctx, who: Who, base: Base) -> SessionLink:
+    """The link is good for ten minutes. The browser may do what the token that asks is good for, and is signed out with it."""
+    if ctx.pages is None:
+        raise NotFound("This lab has no pages.")
+    return SessionLink(url=ctx.own_url(base) + ctx.pages.link(who))
+
+
 @router.delete("/tokens/{token_id}", status_code=204, summary="Revoke a token", response_class=Response)
 def revoke_token(token_id: TokenId, ctx: Ctx, who: Who) -> Response:
-    """One's own; administrators may revoke anybody's. It is void at once, and event streams that it opened end."""
+    """One's own; administrators may revoke anybody's. It is void at once, and what was opened with it ends: browsers, pages of
+    sessions, event streams."""
     ctx.lab.tokens.revoke(who, token_id)
     return Response(status_code=204)
 

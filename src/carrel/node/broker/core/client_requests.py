@@ -11,7 +11,16 @@ from carrel.core.domain.units import format_duration
 from carrel.node.broker.config import BrokerConfig
 from carrel.node.broker.core.identity import Identity
 from carrel.node.broker.core.lender import Lender
-from carrel.node.broker.core.messages import Peer, granted_fields, lost_fields, sizes_of, text_of, words_of
+from carrel.node.broker.core.messages import (
+    Peer,
+    beyond_home,
+    granted_fields,
+    lost_fields,
+    moment_of,
+    sizes_of,
+    text_of,
+    words_of,
+)
 from carrel.node.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.node.leases.protocol import KERNEL, RUNNER
 
@@ -78,6 +87,7 @@ class ClientRequests:
             return
         now = self.lender.now
         row.cache = {}  # nobody is there to give it back
+        self.ledger.touch(row)
         for request in self.ledger.requests_of(tenant):
             self.ledger.drop_request(request)
         for lease in self.ledger.leases_of(tenant):
@@ -115,7 +125,6 @@ class ClientRequests:
         name = f"{row.id}/{request}"
         if name not in self.ledger.requests:
             gpus, devices = self._wanted(row, message)
-            ends_by = message.get("ends_by")
             asked = RequestRow(
                 id=name,
                 request=request,
@@ -125,7 +134,7 @@ class ClientRequests:
                 cell=text_of(message, "cell"),
                 asked_at=self.lender.now,
                 exclusive=row.role == RUNNER,
-                ends_by=float(ends_by) if isinstance(ends_by, (int, float)) else None,
+                ends_by=moment_of(message, "ends_by"),
                 elsewhere=row.role == RUNNER and message.get("elsewhere") is True,
                 # On a node of a cluster no task is a tenant for anything else.
                 lends=row.role == RUNNER and (message.get("lends") is True or self._config.shared) and self.tier is not Tier.HOLD,
@@ -305,10 +314,7 @@ class ClientRequests:
                 f"The cell needs {gpus} GPUs; {len(self.devices)} are lent here.", remedy=f"Ask for at most {len(self.devices)}."
             )
         if row.home and gpus > len(row.home):
-            raise Conflict(
-                f"The cell needs {gpus} GPUs, but the process has its state on {len(row.home)}.",
-                remedy="Restart the kernel and say %gpu before anything uses CUDA.",
-            )
+            raise beyond_home(gpus, row)
         if row.bound and gpus > len(row.bound):
             raise _beyond_share(gpus, row)
         return gpus, row.bound[:gpus]

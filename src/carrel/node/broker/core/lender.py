@@ -22,7 +22,7 @@ from carrel.node.broker.config import BrokerConfig
 from carrel.node.broker.core.effects import NEVER, Tell
 from carrel.node.broker.core.host import DiskRoom, HostRoom
 from carrel.node.broker.core.ledger import Ledger
-from carrel.node.broker.core.messages import granted_fields, lost_fields
+from carrel.node.broker.core.messages import beyond_home, granted_fields, lost_fields
 from carrel.node.broker.core.policy_view import PolicyView
 from carrel.node.broker.core.rates import Rates
 from carrel.node.broker.core.rows import LeaseRow, RequestRow, TenantRow
@@ -140,6 +140,12 @@ class Lender:
             self.queue = {name: entry for name, entry in self.queue.items() if name in self.ledger.requests}
             return None
         self.decisions += 1
+        for asked in [one for one in self.ledger.requests.values() if one.resumes is None]:
+            row = self.ledger.tenants[asked.tenant]
+            if 0 < len(row.home) < asked.gpus:  # it has used CUDA while it waited
+                error = beyond_home(asked.gpus, row)
+                self.ledger.drop_request(asked)
+                self.refuse(asked, code=error.code, message=error.message, remedy=error.remedy)
         requests = [
             request
             for request in self.ledger.requests.values()

@@ -205,7 +205,10 @@ class LibraryClients:
             return
         members = [one for one in self._members.values() if one.tenant == row.id]
         row.home = row.home or tuple(dict.fromkeys(uuid for one in members for uuid in one.sees if uuid in self._lender.devices))
-        row.residency, row.moved_by, row.state = Residency.SUSPENDED, MoveMethod.BUS.value, dict(row.movable)
+        if not row.home:
+            return  # on no device of ours
+        state = {uuid: size for uuid, size in row.movable.items() if uuid in row.home}
+        row.residency, row.moved_by, row.state = Residency.SUSPENDED, MoveMethod.BUS.value, state
         self._ledger.touch(row)
         for lease in self._ledger.leases_of(row.id):
             if lease.state is LeaseState.ACTIVE and not lease.pending:
@@ -250,7 +253,7 @@ class LibraryClients:
 
     def _note(self, member: LibraryProcess, row: TenantRow, message: Message) -> None:
         """What it has on each device that it sees."""
-        member.sees = tuple(uuid for uuid in words_of(message.get("devices", ())) if uuid)
+        member.sees = tuple(dict.fromkeys(uuid for uuid in words_of(message.get("devices", ())) if uuid))
         member.movable = sizes_of(message.get("movable"), member.sees)
         member.reasons = tuple(word for word in words_of(message.get("reasons", ())) if word in REASONS)
         everybody = [one for one in self._members.values() if one.tenant == row.id]
@@ -351,7 +354,8 @@ class LibraryClients:
             if row.residency is not Residency.RESIDENT:
                 self._lender.look()
             return
-        self._serve(member)
+        if not member.sees or not set(member.sees).isdisjoint(taken.devices):
+            self._serve(member)
 
     def _merge(self, row: TenantRow, lease: LeaseRow, leases: Sequence[LeaseRow]) -> None:
         """A lease of the tenant that was paused is over in a newer one; its processes go on with that."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from carrel.core.domain.errors import Conflict
 from carrel.core.domain.lease import LeaseState
 from carrel.core.domain.node import Device
 from carrel.core.domain.units import format_duration
@@ -12,6 +13,8 @@ from carrel.node.broker.core.rows import LeaseRow, TenantRow
 
 _LONGEST_NAME = 200
 _MOST_WORDS = 64
+#: Unix seconds in the year 2255.
+_LATEST = 9e9
 
 
 class Peer(Protocol):
@@ -88,6 +91,20 @@ def named(uuids: Sequence[str], devices: Mapping[str, Device]) -> str:
 def lost_fields(row: TenantRow) -> dict[str, str]:
     """The fields of `refused` for a process whose state is lost."""
     return {"code": "lost", "message": f"The GPU state of this process is lost: {row.lost}", "remedy": "Restart the kernel."}
+
+
+def beyond_home(gpus: int, row: TenantRow) -> Conflict:
+    """The error for a cell that asks for more devices than its process has its state on."""
+    return Conflict(
+        f"The cell needs {gpus} GPUs, but the process has its state on {len(row.home)}.",
+        remedy="Restart the kernel and say %gpu before anything uses CUDA.",
+    )
+
+
+def moment_of(message: Mapping[str, Any], name: str) -> float | None:
+    """The Unix seconds in a field; None for what is no moment of this age."""
+    value = message.get(name)
+    return float(value) if isinstance(value, (int, float)) and 0 < value < _LATEST else None
 
 
 def text_of(message: Mapping[str, Any], name: str) -> str:

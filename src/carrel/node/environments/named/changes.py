@@ -8,15 +8,14 @@ Structure"; pip's "Requirements File Format".
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from carrel.core.spool.foreign import parse_json, read_regular
 from carrel.node.environments.building import requirements_in
 from carrel.node.environments.named.records import SEEN, LockNote, NamedRecord, Place, is_generation
 from carrel.node.environments.records import write_text
@@ -118,11 +117,14 @@ def hashes_in(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def site_packages(prefix: Path) -> Iterator[Path]:
-    """Yield the directories in which packages of the environment lie (PEP 405); `lib64` may be a link to `lib`."""
-    seen = set()
+    """Yield the directories in which packages of the environment lie (PEP 405); `lib64` may be a link to `lib`.
+
+    Its owner may have put links there: what they lead to outside of it is not the environment's.
+    """
+    seen, inside = set(), os.path.realpath(prefix) + os.sep
     for path in sorted(prefix.glob("lib*/python3*/site-packages")):
         real = os.path.realpath(path)
-        if real not in seen:
+        if real not in seen and real.startswith(inside):
             seen.add(real)
             yield path
 
@@ -154,17 +156,10 @@ def _requirement(entry: os.DirEntry[str], hashes: dict[str, tuple[str, ...]]) ->
 
 def _direct_url(info: str) -> dict[str, object] | None:
     try:
-        found = json.loads(_read_plain(Path(info) / "direct_url.json"))
+        found = parse_json(read_regular(Path(info) / "direct_url.json", _LONGEST))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("url"), str) else None
-
-
-def _read_plain(path: Path) -> bytes:
-    """Read a file that the environment's owner may have put there: no link is followed, and no pipe waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        return file.read(_LONGEST) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
 
 
 def _direct(name: str, direct: dict[str, object]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from carrel.core.domain.errors import StorageFull
 from carrel.core.domain.units import format_size
+from carrel.core.spool.trees import room_of
 from carrel.node.environments.named.records import SITE, Layout, Place
 from carrel.node.environments.records import write_text
 
@@ -27,24 +27,8 @@ class Counter:
     _seen: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, path: Path) -> int:
-        """Return the bytes below `path` that were not counted yet."""
-        total, directories = 0, [os.fspath(path)]
-        while directories:
-            try:
-                entries = list(os.scandir(directories.pop()))
-            except (FileNotFoundError, NotADirectoryError, PermissionError):
-                continue
-            for entry in entries:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    directories.append(entry.path)
-                if (key := (status.st_dev, status.st_ino)) not in self._seen:
-                    self._seen.add(key)
-                    total += status.st_blocks * 512
-        return total
+        """Return the bytes of `path` and what is below it that were not counted yet."""
+        return room_of(path, self._seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

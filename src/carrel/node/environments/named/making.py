@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.core.spool.trees import scratch_directory
 from carrel.node.environments.building import (
     BuildContext,
     build_verified,
@@ -92,7 +92,7 @@ class Tools:
             variables.update(cache_beside(self.root, variables))
         for note in mirrors.notes:
             work.report(note)
-        with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as directory:
+        with scratch_directory(scratch) as directory:
             plain = ToolContext(
                 variables=variables,
                 patience=work.patience,
@@ -102,7 +102,7 @@ class Tools:
             )
             seen, uv = self.walls(owner), find_uv(self.uv, variables)
             builds = Builds(owner=owner, walls=seen) if seen is not None else None
-            context, trusted = workshops(plain, builds, self.root, Path(directory), uv)
+            context, trusted = workshops(plain, builds, self.root, directory, uv)
             yield BuildContext(
                 context=context,
                 trusted=trusted,
@@ -257,14 +257,15 @@ def has_package(prefix: Path, name: str) -> bool:
 
 def link_uv(prefix: Path, uv: Path) -> None:
     """Put the lab's uv into the environment, for `!uv pip install`; one that its user installed stays."""
-    place = prefix / "bin/uv"
-    if (prefix / "bin").is_symlink():  # its user has put something else there
-        return
-    if os.path.lexists(place) and (place.exists() or not place.is_symlink()):
-        return
-    with suppress(OSError):  # two sessions start at once; without uv there is still pip
-        place.unlink(missing_ok=True)
-        place.symlink_to(uv)
+    # Two sessions may start at once, and its user may have put something else there; without uv there is still pip.
+    with suppress(OSError):
+        programs = os.open(prefix / "bin", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if (prefix / "bin/uv").is_symlink() and not (prefix / "bin/uv").exists():
+                os.unlink("uv", dir_fd=programs)
+            os.symlink(uv, "uv", dir_fd=programs)
+        finally:
+            os.close(programs)
 
 
 def installed(prefix: Path) -> str:

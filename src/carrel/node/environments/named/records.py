@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +14,8 @@ from pathlib import Path
 
 from carrel.core.domain.errors import Invalid, Unavailable
 from carrel.core.domain.serial import from_plain, to_plain
+from carrel.core.domain.user import directory_name
+from carrel.core.spool.trees import remove_tree
 from carrel.node.environments.guards import OpenGuard, try_exclusive
 from carrel.node.environments.records import text_digest, write_text
 
@@ -31,7 +31,6 @@ SEEN = "seen"
 _NAME = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,63}")
 #: Last parts of addresses of the API: an environment of that name would look like one of them.
 _RESERVED = frozenset({"lock", "share", "restore"})
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Kind(StrEnum):
@@ -191,7 +190,7 @@ class Place:
             path.rename(grave)
         except FileNotFoundError:
             return
-        shutil.rmtree(grave, ignore_errors=True)
+        remove_tree(grave)
 
     def sweep(self, record: NamedRecord | None) -> None:
         """Remove what killed builders left here. The caller holds `changing`, and `using` alone if there may be a session."""
@@ -199,7 +198,7 @@ class Place:
             if record is None or path.name != record.prefix:
                 self.discard(path)
         for grave in self.trash.iterdir() if self.trash.is_dir() else ():
-            shutil.rmtree(grave, ignore_errors=True)
+            remove_tree(grave)
 
     def try_change(self) -> OpenGuard | None:
         """Hold `changing`, None when somebody else has it."""
@@ -230,7 +229,7 @@ class Layout:
     @property
     def quota(self) -> Path:
         """What the server was set to, for runners."""
-        return self.root / "quota.json"
+        return self.root / ".quota.json"  # no owner's directory begins with a dot
 
 
 def _in(directory: Path) -> Iterator[tuple[Place, NamedRecord]]:
@@ -272,13 +271,8 @@ def full_name(owner: str, name: str) -> str:
 
 
 def owner_directory(owner: str) -> str:
-    """Return a directory name that no other owner has: a plain subject as it is, others encoded, the site with an @."""
-    if owner == SITE:
-        return "@site"
-    if _PLAIN.fullmatch(owner):
-        return owner
-    data = owner.encode()
-    return "~" + (data.hex() if len(data) <= 64 else hashlib.sha256(data).hexdigest() + "~")
+    """Return a directory name that no other owner has; the site's begins with an @."""
+    return "@site" if owner == SITE else directory_name(owner)
 
 
 def is_generation(prefix: Path) -> bool:

@@ -23,6 +23,8 @@ from pathlib import Path
 
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.task import Launcher
+from carrel.core.spool.foreign import read_regular
+from carrel.core.spool.trees import remove_tree
 from carrel.core.transport.reactor import Reactor
 from carrel.node.containment.view import found_in
 from carrel.node.runner.group.labels import Labelled
@@ -163,7 +165,7 @@ class Agent:
             time.sleep(0.01)
         for path in (self._temporary, self._try.ranks if self._try is not None else None):
             if path is not None:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
 
     # --- what the leader says -----------------------------------------------------------------------------------------------
 
@@ -215,7 +217,7 @@ class Agent:
             self._reactor.unwatch(fd)
             os.close(fd)
         if before.ranks is not None:
-            shutil.rmtree(before.ranks, ignore_errors=True)
+            remove_tree(before.ranks)
 
     def _variables(self) -> dict[str, str]:
         """Those of the command, with what is different on each node."""
@@ -317,7 +319,7 @@ class Agent:
             return False
         if source.named_in is not None and data:
             with suppress(OSError, ValueError):
-                source.rank = int(source.named_in.read_text())
+                source.rank = int(read_regular(source.named_in))
                 source.label = Labelled(f"{source.rank}: ")
             source.named_in = None
         source.tail = (source.tail + data)[-_TAIL:]
@@ -330,7 +332,7 @@ class Agent:
             del started.sources[fd]
             if source.rank < 0 and source.named_in is not None:  # it wrote nothing
                 with suppress(OSError, ValueError):
-                    source.rank = int(source.named_in.read_text())
+                    source.rank = int(read_regular(source.named_in))
             if source.rank >= 0:
                 self._link.say("closed", rank=source.rank)
         return bool(data)

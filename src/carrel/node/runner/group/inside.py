@@ -7,7 +7,6 @@ driver's libraries, which fit the node's kernel.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from carrel.core.spool.trees import remove_tree
 from carrel.node.containment.program import read_walls, start_program
 from carrel.node.containment.walls import Bind, Walls
 from carrel.node.runner.image import DRIVER, driver_of_machine
@@ -42,7 +42,7 @@ def be_inside(plain: Mapping[str, Any], arguments: Sequence[str]) -> int:
         finally:
             program.end()
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
     sys.stderr.buffer.write(said)
     return program.process.returncode
 

@@ -1,4 +1,7 @@
-"""What a leader leaves beside its plan for the runner: how the group ended, and what it uses."""
+"""What a leader leaves beside its plan for the runner: how the group ended, and what it uses.
+
+The processes of the group can write there, too: what is no short file that says one of these counts as nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from carrel.core.domain.launch import Usage
 from carrel.core.domain.serial import from_plain, to_plain
+from carrel.core.spool.foreign import parse_json, read_regular
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ def write_end(plan: Path, end: GroupEnd) -> None:
 def read_end(plan: Path) -> GroupEnd | None:
     """Return how the group ended, or None where its leader did not come to write it."""
     with suppress(OSError, ValueError, TypeError):
-        return from_plain(GroupEnd, json.loads(plan.with_suffix(".end").read_bytes()))
+        return from_plain(GroupEnd, parse_json(read_regular(plan.with_suffix(".end"))))
     return None
 
 
@@ -63,7 +67,7 @@ def write_use(plan: Path, use: Usage) -> None:
 def read_use(plan: Path) -> Usage:
     """Return what they use; nothing where nothing was written."""
     with suppress(OSError, ValueError, TypeError):
-        return from_plain(Usage, json.loads(plan.with_suffix(".use").read_bytes()))
+        return from_plain(Usage, parse_json(read_regular(plan.with_suffix(".use"))))
     return Usage()
 
 

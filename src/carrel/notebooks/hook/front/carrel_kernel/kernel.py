@@ -10,6 +10,7 @@ from functools import partial
 
 from ipykernel.ipkernel import IPythonKernel
 
+from .debugger import PrivateDebugger
 from .guard import Guard
 from .interrupts import InterruptsCells
 from .link import Link, Refused
@@ -27,7 +28,7 @@ GREETING = 3.0
 LONGEST_WAIT = 120.0
 
 
-class CarrelKernel(InterruptsCells, IPythonKernel):
+class CarrelKernel(InterruptsCells, PrivateDebugger, IPythonKernel):
     """ipykernel's own kernel, whose cells have leases."""
 
     def __init__(self, **options):
