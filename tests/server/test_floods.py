@@ -98,10 +98,10 @@ def test_one_user_has_a_part_of_the_event_streams_and_others_have_theirs(tmp_pat
     try:
         with ExitStack() as stack, Client(home=lab.home) as client:
             other = client.add_user("alice", without_isolation=True).token
-            headers = {"Authorization": f"Bearer {lab.token}"}
+            headers, stream = {"Authorization": f"Bearer {lab.token}"}, {"Accept": "text/event-stream"}
             http = stack.enter_context(httpx.Client(base_url=f"{lab.url}/api/v1", headers=headers, timeout=PATIENCE))
             for _ in range(16):
-                assert stack.enter_context(http.stream("GET", "/events")).status_code == 200
+                assert stack.enter_context(http.stream("GET", "/events", headers=stream)).status_code == 200
             answer = http.get("/lab")
             assert answer.status_code == 429
             assert "16 requests at once" in answer.json()["detail"]
