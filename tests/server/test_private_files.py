@@ -80,8 +80,10 @@ def test_no_job_reads_what_the_settings_name(home: LabHome, outside: Path, tmp_p
     client.chmod(0o640)
     named = secret_files(settings.values, settings.rules)
     walls = LocalWalls(home, secrets=named)
+    # In a checkout that other users cannot enter, nothing is theirs to read.
+    seen = [public] if all(place.stat().st_mode & 0o001 for place in public.parents) else []
     for owner in ("mallory", own_name()):
-        assert reads(walls, owner, [key, client, states, public], tmp_path) == [public]
+        assert reads(walls, owner, [key, client, states, public], tmp_path) == seen
     assert attack_walls(home, named=named) == {}
 
 
