@@ -1,4 +1,4 @@
-"""What a simulation is fed with: jobs that were recorded or generated, and the machines that they run on."""
+"""What a simulation is fed with: jobs, and the machines that they run on."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class TraceJob:
     id: int
     #: Seconds after the beginning of the trace.
     submitted: float
-    #: Seconds that it runs when it has what it asks for; no scheduler knows this number before it has ended, except
-    #: the policies that say so (SRTF, SRSF).
+    #: Seconds that it runs when it has what it asks for; the lab's scheduler does not know this number before it has ended.
     duration: float
     #: GPUs over all nodes together.
     gpus: int
