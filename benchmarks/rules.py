@@ -17,7 +17,7 @@ from random import Random
 from unittest.mock import patch
 
 from baselines import simulate_baseline
-from carrel.core.control import scheduler
+from carrel.core.control import ranking
 from carrel.core.domain.expectation import Expected
 from carrel.core.domain.placement import Waiting
 from carrel.core.domain.rules import LabRules
@@ -27,9 +27,8 @@ from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.measures import Measures, Spread, measure
-from carrel.simulate.outcome import Outcome
 from carrel.simulate.study import EASY_RULES, MOVE_TIME
-from carrel.simulate.trace import Cluster, Trace
+from carrel.simulate.trace import Cluster, Outcome, Trace
 from foreign_traces import read_trace
 from generator import generate_jobs
 
@@ -66,7 +65,7 @@ def runs(trace: Trace, cluster: Cluster) -> Iterator[tuple[str, Outcome]]:
     )
     for name, one in changed:
         yield name, simulate_lab(one, trace, nodes, move=MOVE_TIME)
-    with patch.object(scheduler, "late_by", wrong):
+    with patch.object(ranking, "late_by", wrong):
         yield "short_first 1, wrong", simulate_lab(short_first(rules, 1.0), trace, nodes)
 
 

@@ -8,8 +8,7 @@ from math import ceil
 from baselines.pieces import Course
 from baselines.preemptive import preemptive
 from baselines.waiting import Turn
-from carrel.simulate.outcome import Run
-from carrel.simulate.trace import Cluster
+from carrel.simulate.trace import Cluster, Run
 
 #: GPU-seconds with which a job leaves a queue for the one below it.
 THRESHOLDS = (3250.0, 7200.0)

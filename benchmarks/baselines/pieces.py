@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from carrel.simulate.outcome import Run
-from carrel.simulate.trace import TraceJob
+from carrel.simulate.trace import Run, TraceJob
 
 
 class Piece(NamedTuple):

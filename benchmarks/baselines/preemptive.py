@@ -11,8 +11,7 @@ from typing import Protocol
 from baselines.packing import Nodes
 from baselines.pieces import Course
 from baselines.waiting import Turn, Waiting, walk
-from carrel.simulate.outcome import Run
-from carrel.simulate.trace import Cluster
+from carrel.simulate.trace import Cluster, Run
 
 
 class Order(Protocol):

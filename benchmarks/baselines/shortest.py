@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from baselines.pieces import Course
 from baselines.preemptive import preemptive
 from baselines.waiting import Turn
-from carrel.simulate.outcome import Run
-from carrel.simulate.trace import Cluster
+from carrel.simulate.trace import Cluster, Run
 
 
 def shortest_time(courses: Sequence[Course], cluster: Cluster) -> Iterator[Run]:

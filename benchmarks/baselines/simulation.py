@@ -12,8 +12,7 @@ from baselines.pieces import Course, Piece
 from baselines.shortest import shortest_service, shortest_time
 from baselines.uninterrupted import Schedule, fifo, first_fit
 from carrel.core.domain.errors import Invalid
-from carrel.simulate.outcome import Outcome, Run
-from carrel.simulate.trace import Cluster, Trace, TraceJob
+from carrel.simulate.trace import Cluster, Outcome, Run, Trace, TraceJob
 
 #: How often progress is reported, at most.
 STEPS = 100

@@ -8,8 +8,7 @@ from heapq import heappop, heappush
 from baselines.packing import Nodes, Placement
 from baselines.pieces import Course
 from baselines.waiting import Waiting, walk
-from carrel.simulate.outcome import Run
-from carrel.simulate.trace import Cluster
+from carrel.simulate.trace import Cluster, Run
 
 #: Runs jobs, which are in the order of submission and each small enough for the cluster; yields how it went as they end.
 Schedule = Callable[[Sequence[Course], Cluster], Iterator[Run]]

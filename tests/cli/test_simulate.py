@@ -275,9 +275,9 @@ def test_a_file_of_cells_by_the_brokers_own_policy(simulate: Simulate, tmp_path:
     assert out.startswith("Notebooks of cells.csv, on 2 GPUs\n")
     assert list(rows(out)) == ["Mode", "carrel"]
     assert "  Waits and pauses are taken out of what was recorded." in out
-    found = simulate.json("--notebooks", str(file), "--gpus", "1x3", "--homes-move")
+    found = simulate.json("--notebooks", str(file), "--gpus", "1x3")
     (row,) = found["notebooks"]
-    assert (row["mode"], row["gpus"], row["gpu_hours_of_cells"]) == ("carrel, homes move", 3, pytest.approx(500 / 3600))
+    assert (row["mode"], row["gpus"], row["gpu_hours_of_cells"]) == ("carrel", 3, pytest.approx(500 / 3600))
     assert (found["policies"], found["facts"]["Sessions"]) == ([], "3")
     (line,) = csv.DictReader(simulate.text("--notebooks", str(file), "--csv").splitlines())
     assert (line["mode"], line["gpus_for_p95_wait_of_0_seconds"]) == ("carrel", "2")
@@ -306,7 +306,6 @@ def test_a_file_of_cells_by_the_brokers_own_policy(simulate: Simulate, tmp_path:
         (["--notebooks", HERE, "--form", "swf"], "--form is about jobs, and --notebooks is not."),
         (["--notebooks", "--rules", "x"], "--rules is about jobs, and --notebooks is not."),
         (["lab", "--last", "30d"], "--last is about cells of notebooks."),
-        (["--homes-move"], "--homes-move is about cells of notebooks."),
         (["--notebooks", HERE, "--last", "30d"], "--last is about cells that a lab recorded."),
         (["--notebooks", "lab", "--last", "30"], '"30" is not a duration'),
     ],

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from baselines import BASELINES, Piece, simulate_baseline
 from baselines.packing import Nodes, Placement
 from carrel.core.domain.errors import Invalid
-from carrel.simulate.outcome import Outcome, Run
-from carrel.simulate.trace import Cluster, Trace, TraceJob
+from carrel.simulate.trace import Cluster, Outcome, Run, Trace, TraceJob
 from carrel.testing.examples import examples
 from foreign_traces import read_trace
 

@@ -21,9 +21,8 @@ from carrel.simulate.lab.machines import VirtualMachines, nodes_of
 from carrel.simulate.lab.simulation import nodes_for
 from carrel.simulate.lab.walltime import USUAL, usual_walltime
 from carrel.simulate.measures import measure
-from carrel.simulate.outcome import Outcome
 from carrel.simulate.study import EASY_RULES
-from carrel.simulate.trace import Cluster, Trace, TraceJob
+from carrel.simulate.trace import Cluster, Outcome, Trace, TraceJob
 from carrel.testing.examples import examples
 from foreign_traces import read_trace
 

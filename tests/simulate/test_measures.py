@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from baselines import simulate_baseline
 from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.measures import measure, percentile, slowdown_of
-from carrel.simulate.outcome import Outcome, Run
-from carrel.simulate.trace import Cluster, Trace, TraceJob
+from carrel.simulate.trace import Cluster, Outcome, Run, Trace, TraceJob
 
 #: Two GPUs: ann has one for 100 s, bob waits 40 s for both after her, ann's second is stopped once and runs 20 s for nothing.
 RUNS = [

@@ -63,9 +63,6 @@ def simulate_command(
             show_default=False,
         ),
     ] = None,
-    homes_move: Annotated[
-        bool, typer.Option("--homes-move", help="With --notebooks: states in host memory come back on any GPU.")
-    ] = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)
     ] = False,
@@ -77,8 +74,8 @@ def simulate_command(
     The policy is the very code that decides in the lab. docs/simulate.md says how to choose one with it.
     """
     options = {
-        **{"--form": form, "--what-if": what_if, "--rules": rules, "--move-time": move_time},
-        **{"--last": last, "--homes-move": homes_move or None},
+        **{"--form": form, "--what-if": what_if, "--rules": rules},
+        **{"--move-time": move_time, "--last": last},
     }
     check_options(trace, [name for name, value in options.items() if value is not None and value != []], notebooks=notebooks)
     if as_csv and as_json:
@@ -95,7 +92,7 @@ def simulate_command(
     bar = _Bar()
     try:
         if notebooks:
-            comparison = asked.notebooks(bar.show, homes_move=homes_move)
+            comparison = asked.notebooks(bar.show)
         elif what_if:
             comparison = asked.change(what_if, bar.show)
         else:

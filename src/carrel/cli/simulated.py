@@ -70,12 +70,12 @@ class Asked:
             move=self._move(),
         )
 
-    def notebooks(self, progress: Progress, *, homes_move: bool) -> Comparison:
+    def notebooks(self, progress: Progress) -> Comparison:
         """Cells as the broker of a node lends."""
         from carrel.simulate.study import compare_notebooks
 
         trace, sessions, gpus = self._cells()
-        return compare_notebooks(trace, sessions, gpus=gpus, homes_move=homes_move, facts=self._facts(), progress=progress)
+        return compare_notebooks(trace, sessions, gpus=gpus, facts=self._facts(), progress=progress)
 
     def _move(self) -> float:
         from carrel.simulate.study import MOVE_TIME
@@ -169,10 +169,9 @@ class Asked:
 def check_options(trace: str, given: Sequence[str], *, notebooks: bool) -> None:
     """Raise `Invalid` for options of those `given` (with their dashes) that would be ignored."""
     one = "Leave out one of the two."
-    jobs, cells = ("--form", "--what-if", "--rules", "--move-time"), ("--last", "--homes-move")
     clashes = (
-        (notebooks, jobs, "is about jobs, and --notebooks is not", one),
-        (not notebooks, cells, "is about cells of notebooks", "Add --notebooks."),
+        (notebooks, ("--form", "--what-if", "--rules", "--move-time"), "is about jobs, and --notebooks is not", one),
+        (not notebooks, ("--last",), "is about cells of notebooks", "Add --notebooks."),
         (trace == LAB, ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (trace != LAB, ("--last",), "is about cells that a lab recorded", "Name no file, or leave it out."),
     )

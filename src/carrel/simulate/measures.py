@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from math import ceil, fsum
 from statistics import fmean
 
-from carrel.simulate.outcome import Outcome, Run
-from carrel.simulate.trace import Trace
+from carrel.simulate.trace import Outcome, Run, Trace
 
 #: Shorter jobs are taken to be this many seconds long where their slowdown is computed, or they would drown all others
 #: (D. Feitelson, "Metrics for Parallel Job Scheduling and Their Convergence", JSSPP 2001).
@@ -158,30 +157,22 @@ def _utilisation(outcome: Outcome, begin: float, end: float) -> float | None:
 
 
 def _by_user(runs: Sequence[Run], slowdowns: Sequence[float], alone: Mapping[int, float] | None) -> Sequence[UserMeasures]:
-    members: dict[str, list[int]] = {}
-    for index, run in enumerate(runs):
-        members.setdefault(run.user, []).append(index)
-    users = [
-        _of_user(user, [runs[at] for at in indices], [slowdowns[at] for at in indices], alone)
-        for user, indices in members.items()
-    ]
+    members: dict[str, list[tuple[Run, float]]] = {}
+    for run, slowdown in zip(runs, slowdowns, strict=True):
+        members.setdefault(run.user, []).append((run, slowdown))
+    users = []
+    for user, own in members.items():
+        known = [] if alone is None else [(run.completion, alone[run.id]) for run, _ in own if run.id in alone]
+        by_themselves = fsum(seconds for _, seconds in known)
+        users.append(
+            UserMeasures(
+                user=user,
+                jobs=len(own),
+                gpu_hours=fsum(run.gpus * run.ran for run, _ in own) / 3600,
+                mean_wait_seconds=fmean(run.wait for run, _ in own),
+                mean_completion_seconds=fmean(run.completion for run, _ in own),
+                mean_bounded_slowdown=fmean(slowdown for _, slowdown in own),
+                finish_time_fairness=fsum(seconds for seconds, _ in known) / by_themselves if by_themselves else None,
+            )
+        )
     return sorted(users, key=lambda user: (-user.gpu_hours, user.user))
-
-
-def _of_user(user: str, runs: Sequence[Run], slowdowns: Sequence[float], alone: Mapping[int, float] | None) -> UserMeasures:
-    return UserMeasures(
-        user=user,
-        jobs=len(runs),
-        gpu_hours=fsum(run.gpus * run.ran for run in runs) / 3600,
-        mean_wait_seconds=fmean(run.wait for run in runs),
-        mean_completion_seconds=fmean(run.completion for run in runs),
-        mean_bounded_slowdown=fmean(slowdowns),
-        finish_time_fairness=None if alone is None else _ratio(runs, alone),
-    )
-
-
-def _ratio(runs: Sequence[Run], alone: Mapping[int, float]) -> float | None:
-    """All time of these jobs over what it would be on an equal part."""
-    known = [run for run in runs if run.id in alone]
-    by_themselves = fsum(alone[run.id] for run in known)
-    return fsum(run.completion for run in known) / by_themselves if by_themselves else None

@@ -17,8 +17,7 @@ from carrel.simulate.lab import simulate_lab
 from carrel.simulate.measures import Measures, Spread, measure, spread
 from carrel.simulate.notebooks.by_policy import check, gpus_needed, simulate
 from carrel.simulate.notebooks.cells import NotebookSession
-from carrel.simulate.outcome import Outcome
-from carrel.simulate.trace import Trace
+from carrel.simulate.trace import Outcome, Trace
 
 CARREL, EASY = "carrel", "easy"
 #: The lab's own scheduler with nothing in it but the order of submission and EASY backfill.
@@ -131,7 +130,6 @@ def compare_notebooks(
     facts: Mapping[str, str],
     progress: Progress,
     gpus: int | None = None,
-    homes_move: bool = False,
 ) -> Comparison:
     """Run notebooks on `gpus` GPUs that the broker's own policy lends, and count how many they need.
 
@@ -140,18 +138,17 @@ def compare_notebooks(
     """
     if gpus is not None:
         check(sessions, gpus)
-    mode = f"{CARREL}, homes move" if homes_move else CARREL
-    told = _part(progress, mode, 0, 1)
+    told = _part(progress, CARREL, 0, 1)
     told(0.0)
-    none = gpus_needed(sessions, p95_wait=0.0, homes_move=homes_move)
+    none = gpus_needed(sessions, p95_wait=0.0)
     told(0.5)
-    minute = gpus_needed(sessions, p95_wait=60.0, homes_move=homes_move, near=none)
+    minute = gpus_needed(sessions, p95_wait=60.0, near=none)
     count = minute if gpus is None else gpus
-    week = simulate(sessions, count, homes_move=homes_move)
+    week = simulate(sessions, count)
     told(1.0)
     found = Counter(cell.found for cell in week.cells)
     row = NotebookMeasures(
-        mode=mode,
+        mode=CARREL,
         gpus=count,
         gpus_for_p95_wait_of_0_seconds=none,
         gpus_for_p95_wait_of_60_seconds=minute,
