@@ -16,11 +16,11 @@ from unittest.mock import patch
 from carrel.core.domain.placement import Start
 from carrel.core.policy.placer import Placer
 from carrel.lab.server.rules import read_lab_rules
-from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.trace import Cluster, Trace
-from carrel.simulate.traces import read_trace
+from foreign_traces import read_trace
+from generator import generate_jobs
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"
 CLUSTER = Cluster(nodes=8, gpus_per_node=8)

@@ -19,11 +19,11 @@ from statistics import fmean, median
 
 from carrel.lab.server.rules import read_lab_rules
 from carrel.simulate.equal_part import completions_alone
-from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.measures import Measures, measure
 from carrel.simulate.trace import Cluster, Trace, TraceJob
+from generator import generate_jobs
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -69,6 +69,10 @@ def _hours(values: Sequence[float]) -> str:
     return " / ".join(f"{value / HOUR:.1f}" for value in values)
 
 
+def _fairness(found: Sequence[Measures]) -> str:
+    return " / ".join(f"{one.finish_time_fairness or 0:.2f}" for one in found)
+
+
 def main() -> None:
     """Print two tables; numbers of several seeds are beside each other."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -77,23 +81,23 @@ def main() -> None:
     print("share_weight | the nine wait (h) | the one waits (h) | the one's JCT (h) | fairness, worst user")
     for weight in weights:
         found = [run(one_and_nine(seed), weight) for seed in SEEDS]
-        nine = [fmean(user.mean_wait for user in one.users if user.user != "heap") for one in found]
+        nine = [fmean(user.mean_wait_seconds for user in one.users if user.user != "heap") for one in found]
         heap = [next(user for user in one.users if user.user == "heap") for one in found]
         print(
-            f"{weight / HOUR:g} h | {_hours(nine)} | {_hours([user.mean_wait for user in heap])} | "
-            f"{_hours([user.mean_completion for user in heap])} | {' / '.join(f'{one.fairness or 0:.2f}' for one in found)}",
+            f"{weight / HOUR:g} h | {_hours(nine)} | {_hours([user.mean_wait_seconds for user in heap])} | "
+            f"{_hours([user.mean_completion_seconds for user in heap])} | {_fairness(found)}",
             flush=True,
         )
     print("share_weight | mean wait (h) | p95 (h) | longest (h) | slowdown | fairness, worst user | median user")
     for weight in weights:
         found = [run(generated(seed), weight) for seed in SEEDS]
-        waits = [one.waits for one in found if one.waits is not None]
+        waits = [one.wait_seconds for one in found if one.wait_seconds is not None]
         middle = [median(user.finish_time_fairness or 0.0 for user in one.users) for one in found]
-        slowdowns = [one.slowdown.mean for one in found if one.slowdown is not None]
+        slowdowns = [one.bounded_slowdown.mean for one in found if one.bounded_slowdown is not None]
         print(
             f"{weight / HOUR:g} h | {_hours([one.mean for one in waits])} | {_hours([one.p95 for one in waits])} | "
             f"{_hours([one.max for one in waits])} | {' / '.join(f'{value:.1f}' for value in slowdowns)} | "
-            f"{' / '.join(f'{one.fairness or 0:.2f}' for one in found)} | {' / '.join(f'{value:.2f}' for value in middle)}",
+            f"{_fairness(found)} | {' / '.join(f'{value:.2f}' for value in middle)}",
             flush=True,
         )
 

@@ -22,11 +22,11 @@ from math import exp, log
 from pathlib import Path
 from time import perf_counter
 
+from baselines import simulate_baseline
 from carrel.core.policy.runtime import Expected, RunTimes
-from carrel.simulate.baselines import simulate_baseline
-from carrel.simulate.generator import FITTED, generate_jobs
 from carrel.simulate.trace import Cluster, Trace, TraceJob
-from carrel.simulate.traces import read_trace
+from foreign_traces import read_trace
+from generator import FITTED, generate_jobs
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"
 CLUSTER = Cluster(nodes=8, gpus_per_node=8)

@@ -24,7 +24,7 @@ _ONE = """
 import json, resource, sys, time
 from pathlib import Path
 from carrel.lab.server.rules import read_lab_rules
-from carrel.simulate.generator import generate_jobs
+from generator import generate_jobs
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.trace import Cluster
@@ -44,7 +44,11 @@ print(json.dumps({"seconds": seconds, "peak": peak, "ended": len(outcome.runs), 
 def simulate(jobs: int, gpus: int, load: float) -> dict[str, float]:
     """One simulation, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", _ONE, str(jobs), str(gpus), str(load)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _ONE, str(jobs), str(gpus), str(load)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
     )
     found: dict[str, float] = json.loads(done.stdout)
     return found

@@ -4,7 +4,7 @@ A lab is simulated. Whoever has to wait is told at the submission when the job s
 probability of 80 %, from what has been learned from the jobs that had ended by then. The range should hold in 75 to 85 of 100
 cases. The first tenth of the jobs, of which nothing is known yet, is not counted.
 
-Without a trace the jobs are generated, which is what `make bench` measures. A trace is any file that `carrel simulate` reads. The
+Without a trace the jobs are generated, which is what `make bench` measures. A trace is any file that `foreign_traces` reads. The
 virtual clusters of Philly are not in the repository: name where yours are. Where a trace names no users, its jobs are
 dealt to `USERS`, of whom the n-th submits in proportion to 1/n, and are called as `--names` says:
 
@@ -31,12 +31,12 @@ from statistics import median
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.units import parse_duration
 from carrel.lab.server.rules import read_lab_rules
-from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.trace import Cluster, Trace
-from carrel.simulate.traces import read_trace
 from figure import Figure
+from foreign_traces import read_trace
+from generator import generate_jobs
 
 SEEDS = (1, 2, 3)
 JOBS = 1200

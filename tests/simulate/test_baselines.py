@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from baselines import BASELINES, Piece, simulate_baseline
+from baselines.packing import Nodes, Placement
 from carrel.core.domain.errors import Invalid
-from carrel.simulate.baselines import BASELINES, Piece, simulate_baseline
-from carrel.simulate.baselines.packing import Nodes, Placement
-from carrel.simulate.outcome import Outcome, Run
-from carrel.simulate.trace import Cluster, Trace, TraceJob
-from carrel.simulate.traces import read_trace
+from carrel.simulate.trace import Cluster, Outcome, Run, Trace, TraceJob
 from carrel.testing.examples import examples
+from foreign_traces import read_trace
+
+pytestmark = pytest.mark.slow
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 MURI = Cluster(nodes=8, gpus_per_node=8)

@@ -33,10 +33,10 @@ def nine_and_one(weight: float, seed: int) -> tuple[float, float, float]:
     import fair_share
 
     one = fair_share.run(fair_share.one_and_nine(seed), weight * HOUR)
-    nine = fmean(user.mean_wait for user in one.users if user.user != "heap")
-    heap = next(user.mean_wait for user in one.users if user.user == "heap")
-    assert one.fairness is not None
-    return nine / HOUR, heap / HOUR, one.fairness
+    nine = fmean(user.mean_wait_seconds for user in one.users if user.user != "heap")
+    heap = next(user.mean_wait_seconds for user in one.users if user.user == "heap")
+    assert one.finish_time_fairness is not None
+    return nine / HOUR, heap / HOUR, one.finish_time_fairness
 
 
 @pytest.mark.parametrize("weight", [6.0, 168.0])
@@ -60,8 +60,9 @@ def test_generated_jobs_with_every_weight_and_seed() -> None:
     for weight, (mean, p95, longest, slowdown, fairness, _median) in rows("mean wait").items():
         for seed in (1, 2, 3):
             one = fair_share.run(fair_share.generated(seed), weight * HOUR)
-            assert one.waits is not None
-            assert one.slowdown is not None
-            found = (one.waits.mean / HOUR, one.waits.p95 / HOUR, one.waits.max / HOUR, one.slowdown.mean, one.fairness)
+            assert one.wait_seconds is not None
+            assert one.bounded_slowdown is not None
+            waits = one.wait_seconds
+            found = (waits.mean / HOUR, waits.p95 / HOUR, waits.max / HOUR, one.bounded_slowdown.mean, one.finish_time_fairness)
             told = tuple(column[seed - 1] for column in (mean, p95, longest, slowdown, fairness))
             assert found == pytest.approx(told, rel=0.01, abs=0.6), (weight, seed)

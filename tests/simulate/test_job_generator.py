@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carrel.core.domain.errors import Invalid
-from carrel.simulate.generator import FITTED, FittedJobs, fit_jobs, generate_jobs
-from carrel.simulate.generator.arrivals import HOUR, HOURS, WEEK, Arrivals, fit_arrivals
-from carrel.simulate.generator.people import People, fit_people
-from carrel.simulate.generator.walltimes import EVEN, RUNGS, asked, fit_factors, rung
-from carrel.simulate.quantiles import PROBABILITIES, Quantiles, measure_quantiles
 from carrel.simulate.trace import Cluster, Trace, TraceJob
-from carrel.simulate.traces import read_trace
 from carrel.testing.examples import examples
+from foreign_traces import read_trace
+from generator import FITTED, FittedJobs, fit_jobs, generate_jobs
+from generator.arrivals import HOUR, HOURS, WEEK, Arrivals, fit_arrivals
+from generator.people import People, fit_people
+from generator.quantiles import PROBABILITIES, Quantiles, measure_quantiles
+from generator.walltimes import EVEN, RUNGS, asked, fit_factors, rung
 
 pytestmark = pytest.mark.slow
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gzip
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import Cluster, TraceJob
-from carrel.simulate.traces import FORMS, read_muri, read_trace
-
-TRACES = Path(__file__).parents[1] / "data" / "traces"
-
-SECONDS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval"
-MILLISECONDS = "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time"
+from carrel.simulate.traces import FORMS, read_trace
 
 SWF = """\
 ; Version: 2.2
@@ -26,68 +24,22 @@ SWF = """\
   3   10  0 30.5  8 -1 -1 -1   -1 -1 1 -1 -1 -1 1 1 -1 -1
   4   20  0   40  0 -1 -1 -1   -1 -1 1 -1 -1 -1 1 1 -1 -1
 """
+SACCT = """\
+JobID|User|Account|Submit|Start|End|TimelimitRaw|ReqTRES|AllocTRES|JobName
+1|ada|physics|2026-11-02T10:00:00|2026-11-02T10:05:00|2026-11-02T11:05:00|120|billing=8,cpu=8,gres/gpu=2|billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2|train
+1.batch|ada|physics|2026-11-02T10:05:00|2026-11-02T10:05:00|2026-11-02T11:05:00||||batch
+2_7|bob|optics|2026-11-02T09:59:00|2026-11-02T10:00:00|2026-11-02T10:00:30|UNLIMITED|cpu=1,gres/gpu=1||a|b
+3|bob|optics|2026-11-02T10:00:00|2026-11-02T10:00:00|2026-11-02T10:00:30|10|cpu=1|cpu=1|no gpu
+4|bob|optics|2026-11-02T10:00:00|Unknown|Unknown|10|cpu=1,gres/gpu=1||pending
+5|bob|optics|2026-11-02T10:00:00|None|2026-11-02T10:01:00|10|cpu=1,gres/gpu=1||cancelled in line
+6|bob|optics|2026-11-02T10:00:00|2026-11-02T10:00:01|2026-11-02T10:00:01|10|cpu=1,gres/gpu=1||so, at once
+"""
 
 
 def _written(directory: Path, text: str, name: str = "trace.txt") -> Path:
     path = directory / name
     path.write_text(text)
     return path
-
-
-def test_muri_is_recognised_and_has_durations_in_seconds() -> None:
-    trace = read_trace(TRACES / "muri" / "trace3.csv")
-    assert trace.name == "trace3.csv"
-    assert trace.cluster == Cluster(nodes=8, gpus_per_node=8)
-    assert len(trace.jobs) == 992
-    assert trace.jobs[1] == TraceJob(id=1, submitted=1456.0, duration=926133.0, gpus=4, name="resnet18")
-
-
-def test_muri_has_run_times_from_iterations_as_well() -> None:
-    path = TRACES / "muri" / "trace3.csv"
-    trace = read_muri(path, runtime="iterations")
-    assert trace.jobs[1].duration == pytest.approx(1005573 * 921 * 1.015 / 1000)
-    assert read_trace(path, form="muri-iterations") == trace
-    assert trace.notes != read_muri(path).notes
-
-
-def test_muri_knows_no_other_run_times() -> None:
-    with pytest.raises(Invalid, match=r"no run time 'wishes'.* Choose duration or iterations\."):
-        read_muri(TRACES / "muri" / "trace3.csv", runtime="wishes")  # type: ignore[arg-type]
-
-
-def test_jobs_that_are_submitted_together_keep_the_order_of_the_file() -> None:
-    trace = read_trace(TRACES / "muri" / "trace3_pr.csv")
-    assert {job.submitted for job in trace.jobs} == {0.0}
-    assert [job.id for job in trace.jobs] == list(range(992))
-
-
-def test_philly_is_recognised_and_begins_at_its_first_job(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.csv"
-    header = "timestamp,duration,num_gpus,gpu_time,cluster"
-    path.write_text(f"{header}\n2017-10-08 01:24:30,60.0,2,120.0,a\n2017-10-09 01:24:31,5.5,1,5.5,a\n")
-    jobs = read_trace(path).jobs
-    assert [(job.submitted, job.duration, job.gpus) for job in jobs] == [(0, 60, 2), (86401, 5.5, 1)]
-    path.write_text(f"{header}\nyesterday,60.0,2,120.0,a\n")
-    with pytest.raises(Invalid, match="line 2: timestamp is 'yesterday'"):
-        read_trace(path)
-
-
-def test_tiresias_is_recognised_and_in_seconds() -> None:
-    trace = read_trace(TRACES / "tiresias" / "60_job.csv")
-    assert len(trace.jobs) == 60
-    assert trace.cluster is None
-    assert trace.jobs[1] == TraceJob(id=1, submitted=30.0, duration=147.0, gpus=8, name="vgg11")
-
-
-def test_cells_are_read_when_they_are_named(tmp_path: Path) -> None:
-    path = _written(tmp_path, f"{SECONDS}\n0,8,0,1000,resnet50,1020,0\n1,1,60,1000,resnet50,180,60\n")
-    assert [job.name for job in read_trace(path).jobs] == ["resnet50", "resnet50"]
-    cells = read_trace(path, form="cells")
-    assert cells.jobs == [
-        TraceJob(id=0, submitted=0.0, duration=1020.0, gpus=8, name="cell"),
-        TraceJob(id=1, submitted=60.0, duration=180.0, gpus=1, name="cell"),
-    ]
-    assert "one cell" in cells.notes[0]
 
 
 def test_swf_counts_processors_as_gpus(tmp_path: Path) -> None:
@@ -133,52 +85,6 @@ def test_bytes_that_are_no_text_are_harmless_in_a_comment(tmp_path: Path) -> Non
     assert len(read_trace(path).jobs) == 2
 
 
-def test_jobs_come_in_the_order_of_submission_and_a_note_says_so(tmp_path: Path) -> None:
-    path = _written(tmp_path, f"{SECONDS}\n0,1,9,1,a,5,0\n1,1,3,1,b,5,0\n2,1,3,1,c,5,0\n")
-    trace = read_trace(path)
-    assert [job.id for job in trace.jobs] == [1, 2, 0]
-    assert trace.notes == ("The jobs of the file were not in the order of submission; here they are.",)
-
-
-@pytest.mark.parametrize(
-    ("row", "fact"),
-    [
-        ("1,2,3,4,a,5", "'1,2,3,4,a,5' has 6 values. Write 7"),
-        ("1,two,3,4,a,5,6", "num_gpu is 'two'. Write a number."),
-        ("1,1_0,3,4,a,5,6", "num_gpu is '1_0'. Write a number."),
-        ("1,2.5,3,4,a,5,6", "num_gpu is '2.5'. Write a whole number, 0 or more."),
-        ("1,-2,3,4,a,5,6", "num_gpu is '-2'. Write a whole number, 0 or more."),
-        ("1,2,-3,4,a,5,6", "submit_time is '-3'. Write 0 or more."),
-        ("1,2,3,4,a,nan,6", "duration is 'nan'. Write a number."),
-        ("1,2,3,4,a,inf,6", "duration is 'inf'. Write a number."),
-        ("1,2,3,4,a,,6", "duration is ''. Write a number."),
-        ("0,2,3,4,a,5,6", "there is a job 0 again; the first is on line 2. Give each job a number of its own."),
-    ],
-)
-@pytest.mark.parametrize("form", ["tiresias", "cells"])
-def test_a_row_that_cannot_be_read_is_an_error_with_its_line(tmp_path: Path, form: str, row: str, fact: str) -> None:
-    path = _written(tmp_path, f"{SECONDS}\n0,1,0,1,a,5,0\n\n{row}\n")
-    with pytest.raises(Invalid) as raised:
-        read_trace(path, form=form)
-    assert f"{path}, line 4: {fact}" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("row", "fact"),
-    [
-        ("1,2,3,4.5,a,16,5,6,7", "iterations is '4.5'"),
-        ("1,2,3,4,a,16,5,6,-7", "iteration_time is '-7'"),
-        ("1,2,3,4,a,16,,6,7", "duration is ''"),
-    ],
-)
-@pytest.mark.parametrize("form", ["muri", "muri-iterations"])
-def test_both_run_times_of_muri_must_be_readable(tmp_path: Path, form: str, row: str, fact: str) -> None:
-    path = _written(tmp_path, f"{MILLISECONDS}\n{row}\n")
-    with pytest.raises(Invalid) as raised:
-        read_trace(path, form=form)
-    assert f"{path}, line 2: {fact}" in str(raised.value)
-
-
 @pytest.mark.parametrize(
     ("line", "fact"),
     [
@@ -196,19 +102,6 @@ def test_a_line_of_swf_that_cannot_be_read_is_an_error_with_its_line(tmp_path: P
     assert f"{path}, line 9: {fact}" in str(raised.value)
 
 
-@pytest.mark.parametrize("form", ["muri", "muri-iterations", "tiresias", "cells"])
-def test_a_file_without_the_columns_of_its_form_is_refused(tmp_path: Path, form: str) -> None:
-    path = _written(tmp_path, "job_id,num_gpu,submit_time\n0,1,0\n")
-    with pytest.raises(Invalid, match=r"line 1: the header .* has no .*duration.* It needs job_id"):
-        read_trace(path, form=form)
-
-
-@pytest.mark.parametrize("text", [SECONDS, MILLISECONDS, "; MaxProcs: 8\n"])
-def test_a_file_without_jobs_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(Invalid, match=r"has no jobs"):
-        read_trace(_written(tmp_path, text))
-
-
 @pytest.mark.parametrize("text", ["", "hello\n", "a,b,c\n1,2,3\n", "1 2 3\n"])
 def test_a_file_that_looks_like_nothing_known_is_refused_with_all_forms(tmp_path: Path, text: str) -> None:
     with pytest.raises(Invalid, match="does not begin like any trace") as raised:
@@ -216,9 +109,9 @@ def test_a_file_that_looks_like_nothing_known_is_refused_with_all_forms(tmp_path
     assert all(form in raised.value.remedy for form in FORMS)
 
 
-def test_an_unknown_form_is_answered_with_those_that_there_are() -> None:
+def test_an_unknown_form_is_answered_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no form of traces named 'slurm'") as raised:
-        read_trace(TRACES / "tiresias" / "60_job.csv", form="slurm")
+        read_trace(tmp_path / "any.csv", form="slurm")
     assert all(form in raised.value.remedy for form in FORMS)
 
 
@@ -231,3 +124,48 @@ def test_a_file_that_is_not_there_or_broken_is_refused(tmp_path: Path) -> None:
     broken.write_bytes(gzip.compress(SWF.encode())[:60])
     with pytest.raises(Invalid, match="is a broken gzip file"):
         read_trace(broken)
+
+
+def test_slurms_accounting(tmp_path: Path) -> None:
+    trace = read_trace(_written(tmp_path, SACCT))
+    assert list(trace.jobs) == [
+        TraceJob(id=1, submitted=0.0, duration=30.0, gpus=1, user="bob", account="optics", name="a|b"),
+        TraceJob(id=0, submitted=60.0, duration=3600.0, gpus=2, time=7200, user="ada", account="physics", name="train"),
+    ]
+    assert "Jobs without GPUs, left out: 1." in trace.notes
+    assert "Jobs that never started or have not ended, left out: 3." in trace.notes
+
+
+def test_jobs_come_in_the_order_of_submission_and_a_note_says_so(tmp_path: Path) -> None:
+    first, *others = [line for line in SWF.splitlines() if line.split()[-1:] == ["-1"]]
+    trace = read_trace(_written(tmp_path, "\n".join([*others, first])))
+    assert [job.id for job in trace.jobs] == [1, 3]
+    assert "The jobs of the file were not in the order of submission; here they are." in trace.notes
+
+
+@pytest.mark.parametrize("text", ["; MaxProcs: 8\n", SACCT.partition("\n")[0]])
+def test_a_file_without_jobs_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Invalid, match=r"has no jobs"):
+        read_trace(_written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SACCT.replace("|120|", "|120|more|more|").replace("|JobName", "|Name"), "line 2: there are 12 values"),
+        (SACCT.replace("2026-11-02T10:05:00|2026", "yesterday|2026", 1), "line 2: Start is 'yesterday'"),
+    ],
+)
+def test_what_cannot_be_read_of_slurm_is_an_error_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        read_trace(_written(tmp_path, text))
+
+
+@given(st.sampled_from(["sacct", "xdmod", "swf"]), st.text(alphabet='|,:;\n"0123456789JobIDnull -', max_size=300), st.booleans())
+def test_whatever_a_file_holds_it_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, form: str, text: str, headed: bool
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "trace"
+    path.write_text((SACCT.partition("\n")[0] + "\n" if headed and form == "sacct" else "") + text)
+    with suppress(Invalid):
+        assert read_trace(path, form=form).jobs

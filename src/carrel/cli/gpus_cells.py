@@ -16,7 +16,7 @@ def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, l
     """Write them: as a file of cells, or with all that the lab knows of each. `now`: options that are about what is so now."""
     from carrel.cli.recorded_cells import read_cells_of
     from carrel.cli.screen import print_json
-    from carrel.simulate.traces.lab_cells import file_of, lab_cells
+    from carrel.simulate.notebooks.cells import file_of, lab_cells
 
     if not cells:
         raise Invalid(f"{'--last' if names else '--no-names'} is about recorded cells.", remedy="Add --cells.")
@@ -31,7 +31,7 @@ def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, l
     if as_json:
         print_json({"cells": [view.model_dump(mode="json") for view in found.views], "missing": found.missing})
         return OK
-    for line in file_of(lab_cells(found.recorded(), names=names)):
+    for line in file_of(lab_cells(found.views, names=names)):
         print(line)
     if found.missing:
         print(f"The lab did not hear of {found.missing:,} more.", file=sys.stderr)

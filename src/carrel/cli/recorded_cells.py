@@ -1,4 +1,4 @@
-"""The cells that a lab has recorded, for those who export or simulate them."""
+"""The cells that a lab has recorded, to be exported or simulated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from carrel.client import Client
-    from carrel.core.domain.cells import RecordedCell
-    from carrel.simulate.notebooks.forming import NotebookSession
+    from carrel.simulate.notebooks.cells import NotebookSession
     from carrel.simulate.trace import Trace
     from carrel.wire import v1
 
@@ -35,10 +34,6 @@ class Found:
     #: How many the lab did not hear of.
     missing: int
 
-    def recorded(self) -> Sequence[tuple[str, RecordedCell]]:
-        """The cells with their owners."""
-        return [(view.owner, _cell(view)) for view in self.views]
-
 
 def read_cells_of(client: Client, *, last: int | None = None) -> Found:
     """Everybody's for operators and administrators, one's own for others; asked for within the `last` seconds."""
@@ -53,13 +48,12 @@ def read_cells_of(client: Client, *, last: int | None = None) -> Found:
 
 
 def lab_sessions(home: Path | None, *, last: int | None = None) -> tuple[Trace, Sequence[NotebookSession], int]:
-    """What the lab has recorded: as a trace, in its sessions, and how many GPUs the lab has.
+    """What the lab has recorded: in its sessions, and how many GPUs the lab has.
 
     Raises `Invalid` when there is nothing.
     """
-    from carrel.simulate.notebooks.forming import named_sessions
+    from carrel.simulate.notebooks.cells import lab_cells, notes_of, sessions_of
     from carrel.simulate.trace import Trace
-    from carrel.simulate.traces.lab_cells import lab_cells, notes_of, without_waits
 
     with open_client(home) as client:
         found = read_cells_of(client, last=last)
@@ -69,15 +63,15 @@ def lab_sessions(home: Path | None, *, last: int | None = None) -> tuple[Trace, 
         within = "" if last is None else f" and were asked for in the last {format_duration(last)}"
         raise Invalid(
             f"{whose} 0 cells with a GPU that are over{within}.",
-            remedy="Run cells that use a GPU in notebooks, name a file of cells, or leave it out for a generated week.",
+            remedy="Run cells that use a GPU in notebooks, or name a file of cells.",
         )
-    cells = lab_cells(found.recorded())
+    cells = lab_cells(found.views)
     trace = Trace(
         name="this lab" if found.everybody else "your own sessions",
-        jobs=sorted(without_waits(cells), key=lambda job: job.submitted),
+        jobs=(),
         notes=(f"{whose} {len(cells):,} cells {_when(found.views)}.", *notes_of(cells), *_left_out(found)),
     )
-    return trace, named_sessions(trace.jobs), gpus
+    return trace, sessions_of(cells), gpus
 
 
 def _left_out(found: Found) -> list[str]:
@@ -92,24 +86,3 @@ def _left_out(found: Found) -> list[str]:
 def _when(views: Sequence[v1.CellView]) -> str:
     days = [datetime.fromtimestamp(view.asked_at, UTC).date() for view in views]
     return f"from {min(days)} to {max(days)} (UTC)"
-
-
-def _cell(view: v1.CellView) -> RecordedCell:
-    from carrel.core.domain.cells import RecordedCell
-
-    return RecordedCell(
-        broker=view.broker,
-        number=view.number,
-        job_id=view.session,
-        attempt=view.attempt,
-        process=view.process,
-        asked_at=view.asked_at,
-        granted_at=view.granted_at,
-        returned_at=view.returned_at,
-        seen_at=view.seen_at,
-        computed=view.computed,
-        gpus=view.gpus,
-        gpu_type=view.gpu_type,
-        gpu_memory=view.gpu_memory,
-        outcome=view.outcome,
-    )

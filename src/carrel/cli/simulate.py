@@ -11,11 +11,12 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home
-from carrel.cli.simulated import Asked, TaskRules, check_report, check_together
-from carrel.core.domain.units import parse_duration, parse_size
+from carrel.cli.simulated import LAB, Asked, check_options
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import parse_duration
 
 if TYPE_CHECKING:
-    from carrel.simulate.report import Comparison
+    from carrel.simulate.study import Comparison
 
 #: Characters of the bar.
 _BAR = 24
@@ -23,18 +24,13 @@ _BAR = 24
 
 def simulate_command(
     trace: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="[TRACE]",
-            help="A trace file (Muri, Tiresias, SWF), or `lab` for this lab's own jobs or cells. Without one jobs are generated.",
-            show_default=False,
+            help="A file of jobs (sacct, Open XDMoD, SWF) or of cells, or `lab` for what this lab has recorded.",
         ),
-    ] = None,
+    ] = LAB,
     form: Annotated[str | None, typer.Option(metavar="FORM", help="Format of the file.  [by its beginning]")] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(metavar="POLICY", help="Compare this policy; may be repeated.  [all]", show_default=False),
-    ] = None,
     gpus: Annotated[
         str | None, typer.Option(metavar="NODESxGPUS", help="Machines, such as 8x8.  [those of the trace, of the lab, or 8x8]")
     ] = None,
@@ -50,151 +46,98 @@ def simulate_command(
         Path | None,
         typer.Option(metavar="FILE", help="The lab's rules.  [carrel.toml in the home directory]", show_default=False),
     ] = None,
-    notebooks: Annotated[
-        bool, typer.Option("--notebooks", help="Compare when notebooks give GPUs back; TRACE holds cells.", show_default=False)
-    ] = False,
-    last: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="With --notebooks lab: only what was asked for within this time, such as 30d.",
-            show_default=False,
-        ),
-    ] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TRACE",
-            help="With --notebooks: a queue of tasks behind them; a trace file, or `generated`.",
-            show_default=False,
-        ),
-    ] = None,
-    state: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="With --tasks: size of each GPU state.  [5 to 70 GB]", show_default=False),
-    ] = None,
-    task_turn: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="SECONDS", help="With --tasks: how long a task computes at least.", show_default=False),
-    ] = None,
-    task_share: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, metavar="X", help="With --tasks: what a task keeps from long cells.", show_default=False),
-    ] = None,
     move_time: Annotated[
         float | None,
         typer.Option(
             min=0, metavar="SECONDS", help="What it takes a job to go on after it was stopped.  [60]", show_default=False
         ),
     ] = None,
-    broker: Annotated[
-        bool,
-        typer.Option(
-            "--broker", help="With --notebooks: also as Carrel's broker lends, which takes a minute.", show_default=False
-        ),
+    notebooks: Annotated[
+        bool, typer.Option("--notebooks", help="How many GPUs do notebooks need? TRACE holds cells.", show_default=False)
     ] = False,
-    homes_move: Annotated[
-        bool, typer.Option("--homes-move", help="With --tasks or --broker: states in host memory come back on any GPU.")
-    ] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Generated jobs.  [1000]", show_default=False)] = None,
-    load: Annotated[
-        float | None,
+    last: Annotated[
+        str | None,
         typer.Option(
-            min=0.01, max=10, metavar="X", help="GPU time of generated jobs, of what there is.  [0.9]", show_default=False
+            metavar="TIME",
+            help="With --notebooks: of the lab's cells those that were asked for within this time, such as 30d.",
+            show_default=False,
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Of what is generated: the same seed gives the same.  [1]", show_default=False),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a page with plots, that needs nothing but a browser.", show_default=False),
-    ] = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run recorded or generated work through this lab's policy, and through others, with a virtual clock.
+    """Run recorded work through this lab's policy, with a virtual clock.
 
     The policy is the very code that decides in the lab. docs/simulate.md says how to choose one with it.
     """
     options = {
-        **{"--form": form, "--policy": policy, "--what-if": what_if, "--rules": rules},
-        **{"--jobs": jobs, "--load": load, "--seed": seed, "--tasks": tasks},
-        **{"--state": state, "--task-turn": task_turn, "--task-share": task_share, "--homes-move": homes_move or None},
-        "--move-time": move_time,
-        "--broker": broker or None,
-        "--last": last,
+        **{"--form": form, "--what-if": what_if, "--rules": rules},
+        **{"--move-time": move_time, "--last": last},
     }
-    given = [name for name, value in options.items() if value is not None and value != []]
-    check_together(trace, given, notebooks=notebooks, tasks=tasks is not None)
-    changes = TaskRules(
-        turn=task_turn, share=task_share, homes_move=homes_move, state=None if state is None else parse_size(state)
-    )
-    if report is not None:
-        check_report(report, trace)
+    check_options(trace, [name for name, value in options.items() if value is not None and value != []], notebooks=notebooks)
+    if as_csv and as_json:
+        raise Invalid("--csv and --json are two forms.", remedy="Say one of them.")
     asked = Asked(
         trace=trace,
         form=form,
         gpus=gpus,
         rules=rules,
-        jobs=1000 if jobs is None else jobs,
-        load=0.9 if load is None else load,
-        seed=1 if seed is None else seed,
         home=home,
         last=None if last is None else parse_duration(last),
         move=move_time,
     )
     bar = _Bar()
     try:
-        if tasks is not None:
-            comparison = asked.together(tasks, changes, bar.show)
-        elif notebooks:
-            comparison = asked.notebooks(bar.show, broker=broker, homes_move=homes_move)
+        if notebooks:
+            comparison = asked.notebooks(bar.show)
         elif what_if:
             comparison = asked.change(what_if, bar.show)
         else:
-            comparison = asked.policies(policy or (), bar.show)
+            comparison = asked.policies(bar.show)
     finally:
         bar.clear()
-    if report is not None:
-        from carrel.simulate.report import write_report
-
-        write_report(report, comparison)
     if as_json:
         from carrel.cli.screen import print_json
-        from carrel.simulate.report import as_json as plain
+        from carrel.simulate.study import as_json as plain
 
-        print_json({**plain(comparison), "report": None if report is None else str(report)})
-        return OK
-    _print(comparison, compared=bool(what_if))
-    if report is not None:
-        print(f"\nThe report: {report}")
+        print_json(plain(comparison))
+    elif as_csv:
+        import csv
+
+        from carrel.simulate.study import as_rows
+
+        rows = as_rows(comparison)
+        writer = csv.DictWriter(sys.stdout, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        _print(comparison, change=bool(what_if))
     return OK
 
 
-def _print(comparison: Comparison, *, compared: bool) -> None:
-    from carrel.cli.screen import clean
-    from carrel.simulate.report import compare, notebooks_table, policies_table, together_table
+def _print(found: Comparison, *, change: bool) -> None:
+    from carrel.cli.screen import clean, print_table
+    from carrel.simulate.tables import change_table, notebooks_table, policies_table
 
-    print(clean(comparison.title))
-    for note in comparison.trace.notes:
+    print(clean(found.title))
+    for note in found.trace.notes:
         print(f"  {clean(note)}")
-    measures = comparison.measures()
-    if comparison.together:
-        print(f"\n{together_table(comparison.together)}")
-    elif comparison.notebooks:
-        print(f"\n{notebooks_table(comparison.notebooks)}")
-    elif compared:
-        before, after = measures
-        print(f"\n{compare(before, after, ('Now', 'Then'))}")
+    print()
+    if found.notebooks:
+        heads, rows = notebooks_table(found.notebooks)
+    elif change:
+        heads, rows = change_table(*found.policies)
     else:
-        print(f"\n{policies_table(measures)}")
-    for outcome in comparison.outcomes:
-        if outcome.refused:
-            number, why = outcome.refused[0]
-            rest = f" and {len(outcome.refused) - 1} more" if len(outcome.refused) > 1 else ""
-            print(f"\n{outcome.policy} refused job {number}{rest}: {clean(why)}")
+        heads, rows = policies_table(found.policies)
+    print_table(heads, rows, right=range(1, len(heads)))
+    for policy, refused in found.refused.items():
+        if refused:
+            number, why = refused[0]
+            rest = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+            print(f"\n{clean(policy)} refused job {number}{rest}: {clean(why)}")
 
 
 class _Bar:

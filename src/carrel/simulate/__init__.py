@@ -1,1 +1,1 @@
-"""A lab with a virtual clock: recorded or generated work, run through the lab's own policy and through others, and compared."""
+"""The lab with a virtual clock: recorded work through the lab's own policy, now and after a change, beside EASY backfill."""

@@ -1,77 +1,86 @@
-"""What `carrel simulate` does: one trace under several policies, before and after a change, or notebooks in several modes."""
+"""What `carrel simulate` does: work under the lab's own rules beside EASY, before and after a change, or notebooks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
+from carrel.core.domain.lease import Residency
 from carrel.core.domain.node import Node
+from carrel.core.domain.qos import QoS
 from carrel.core.domain.rules import LabRules
-from carrel.simulate.baselines import Piece
+from carrel.core.domain.units import format_count
 from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.lab import simulate_lab
-from carrel.simulate.notebooks.fit import WEEK
-from carrel.simulate.notebooks.forming import NotebookSession
-from carrel.simulate.notebooks.modes import (
-    EAGER,
-    LAZY,
-    RESERVATION,
-    PolicyMode,
-    PoolMode,
-    Waits,
-    check,
-    cull,
-    gpus_needed,
-    simulate,
-)
-from carrel.simulate.notebooks.modes import (
-    Mode as NotebookMode,
-)
-from carrel.simulate.outcome import Outcome
-from carrel.simulate.policies import CARREL, MOVE_TIME, run_policy
-from carrel.simulate.report import Comparison, NotebookRow, words
-from carrel.simulate.together.mode import MODES as TOGETHER
-from carrel.simulate.together.mode import Lent, Mode, States
-from carrel.simulate.together.study import simulate_together
-from carrel.simulate.trace import Trace
+from carrel.simulate.measures import Measures, Spread, measure, spread
+from carrel.simulate.notebooks.by_policy import check, gpus_needed, simulate
+from carrel.simulate.notebooks.cells import NotebookSession
+from carrel.simulate.trace import Outcome, Trace
 
+CARREL, EASY = "carrel", "easy"
+#: The lab's own scheduler with nothing in it but the order of submission and EASY backfill.
+EASY_RULES = LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="all", share_weight=0.0)
+#: Seconds for which a job that was stopped has its GPUs before it goes on, where nothing else is said: 80 GB of state go to host
+#: memory and come back by the driver's checkpoint.
+MOVE_TIME = 60.0
 #: Told what is simulated now, and the share of everything that is done.
 Progress = Callable[[str, float], None]
-#: Modes of notebooks that are compared.
-MODES: Sequence[PoolMode] = (RESERVATION, cull(30), cull(120), EAGER, LAZY)
 
 
-def _silent(_what: str, _done: float) -> None:
-    """Nobody looks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotebookMeasures:
+    """How it went for notebooks, by the names of the JSON. Waits are those of cells, without the moving of state."""
+
+    mode: str
+    #: GPUs that there were.
+    gpus: int
+    #: With so many GPUs 95 of 100 cells get theirs at once, or within a minute.
+    gpus_for_p95_wait_of_0_seconds: int
+    gpus_for_p95_wait_of_60_seconds: int
+    request_wait_seconds: Spread | None
+    gpu_hours_of_cells: float
+    gpu_hours_held: float
+    acquisitions: int
+    fresh_starts: int
+    warm_starts: int
+    cold_starts: int
+    evictions: int
+    pauses: int
+    swap_seconds: float
+    paused_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Everything that is reported."""
+
+    title: str
+    trace: Trace
+    gpus: int
+    #: One a policy.
+    policies: Sequence[Measures] = ()
+    #: By policy: jobs that could never start, with the reason.
+    refused: Mapping[str, Sequence[tuple[int, str]]] = field(default_factory=dict)
+    notebooks: Sequence[NotebookMeasures] = ()
+    #: What else a reader has to know to do it again.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def compare_policies(
     trace: Trace,
     nodes: tuple[Node, ...],
     rules: LabRules,
-    policies: Sequence[str],
     *,
     facts: Mapping[str, str],
-    progress: Progress = _silent,
+    progress: Progress,
     move: float = MOVE_TIME,
 ) -> Comparison:
-    """Run `trace` under each of `policies`; who was stopped has its GPUs for `move` seconds before it goes on.
-
-    Raises `Invalid` for a policy that there is not.
-    """
-    outcomes, pieces, notes = [], {}, list(trace.notes)
-    for number, policy in enumerate(policies):
-        ran: list[Piece] = []
-        told = _part(progress, policy, number, len(policies))
-        outcome = run_policy(policy, trace, nodes, rules, progress=told, pieces=ran.append, note=notes.append, move=move)
-        outcomes.append(outcome)
-        if ran:
-            pieces[policy] = ran
+    """Run `trace` under EASY and under the lab's `rules`; who was stopped has its GPUs for `move` seconds before it goes on."""
     gpus = sum(len(node.devices) for node in nodes)
-    title = f"{trace.name}, on {words.count(gpus, 'GPU')}"
-    trace = replace(trace, notes=notes)
-    alone = completions_alone(trace, gpus)
-    return Comparison(title=title, trace=trace, cluster_gpus=gpus, outcomes=outcomes, pieces=pieces, facts=facts, alone=alone)
+    title = f"{trace.name}, on {format_count(gpus, 'GPU')}"
+    return _compare(title, trace, {EASY: (nodes, EASY_RULES), CARREL: (nodes, rules)}, facts, progress, move)
 
 
 def compare_change(
@@ -81,20 +90,37 @@ def compare_change(
     change: str,
     *,
     facts: Mapping[str, str],
-    progress: Progress = _silent,
+    progress: Progress,
     move: float = MOVE_TIME,
 ) -> Comparison:
     """Run `trace` under the lab's own policy twice, with these nodes and rules; `change` says what is different."""
-    outcomes: list[Outcome] = []
-    notes = list(trace.notes)
-    for number, ((nodes, rules), label) in enumerate(((before, f"{CARREL} now"), (after, f"{CARREL} with {change}"))):
-        told = _part(progress, label, number, 2)
+    gpus = sum(len(node.devices) for node in before[0])
+    title = f"What if {change}: {trace.name}, on {format_count(gpus, 'GPU')}"
+    return _compare(title, trace, {f"{CARREL} now": before, f"{CARREL} with {change}": after}, facts, progress, move)
+
+
+def _compare(
+    title: str,
+    trace: Trace,
+    runs: Mapping[str, tuple[tuple[Node, ...], LabRules]],
+    facts: Mapping[str, str],
+    progress: Progress,
+    move: float,
+) -> Comparison:
+    notes, outcomes = list(trace.notes), list[Outcome]()
+    for number, (label, (nodes, rules)) in enumerate(runs.items()):
+        told = _part(progress, label, number, len(runs))
         outcomes.append(simulate_lab(rules, trace, nodes, policy=label, progress=told, note=notes.append, move=move))
-    title = f"What if {change}: {trace.name}, on {words.count(outcomes[0].gpus, 'GPU')}"
-    trace = replace(trace, notes=notes)
-    # The same part for both, or a change of the machines would change what is fair.
+    # The same part for all, or a change of the machines would change what is fair.
     alone = completions_alone(trace, outcomes[0].gpus)
-    return Comparison(title=title, trace=trace, cluster_gpus=outcomes[0].gpus, outcomes=outcomes, facts=facts, alone=alone)
+    return Comparison(
+        title=title,
+        trace=replace(trace, notes=notes),
+        gpus=outcomes[0].gpus,
+        policies=[measure(outcome, trace, alone=alone) for outcome in outcomes],
+        refused={outcome.policy: outcome.refused for outcome in outcomes},
+        facts=facts,
+    )
 
 
 def compare_notebooks(
@@ -102,85 +128,85 @@ def compare_notebooks(
     sessions: Sequence[NotebookSession],
     *,
     facts: Mapping[str, str],
+    progress: Progress,
     gpus: int | None = None,
-    modes: Sequence[PoolMode] = MODES,
-    broker: PolicyMode | None = None,
-    progress: Progress = _silent,
 ) -> Comparison:
-    """Run notebooks in each mode on `gpus` GPUs, and count how many each mode needs; last as the `broker` of a node lends.
+    """Run notebooks on `gpus` GPUs that the broker's own policy lends, and count how many they need.
 
-    Without `gpus` on the fewest with which some mode keeps 95 of 100 requests at a minute or less. Raises `Invalid` when there
-    are no sessions, and when one needs more than `gpus`.
+    Without `gpus` on the fewest with which 95 of 100 cells wait for a minute at most. Raises `Invalid` when there are no
+    sessions, and when one needs more than `gpus`.
     """
     if gpus is not None:
         check(sessions, gpus)
-    needs: list[tuple[int, int]] = []
-    everything: Sequence[NotebookMode] = modes if broker is None else (*modes, broker)
-    for number, mode in enumerate(everything):
-        told = _part(progress, mode.name, number, len(everything))
-        told(0.0)
-        # What few GPUs do to the broker takes long to simulate: it needs about as many as the best of the others.
-        near = min(needs) if isinstance(mode, PolicyMode) and needs else (None, None)
-        none = gpus_needed(sessions, mode, p95_wait=0.0, near=near[0])
-        told(0.5)
-        needs.append((none, gpus_needed(sessions, mode, p95_wait=60.0, near=near[1])))
-        told(1.0)
-    count = min(minute for _, minute in needs) if gpus is None else gpus
-    rows = [
-        NotebookRow(result=simulate(sessions, mode, count), gpus_without_waits=none, gpus_for_a_minute=minute)
-        for mode, (none, minute) in zip(everything, needs, strict=True)
-    ]
-    told_facts = {
-        **facts,
-        "Sessions": f"{len(sessions):,}",
-        "Waits": f"of {Waits.REQUESTS.value}: cells that had to ask for GPUs",
+    told = _part(progress, CARREL, 0, 1)
+    told(0.0)
+    none = gpus_needed(sessions, p95_wait=0.0)
+    told(0.5)
+    minute = gpus_needed(sessions, p95_wait=60.0, near=none)
+    count = minute if gpus is None else gpus
+    week = simulate(sessions, count)
+    told(1.0)
+    found = Counter(cell.found for cell in week.cells)
+    row = NotebookMeasures(
+        mode=CARREL,
+        gpus=count,
+        gpus_for_p95_wait_of_0_seconds=none,
+        gpus_for_p95_wait_of_60_seconds=minute,
+        request_wait_seconds=spread([cell.wait for cell in week.cells]),
+        gpu_hours_of_cells=sum(session.gpus * sum(session.computes) for session in sessions) / 3600,
+        gpu_hours_held=sum(held.gpus * (held.end - held.start) for held in week.held) / 3600,
+        acquisitions=len(week.held),
+        fresh_starts=found[Residency.NONE],
+        warm_starts=found[Residency.RESIDENT],
+        cold_starts=found[Residency.SUSPENDED],
+        evictions=week.evictions,
+        pauses=week.pauses,
+        swap_seconds=sum(cell.swap for cell in week.cells),
+        paused_seconds=sum(cell.paused for cell in week.cells),
+    )
+    return Comparison(
+        title=f"Notebooks of {trace.name}, on {format_count(count, 'GPU')}",
+        trace=trace,
+        gpus=count,
+        notebooks=[row],
+        facts={**facts, "Sessions": f"{len(sessions):,}"},
+    )
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """Plain data with the units in the names. The most frequent reasons why jobs could never start come first."""
+    return {
+        "title": found.title,
+        "trace": {"name": found.trace.name, "jobs": len(found.trace.jobs), "notes": list(found.trace.notes)},
+        "gpus": found.gpus,
+        "facts": dict(found.facts),
+        "policies": [{**asdict(one), "refusals": _refusals(found.refused[one.policy])} for one in found.policies],
+        "notebooks": [asdict(one) for one in found.notebooks],
     }
-    return Comparison(
-        title=f"Notebooks of {trace.name}, on {words.count(count, 'GPU')}",
-        trace=replace(trace, jobs=()),
-        cluster_gpus=count,
-        notebooks=rows,
-        facts=told_facts,
-    )
 
 
-def compare_together(
-    trace: Trace,
-    sessions: Sequence[NotebookSession],
-    tasks: Trace,
-    *,
-    facts: Mapping[str, str],
-    gpus: int | None = None,
-    states: States | None = None,
-    modes: Sequence[Mode] = TOGETHER,
-    seconds: float = WEEK,
-    seed: int = 1,
-    progress: Progress = _silent,
-) -> Comparison:
-    """Run notebooks with `tasks` behind them for so many `seconds`, in each mode; the tasks come again and again.
+def as_rows(found: Comparison) -> Sequence[Mapping[str, object]]:
+    """A row for each policy, or for the notebooks, with the names of the JSON; users and reasons are left out."""
+    return [
+        {
+            name: value
+            for key, each in asdict(one).items()
+            if key != "users"
+            for name, value in (
+                [(f"{key}_{part.name}", None if each is None else each[part.name]) for part in fields(Spread)]
+                if key in _SPREADS
+                else [(key, each)]
+            )
+        }
+        for one in found.policies or found.notebooks
+    ]
 
-    Without `gpus` on the fewest on which reservations let 95 of 100 sessions open without a wait while there are no tasks.
-    Raises `Invalid` when there are no sessions or no tasks that fit, and when a session needs more than `gpus`.
-    """
-    if gpus is None:
-        progress("GPUs for the notebooks", 0.0)
-        gpus = gpus_needed(sessions, RESERVATION, p95_wait=0.0)
-    found = []
-    for number, mode in enumerate(modes):
-        _part(progress, mode.name, number, len(modes))(0.0)
-        found.append(simulate_together(sessions, tasks.jobs, mode, gpus, states=states, seed=seed, until=seconds, again=True))
-    rules = next((mode.rules for mode in modes if isinstance(mode, Lent) and mode.tasks_lend), None)
-    told = {**facts, "Tasks": tasks.name, "Sessions": f"{len(sessions):,}", "Simulated": words.duration(seconds)}
-    if rules is not None:
-        told |= {"Homes of states": "move"} if any(isinstance(mode, Lent) and mode.homes_move for mode in modes) else {}
-        told |= {"Turn of a task": f"{rules.task_turn:g} s", "Share of a task": f"{rules.task_share:g}"}
-    return Comparison(
-        title=f"Notebooks of {trace.name}, and tasks of {tasks.name} behind them, on {words.count(gpus, 'GPU')}",
-        trace=replace(trace, jobs=()),
-        cluster_gpus=gpus,
-        together=found,
-        facts=told,
-    )
+
+_SPREADS = ("wait_seconds", "completion_seconds", "bounded_slowdown", "request_wait_seconds")
+
+
+def _refusals(refused: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
+    return [{"reason": why, "jobs": many} for why, many in Counter(why for _, why in refused).most_common()]
 
 
 def _part(progress: Progress, what: str, number: int, of: int) -> Callable[[float], None]:

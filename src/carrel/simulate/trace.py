@@ -1,4 +1,4 @@
-"""What a simulation is fed with: jobs that were recorded or generated, and the machines that they run on."""
+"""What a simulation is fed with, jobs and machines, and what came out of it, from which everything is computed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class TraceJob:
     id: int
     #: Seconds after the beginning of the trace.
     submitted: float
-    #: Seconds that it runs when it has what it asks for; no scheduler knows this number before it has ended, except
-    #: the policies that say so (SRTF, SRSF).
+    #: Seconds that it runs when it has what it asks for; the lab's scheduler does not know this number before it has ended.
     duration: float
     #: GPUs over all nodes together.
     gpus: int
@@ -69,3 +68,46 @@ class Trace:
     cluster: Cluster | None = None
     #: What a reader has to know about it: lines left out, what was assumed.
     notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How it went for one job. Times are seconds after the beginning of the trace."""
+
+    id: int
+    user: str
+    gpus: int
+    submitted: float
+    #: When it first got what it asked for.
+    start: float
+    end: float
+    #: Seconds for which it had its GPUs, all pieces together; more than its duration when work was lost.
+    ran: float
+    #: How often it was stopped or suspended before its end.
+    preemptions: int = 0
+
+    @property
+    def wait(self) -> float:
+        """Seconds in line: before its first start, and after each time that it was stopped."""
+        if not self.preemptions:
+            return self.start - self.submitted
+        return max(0.0, self.completion - self.ran)
+
+    @property
+    def completion(self) -> float:
+        """Seconds from submission to end: the field's JCT."""
+        return self.end - self.submitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One trace under one policy."""
+
+    policy: str
+    trace: str
+    #: GPUs that there were.
+    gpus: int
+    #: In the order of the trace.
+    runs: Sequence[Run]
+    #: Jobs that could never start (too large, not admitted), with the reason.
+    refused: Sequence[tuple[int, str]] = ()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 
-from carrel.cli.roi import plots
+from carrel.cli.roi import markup, plots
 from carrel.cli.roi.methods import METHODS
+from carrel.cli.roi.svg import safe, tag
 from carrel.core.worth import Assessment, Cloud, Figure, Return, difference_in_words, show
-from carrel.simulate.report import markup
-from carrel.simulate.report.svg import safe, tag
 
 #: What the tables of the cost file are called on the page, and the heads of their columns.
 _RETURNS = {
@@ -47,8 +45,7 @@ def page(found: Assessment, *, costs: str, sha256: str, simulated: bool) -> str:
         _outcomes(found),
         _methods(costs, sha256),
     ]
-    style = files("carrel.cli.roi").joinpath("page.css").read_text(encoding="utf-8")
-    return markup.document(_title(found), sections, about="return on investment", more_style=style)
+    return markup.document(_title(found), sections, about="return on investment")
 
 
 def _title(found: Assessment) -> str:

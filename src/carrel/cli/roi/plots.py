@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
+from carrel.cli.roi import svg
+from carrel.cli.roi.svg import Axis
 from carrel.core.worth import Assessment, Varied, show
-from carrel.simulate.report import axes, svg, words
-from carrel.simulate.report.axes import Axis
-from carrel.simulate.report.plots import WIDTH, Bar, bars
 
+#: All plots that stand two in a row have one width, so that their type has one size.
+WIDTH = 440.0
 _RIGHT = WIDTH - 22
 #: Assumptions that are drawn; all are in the table.
 SHOWN = 10
@@ -27,11 +28,24 @@ class Line:
 
 
 def costs(found: Assessment) -> str:
-    """The cost by kind."""
-    rows = [
-        Bar(name=kind, parts=[float(figure.quantity.value)], label=show(figure.quantity)) for kind, figure in found.kinds.items()
-    ]
-    return bars(rows, key="costs", title="Cost by kind", axis_name=found.model.lab.currency)
+    """Bars from left to right: the cost by kind."""
+    rows = [(kind, float(figure.quantity.value), show(figure.quantity)) for kind, figure in found.kinds.items()]
+    left, top, pitch, most = 18 + 6.6 * max(len(svg.shortened(kind, 22)) for kind in found.kinds), 6.0, 26.0, WIDTH - 12
+    across = svg.numbers(max(value for _, value, _ in rows))
+    # As far to the right as the labels behind the bars allow.
+    ends = ((across.at(value), most - 8 - 6.6 * len(label)) for _, value, label in rows)
+    right = min([most, *(left + (room - left) / end for end, room in ends if end)])
+    bottom = top + len(rows) * pitch
+    parts = list(svg.bottom_axis(across, left, right, top, bottom, name=found.model.lab.currency))
+    for index, (kind, value, label) in enumerate(rows):
+        y, end = top + index * pitch + 4, left + (right - left) * across.at(value)
+        parts.append(svg.text(svg.shortened(kind, 22), left - 8, y + 13, anchor="end", class_="label", title=kind))
+        if value:
+            parts.append(svg.bar(left, y, end - left, pitch - 8, index))
+        parts.append(svg.text(label, end + 6, y + 13, class_="value"))
+    told = "; ".join(f"{kind}: {label}" for kind, _, label in rows)
+    title = "Cost by kind"
+    return svg.picture(WIDTH, bottom + 40, parts, key="costs", title=title, description=f"{title}. {told}.")
 
 
 def lines(found: Assessment) -> Sequence[Line]:
@@ -51,9 +65,9 @@ def lines(found: Assessment) -> Sequence[Line]:
 
 def break_even(found: Assessment, drawn: Sequence[Line]) -> str:
     """Costs by utilisation: the lab saves money to the right of where its line meets another."""
-    up = axes.numbers(1.05 * max(max(one.at_none, one.at_all) for one in drawn))
+    up = svg.numbers(1.05 * max(max(one.at_none, one.at_all) for one in drawn))
     left, top, bottom = 16 + 6.8 * max(len(mark) for _, mark in up.marks), 18.0, 228.0
-    across = axes.shares()
+    across = svg.shares()
     parts = [
         *svg.left_axis(up, left, _RIGHT, top, bottom),
         *svg.bottom_axis(across, left, _RIGHT, top, bottom, name="utilisation"),
@@ -88,7 +102,7 @@ def tornado(found: Assessment) -> str:
     for index, (one, values) in enumerate(zip(varied, ends, strict=True)):
         y = top + index * pitch + 4
         label = _range(one)
-        parts.append(svg.text(words.shortened(one.name, 36), left - 8, y + 12, anchor="end", class_="label", title=one.name))
+        parts.append(svg.text(svg.shortened(one.name, 36), left - 8, y + 12, anchor="end", class_="label", title=one.name))
         places = [left + (right - left) * across.at(value) for value in (middle, *values)]
         # The longer one first: both may be on one side.
         for series, place in sorted(enumerate(places[1:]), key=lambda each: -abs(each[1] - places[0])):

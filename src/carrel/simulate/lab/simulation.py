@@ -26,8 +26,7 @@ from carrel.core.policy.feasible import feasible
 from carrel.simulate.lab.machines import VirtualMachines
 from carrel.simulate.lab.memory import MemoryStore
 from carrel.simulate.lab.walltime import usual_walltime
-from carrel.simulate.outcome import Outcome, Run
-from carrel.simulate.trace import Trace, TraceJob
+from carrel.simulate.trace import Outcome, Run, Trace, TraceJob
 
 #: Seconds of virtual time for which standings are used again: the server's five seconds would be at every event here.
 RANK_SECONDS = 600.0

@@ -1,1 +1,1 @@
-"""How many GPUs a lab of notebooks needs, by when a notebook gives its GPU back."""
+"""How many GPUs a lab of notebooks needs where the broker's own policy lends them for each cell."""

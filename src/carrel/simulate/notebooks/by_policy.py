@@ -1,4 +1,4 @@
-"""One week of notebooks on one node whose GPUs the broker's own policy lends: a discrete-event simulation."""
+"""Notebooks on one node whose GPUs the broker's own policy lends: a discrete-event simulation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from heapq import heappop, heappush
+from itertools import accumulate
+from typing import NamedTuple
 
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.lease import (
     DeviceRoom,
     LeaseState,
     Lending,
+    LendingRules,
     LendingSnapshot,
     Lent,
     Request,
@@ -19,12 +23,133 @@ from carrel.core.domain.lease import (
     Tenant,
 )
 from carrel.core.policy.lend import lend
-from carrel.simulate.notebooks.forming import NotebookSession
-from carrel.simulate.notebooks.mode import PolicyMode
-from carrel.simulate.notebooks.result import CellRun, Held, ModeResult, Start
+from carrel.simulate.measures import percentile
+from carrel.simulate.notebooks.cells import NotebookSession
 
-#: Bytes of memory of each GPU; only shares of it matter.
+#: Bytes of memory of each GPU, which a state fills.
 _MEMORY = 80 * 1024**3
+#: Seconds in which the state of one GPU is brought back; moving the state that was in its way is included.
+SWAP_SECONDS = 4.0
+
+
+class CellRun(NamedTuple):
+    """How it went for one cell. Times are seconds after the beginning of the record."""
+
+    session: str
+    #: Its place in its session.
+    number: int
+    #: When its user would have run it: its think time after the cell before it.
+    ready: float
+    #: When it got its GPUs; moving state comes after that.
+    granted: float
+    #: Where its state was: nowhere yet, on the GPUs, or in host memory.
+    found: Residency
+    #: Seconds for which state was moved before it computed, and each time that it went on.
+    swap: float
+    end: float
+    #: Seconds for which it was suspended in mid-flight, or waited to go on.
+    paused: float
+
+    @property
+    def wait(self) -> float:
+        """Seconds in line, without the moving of state."""
+        return self.granted - self.ready
+
+
+class Held(NamedTuple):
+    """GPUs that a cell held without a break. Seconds after the beginning of the record."""
+
+    session: str
+    gpus: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Week:
+    """How it went for all sessions."""
+
+    gpus: int
+    #: In the order of the sessions, and of the cells in them.
+    cells: Sequence[CellRun]
+    #: In the order in which they ended.
+    held: Sequence[Held]
+    #: How often a state was moved to host memory because a request needed the room.
+    evictions: int
+    #: How often cells were suspended in mid-flight.
+    pauses: int
+
+    def p95_wait(self) -> float:
+        """Seconds that 95 of 100 cells wait at most."""
+        return percentile([cell.wait for cell in self.cells], 0.95)
+
+
+def simulate(
+    sessions: Sequence[NotebookSession],
+    gpus: int,
+    *,
+    rules: LendingRules | None = None,
+    homes_move: bool = False,
+    swap_seconds: float = SWAP_SECONDS,
+) -> Week:
+    """Run `sessions` on one node of `gpus` GPUs, which the broker's own policy (`carrel.core.policy.lend`) lends by `rules`.
+
+    Each session has an owner of its own, and its state fills its GPUs. A state comes back to the GPUs that it came from; with
+    `homes_move` from host memory to any that are free. Users are a closed loop: each runs a cell their recorded think time after
+    the one before it has ended, so a cell that is late makes the rest of its session late. A cell whose state is brought back, or
+    whose GPUs have to be cleared of others' states, begins `swap_seconds` later for each such GPU; the GPUs are held meanwhile.
+
+    Raises `Invalid` when there are no sessions, and when one needs more than `gpus`.
+    """
+    check(sessions, gpus)
+    return _Run(sessions, gpus, rules or LendingRules(), swap_seconds, homes_move=homes_move).week()
+
+
+def gpus_needed(
+    sessions: Sequence[NotebookSession], *, p95_wait: float, homes_move: bool = False, near: int | None = None
+) -> int:
+    """Return a number of GPUs with which 95 of 100 cells wait for at most `p95_wait` seconds, and with one less they wait longer.
+
+    The search begins `near` a number, else near as many as 95 of 100 cells would find in use if none ever waited, and goes on by
+    ones: far too few GPUs mean very many pauses, which take minutes. Lists of work that need several GPUs at once may do worse
+    with more of them (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969), and so may time slices.
+    """
+    check(sessions, least := max((session.gpus for session in sessions), default=0))
+
+    def suffice(gpus: int) -> bool:
+        return simulate(sessions, gpus, homes_move=homes_move).p95_wait() <= p95_wait
+
+    gpus = max(least, near or _in_use(sessions))
+    while gpus > least and suffice(gpus - 1):
+        gpus -= 1
+    while not suffice(gpus):
+        gpus += 1
+    return gpus
+
+
+def _in_use(sessions: Sequence[NotebookSession]) -> int:
+    """GPUs on which cells compute when a cell begins, if none ever waits: 95 of 100 cells find no more, with their own."""
+    changes: list[tuple[float, int]] = []
+    for session in sessions:
+        at = session.opens
+        for think, computes in zip(session.thinks, session.computes, strict=True):
+            changes += [(at + think, session.gpus), (at + think + computes, -session.gpus)]
+            at += think + computes
+    changes.sort()
+    used = accumulate(change for _, change in changes)
+    return int(percentile([here for here, (_, change) in zip(used, changes, strict=True) if change > 0], 0.95))
+
+
+def check(sessions: Sequence[NotebookSession], gpus: int) -> None:
+    """Raise `Invalid` for what cannot be simulated."""
+    if not sessions:
+        raise Invalid("There are no sessions.", remedy="Give one or more.")
+    widest = max(sessions, key=lambda session: session.gpus)
+    if widest.gpus > gpus:
+        raise Invalid(
+            f"Session {widest.name} needs {widest.gpus} GPUs at once and there are {gpus}.",
+            remedy=f"Give {widest.gpus} or more, or leave the session out.",
+        )
 
 
 class _Event(IntEnum):
@@ -44,13 +169,12 @@ class _Seat:
     """One session at work. Mutable, and known only inside one run."""
 
     session: NotebookSession
-    thinks: Sequence[float]
     name: str
     at: int = 0
     ready: float = 0.0
     #: When the present cell first got GPUs; None while it waits for them.
     granted: float | None = None
-    start: Start = Start.FRESH
+    found: Residency = Residency.NONE
     swap: float = 0.0
     paused: float = 0.0
     #: Seconds that the present cell still computes.
@@ -68,19 +192,20 @@ class _Seat:
     cells: list[CellRun] = field(default_factory=list)
 
 
-class PolicyRun:
-    """One run; `result` carries it out.
+class _Run:
+    """One run; `week` carries it out.
 
-    Moving state away is taken to be instantaneous, and the whole price of a swap is paid when a cell begins or goes on, as in
-    the pool. Seconds of the trace stand for the policy's Unix seconds.
+    Moving state away is taken to be instantaneous, and the whole price of a swap is paid when a cell begins or goes on. Seconds
+    of the record stand for the policy's Unix seconds.
     """
 
-    def __init__(self, sessions: Sequence[NotebookSession], mode: PolicyMode, gpus: int, swap_seconds: float) -> None:
-        """The caller has checked that every session fits into `gpus`."""
-        self._mode = mode
+    def __init__(
+        self, sessions: Sequence[NotebookSession], gpus: int, rules: LendingRules, swap_seconds: float, *, homes_move: bool
+    ) -> None:
+        self._rules = rules
+        self._homes_move = homes_move
         self._swap_seconds = swap_seconds
-        self._state = int(_MEMORY * mode.state_share)
-        self._seats = [_Seat(session, session.thinks, f"{number:08d}") for number, session in enumerate(sessions)]
+        self._seats = [_Seat(session, f"{number:08d}") for number, session in enumerate(sessions)]
         self._devices = [DeviceRoom(uuid=f"gpu{number:05d}", memory=_MEMORY) for number in range(gpus)]
         #: By name, which is the number of the seat: sessions that are open, who waits, and who has a lease (paused or not).
         self._tenants: dict[str, Tenant] = {}
@@ -93,8 +218,8 @@ class PolicyRun:
         self._held: list[Held] = []
         self._evictions = self._pauses = 0
 
-    def result(self) -> ModeResult:
-        """Run the week to its end."""
+    def week(self) -> Week:
+        """Run the sessions to their end."""
         for number, seat in enumerate(self._seats):
             heappush(self._events, (seat.session.opens, _Event.READY, number, 0))
         while self._events:
@@ -104,13 +229,10 @@ class PolicyRun:
                 self._happen(event, number, turn, now)
             self._serve(now)
         assert not self._requests, "nobody waits for ever"
-        return ModeResult(
-            mode=self._mode.name,
+        return Week(
             gpus=len(self._devices),
-            cells=tuple(cell for seat in self._seats for cell in seat.cells),
-            held=tuple(self._held),
-            gpu_hours_of_cells=sum(cell.duration * seat.session.gpus for seat in self._seats for cell in seat.session.cells)
-            / 3600,
+            cells=[cell for seat in self._seats for cell in seat.cells],
+            held=self._held,
             evictions=self._evictions,
             pauses=self._pauses,
         )
@@ -132,9 +254,9 @@ class PolicyRun:
 
     def _ask(self, seat: _Seat, now: float) -> None:
         if seat.name not in self._tenants:
-            self._tenants[seat.name] = Tenant(id=seat.name, owner=seat.name, room=self._state, portable=self._mode.homes_move)
+            self._tenants[seat.name] = Tenant(id=seat.name, owner=seat.name, room=_MEMORY, portable=self._homes_move)
         seat.ready, seat.granted, seat.swap, seat.paused = now, None, 0.0, 0.0
-        seat.left, seat.computed = seat.session.cells[seat.at].duration, 0.0
+        seat.left, seat.computed = seat.session.computes[seat.at], 0.0
         self._requests[seat.name] = Request(id=seat.name, tenant=seat.name, gpus=seat.session.gpus, asked_at=now)
 
     def _serve(self, now: float) -> None:
@@ -156,13 +278,13 @@ class PolicyRun:
             requests=tuple(self._requests.values()),
             leases=tuple(self._leases.values()),
             host_used=self._host_used(),
-            rules=self._mode.rules,
+            rules=self._rules,
         )
 
     def _host_used(self) -> int:
-        if self._mode.rules.host_memory is None:
+        if self._rules.host_memory is None:
             return 0
-        return sum(len(one.home) * self._state for one in self._tenants.values() if one.residency is Residency.SUSPENDED)
+        return sum(len(one.home) * _MEMORY for one in self._tenants.values() if one.residency is Residency.SUSPENDED)
 
     def _remind(self, answer: Lending) -> None:
         at = answer.again_at
@@ -183,7 +305,7 @@ class PolicyRun:
         seat.left -= now - seat.computes
         seat.computed += now - seat.computes
         seat.paused_at = now
-        self._held.append(Held(seat.session.id, seat.session.gpus, seat.since, now))
+        self._held.append(Held(seat.session.name, seat.session.gpus, seat.since, now))
         self._leases[victim.id] = replace(self._leases[victim.id], state=LeaseState.PAUSED, computed=seat.computed)
         self._requests[victim.id] = Request(
             id=victim.id, tenant=victim.id, gpus=len(victim.home), asked_at=now, resumes=victim.id
@@ -198,7 +320,7 @@ class PolicyRun:
         swap = moved * self._swap_seconds
         if seat.granted is None:
             seat.granted = now
-            seat.start = _START[tenant.residency]
+            seat.found = tenant.residency
         else:
             seat.paused += now - seat.paused_at
         seat.swap += swap
@@ -208,7 +330,7 @@ class PolicyRun:
             tenant,
             residency=Residency.RESUMING if swap else Residency.RESIDENT,
             home=devices,
-            state=dict.fromkeys(devices, self._state),
+            state=dict.fromkeys(devices, _MEMORY),
             room=0,
         )
         self._leases[request] = Lent(
@@ -224,22 +346,17 @@ class PolicyRun:
         heappush(self._events, (seat.computes + seat.left, _Event.END, number, seat.turn))
 
     def _end(self, number: int, seat: _Seat, now: float) -> None:
-        cell = seat.session.cells[seat.at]
+        computed = seat.session.computes[seat.at]
         assert seat.granted is not None
-        seat.cells.append(
-            CellRun(seat.session.id, cell.id, seat.ready, seat.granted, seat.swap, now, seat.start, True, seat.paused)
-        )
-        self._held.append(Held(seat.session.id, seat.session.gpus, seat.since, now))
+        seat.cells.append(CellRun(seat.session.name, seat.at, seat.ready, seat.granted, seat.found, seat.swap, now, seat.paused))
+        self._held.append(Held(seat.session.name, seat.session.gpus, seat.since, now))
         del self._leases[seat.name]
         # As the broker remembers it.
-        seat.typical = cell.duration if seat.typical is None else (seat.typical + cell.duration) / 2
+        seat.typical = computed if seat.typical is None else (seat.typical + computed) / 2
         self._tenants[seat.name] = replace(
             self._tenants[seat.name], residency=Residency.RESIDENT, last_used=now, typical=seat.typical
         )
         seat.at += 1
-        more = seat.at < len(seat.thinks)
-        after = seat.thinks[seat.at] if more else seat.session.linger
+        more = seat.at < len(seat.session.thinks)
+        after = seat.session.thinks[seat.at] if more else seat.session.linger
         heappush(self._events, (now + after, _Event.READY if more else _Event.CLOSE, number, seat.turn))
-
-
-_START = {Residency.NONE: Start.FRESH, Residency.RESIDENT: Start.WARM, Residency.SUSPENDED: Start.COLD}

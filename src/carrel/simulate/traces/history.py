@@ -3,86 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.qos import JobKind
 from carrel.simulate.trace import Trace, TraceJob
+from carrel.wire import v1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """One job, as a lab remembers it. Times are Unix seconds."""
-
-    id: int
-    kind: JobKind
-    owner: str
-    account: str
-    name: str
-    qos: str
-    gpus: int
-    cpus: int
-    #: Bytes.
-    memory: int
-    #: Walltime in seconds.
-    time: int
-    submitted_at: float
-    #: Of the last attempt.
-    started_at: float | None
-    ended_at: float | None
-    attempts: int = 1
-    gpu_type: str | None = None
-
-
-def history_trace(jobs: Iterable[Recorded], name: str) -> Trace:
+def history_trace(jobs: Iterable[v1.JobView], name: str) -> Trace:
     """Return the jobs that ran and ended, from the first submission on.
 
-    A job that was tried several times counts with its last attempt; one that was cancelled while it waited, that never started
-    or that still runs is left out. Of a session only what it reserves is known: what its cells borrow is no part of its job.
-    The notes say how many jobs each of this concerns. Raises `Invalid` when nothing is left.
+    A job that was tried several times counts with its last attempt, if it comes with its attempts; one that was cancelled while
+    it waited, that never started or that still runs is left out. Of a session only what it reserves is known: what its cells
+    borrow is no part of its job. The notes say how many jobs each of this concerns. Raises `Invalid` when nothing is left.
     """
     recorded = sorted(jobs, key=lambda job: (job.submitted_at, job.id))
-    whole = [job for job in recorded if job.started_at is not None and job.ended_at is not None]
+    whole = [(job, seconds) for job in recorded if (seconds := _ran(job)) is not None]
     if not whole:
         raise Invalid(
             f"In the history of {name} is no job that has ended ({len(recorded)} jobs in all).",
-            remedy="Name a trace file, or leave it out for generated jobs.",
+            remedy="Name a trace file.",
         )
-    begin = whole[0].submitted_at
+    begin = whole[0][0].submitted_at.timestamp()
     return Trace(
         name=f"history of {name}",
-        jobs=[_traced(job, begin) for job in whole],
-        notes=_notes(whole, left_out=len(recorded) - len(whole)),
+        jobs=[_traced(job, seconds, begin) for job, seconds in whole],
+        notes=_notes([job for job, _ in whole], left_out=len(recorded) - len(whole)),
     )
 
 
-def _notes(whole: Sequence[Recorded], *, left_out: int) -> Sequence[str]:
+def _ran(job: v1.JobView) -> float | None:
+    """Seconds of the last attempt: between attempts a job had nothing. None where it never ran, or has not ended."""
+    times = job.attempts[-1] if isinstance(job, v1.JobDetail) else job
+    if job.ended_at is None or times.started_at is None or times.ended_at is None:
+        return None
+    return max(0.0, (times.ended_at - times.started_at).total_seconds())
+
+
+def _notes(whole: Sequence[v1.JobView], *, left_out: int) -> Sequence[str]:
     """What is not as it was in the lab."""
-    sessions = sum(job.kind is JobKind.SESSION for job in whole)
-    again = sum(job.attempts > 1 for job in whole)
-    typed = sum(job.gpu_type is not None for job in whole)
     told = (
         ("Jobs that never started or have not ended, left out", left_out),
-        ("Jobs that were tried several times, of which only the last attempt counts", again),
-        ("Sessions, which hold what they reserved and not what their cells borrow", sessions),
-        ("Jobs that asked for a type of GPU and get any here", typed),
+        ("Jobs that were tried several times, of which only the last attempt counts", sum(job.attempt > 1 for job in whole)),
+        (
+            "Sessions, which hold what they reserved and not what their cells borrow",
+            sum(job.kind == JobKind.SESSION for job in whole),
+        ),
+        ("Jobs that asked for a type of GPU and get any here", sum(job.resources.gpu_type is not None for job in whole)),
     )
     return [f"{what}: {many:,}." for what, many in told if many]
 
 
-def _traced(job: Recorded, begin: float) -> TraceJob:
-    started, ended = job.started_at or 0.0, job.ended_at or 0.0
+def _traced(job: v1.JobView, seconds: float, begin: float) -> TraceJob:
+    kind, asked = JobKind(job.kind), job.resources
     return TraceJob(
         id=job.id,
-        submitted=job.submitted_at - begin,
-        duration=max(0.0, ended - started),
-        gpus=job.gpus,
-        cpus=0 if job.kind is JobKind.SESSION else job.cpus,
-        memory=job.memory,
-        time=job.time,
+        submitted=job.submitted_at.timestamp() - begin,
+        duration=seconds,
+        gpus=asked.nodes * asked.gpus,
+        cpus=0 if kind is JobKind.SESSION else asked.nodes * asked.cpus,
+        memory=asked.nodes * asked.memory,
+        time=asked.time,
         user=job.owner,
         account=job.account,
         name=job.name,
         qos=job.qos,
-        kind=job.kind,
+        kind=kind,
     )

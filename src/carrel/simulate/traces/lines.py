@@ -6,7 +6,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,13 +103,18 @@ def trace_of(
     """Make a trace of the jobs of a file, in the order of submission. There must be some, each with its own number."""
     if not jobs:
         raise Invalid(f"{path} has no jobs.", remedy="Name a file with at least one.")
-    seen: dict[int, Line] = {}
-    for line, job in jobs:
-        if job.id in seen:
-            fact = f"there is a job {job.id} again; the first is on line {seen[job.id].number}."
-            raise line.wrong(fact, "Give each job a number of its own.")
-        seen[job.id] = line
+    refuse_twice("job", ((line, job.id) for line, job in jobs))
     in_order = sorted([job for _, job in jobs], key=lambda job: job.submitted)
     if in_order != [job for _, job in jobs]:
         notes = [*notes, "The jobs of the file were not in the order of submission; here they are."]
     return Trace(name=path.name, jobs=in_order, cluster=cluster, notes=tuple(notes))
+
+
+def refuse_twice(noun: str, numbers: Iterable[tuple[Line, int]]) -> None:
+    """Raise `Invalid` where one number stands for two jobs, or cells."""
+    seen: dict[int, Line] = {}
+    for line, number in numbers:
+        if number in seen:
+            fact = f"there is a {noun} {number} again; the first is on line {seen[number].number}."
+            raise line.wrong(fact, f"Give each {noun} a number of its own.")
+        seen[number] = line
