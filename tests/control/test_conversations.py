@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carrel.core.control.conversations import Conversations, PutOut
-from carrel.core.domain.errors import Unauthenticated
+from carrel.core.domain.errors import Unauthenticated, Unavailable
 from carrel.core.domain.user import Caller, User
 
 ADA = Caller(user=User(subject="ada", name="Ada"), token_id=1)
@@ -22,10 +22,14 @@ class Door:
     def __init__(self) -> None:
         self.now: Caller | None = ADA
         self.asked = 0
+        #: Questions that get no answer.
+        self.silent = 0
         self.conversations = Conversations(self._still, clock=time.time)
 
     def _still(self, _caller: Caller) -> Caller:
         self.asked += 1
+        if self.asked <= self.silent:
+            raise Unavailable("The lab's database does not answer.")
         if self.now is None:
             raise Unauthenticated("It is void.")
         return self.now
@@ -93,3 +97,20 @@ def test_what_was_said_before_the_end_is_said_and_all_else_is_as_it_was() -> Non
         return await door.conversations.hold(ADA, door.conversations.version, answer, nowhere)
 
     assert asyncio.run(talk()) == "done"
+
+
+def test_a_caller_stays_while_the_lab_cannot_say_and_is_looked_at_again() -> None:
+    door = Door()
+    door.silent = 1
+    door.now = None
+
+    async def talk() -> None:
+        await door.conversations.hold(ADA, door.conversations.version, begin, nowhere)
+
+    async def begin(send: Any) -> None:
+        door.conversations.look()
+        await for_ever(send)
+
+    with pytest.raises(PutOut):
+        asyncio.run(talk())
+    assert door.asked == 2

@@ -24,7 +24,7 @@ import uvicorn
 from small_server import SmallServer
 
 from carrel.core.control.conversations import Conversations
-from carrel.core.domain.errors import Unauthenticated
+from carrel.core.domain.errors import Unauthenticated, Unavailable
 from carrel.core.domain.user import Caller, User
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
@@ -57,6 +57,8 @@ class FoundSessions:
     guard: threading.Lock = field(default_factory=threading.Lock)
     #: Who has which token, by its number.
     tokens: dict[int, Caller] = field(default_factory=dict)
+    #: Set while the lab cannot say whose token is whose.
+    silent: bool = False
 
     def token_of(self, name: str) -> int:
         """The number of a token of this person's, who gets one when they have none."""
@@ -70,6 +72,8 @@ class FoundSessions:
 
     def guest(self, token_id: int) -> Caller:
         with self.guard:
+            if self.silent:
+                raise Unavailable("The lab's database does not answer.")
             if token_id not in self.tokens:
                 raise Unauthenticated("It is void.")
             return self.tokens[token_id]

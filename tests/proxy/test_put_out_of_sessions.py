@@ -77,3 +77,11 @@ def test_a_link_is_good_only_while_its_token_is(revoked: Place) -> None:
     link = revoked.front.ticket(revoked.label)
     put_out(revoked)
     assert Browser(revoked.front, revoked.label).get(link).status_code == 403
+
+
+def test_a_browser_is_in_again_as_soon_as_the_lab_knows_who_it_is(place: Place) -> None:
+    place.front.sessions.silent = True
+    place.front.conversations.look()
+    assert place.browser.get("/x").status_code == 401
+    place.front.sessions.silent = False
+    assert place.browser.get("/x").status_code == 200

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 
@@ -21,6 +21,8 @@ T = TypeVar("T")
 Send = Callable[[Any], Awaitable[None]]
 #: Seconds that a request still has when its caller was put out: a caller who ends their own token has the answer by then.
 _GRACE = 1.0
+#: Seconds until callers are looked at again whom the lab could not look at.
+_RETRY = 1.0
 
 
 class PutOut(Exception):
@@ -96,8 +98,13 @@ class Conversations:
     def _watch_end(self, one: _Open, caller: Caller) -> None:
         if one.timer is not None:
             one.timer.cancel()
-        if caller.until is not None and self._loop is not None:
-            one.timer = self._loop.call_later(max(0.0, caller.until - self._clock()), self._begin_to_look)
+        if caller.until is not None:
+            self._look_again_in(one, max(0.0, caller.until - self._clock()))
+
+    def _look_again_in(self, one: _Open, seconds: float) -> None:
+        if one.timer is not None:
+            one.timer.cancel()
+        one.timer = asyncio.get_running_loop().call_later(seconds, self._begin_to_look)
 
     def _begin_to_look(self) -> None:
         self._again = True
@@ -116,6 +123,8 @@ class Conversations:
                 for one in self._open.intersection(same):
                     if isinstance(now, Caller):
                         self._watch_end(one, now)
+                    elif isinstance(now, Unavailable):  # not known is not put out
+                        self._look_again_in(one, _RETRY)
                     else:
                         one.why = now
                         one.limit.reschedule(asyncio.get_running_loop().time() + _GRACE)

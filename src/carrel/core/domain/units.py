@@ -16,6 +16,8 @@ KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 TIB = 1024**4
+#: The last moment that a message or a record may name, in Unix seconds: it lies in the year 2255.
+LATEST = 9e9
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT])(?:i?B)?", re.IGNORECASE)
 _SIZES = {"K": KIB, "M": MIB, "G": GIB, "T": TIB}

@@ -33,9 +33,8 @@ from carrel.core.domain.launch import (
     StoredFile,
     Usage,
 )
+from carrel.core.domain.units import LATEST
 
-#: Unix seconds that a record may be of: from 1970 to 2255.
-LATEST = 9e9
 #: Seconds for which a job may have been stopped: ten years.
 LONGEST = 10 * 366 * 86400
 #: What an exit code and a signal may be (wait(2)).

@@ -26,7 +26,8 @@ from carrel.core.domain.partition import read_cluster
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.task import TaskSpec
-from carrel.core.spool.foreign import LATEST, LONGEST
+from carrel.core.domain.units import LATEST
+from carrel.core.spool.foreign import LONGEST
 from carrel.lab.store.attempts import (
     apply_change,
     attempt_row,

@@ -142,9 +142,8 @@ def proportional_memory(pids: list[int], in_files: int = 0) -> int | None:
             total += int(found[""]) * 1024
             mapped += int(found.get("_Shmem", 0)) * 1024
         elif _exists(f"/proc/{pid}/smaps_rollup"):
-            total += measure(
-                [pid]
-            ).memory  # ended meanwhile, or it does not let itself be looked into (prctl(2), PR_SET_DUMPABLE)
+            # It ended meanwhile, or does not let itself be looked into (prctl(2), PR_SET_DUMPABLE).
+            total += measure([pid]).memory
         elif _exists(f"/proc/{pid}"):
             return None
     return total - mapped + max(mapped, in_files)

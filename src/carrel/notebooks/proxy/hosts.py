@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from carrel.core.control.conversations import Conversations, PutOut
-from carrel.core.domain.errors import CarrelError, TooMany
+from carrel.core.domain.errors import CarrelError, TooMany, Unavailable
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 from carrel.notebooks import identity
@@ -218,6 +218,8 @@ class SessionHosts:
             version = self._conversations.version
             try:
                 guest = await to_thread.run_sync(self._sessions.guest, token_id)
+            except Unavailable:  # asked again at the next request
+                return None
             except CarrelError:
                 guest = None
             if len(self._guests) > 1000:

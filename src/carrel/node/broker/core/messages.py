@@ -8,13 +8,11 @@ from typing import Any, Protocol
 from carrel.core.domain.errors import Conflict
 from carrel.core.domain.lease import LeaseState
 from carrel.core.domain.node import Device
-from carrel.core.domain.units import format_duration
+from carrel.core.domain.units import LATEST, format_duration
 from carrel.node.broker.core.rows import LeaseRow, TenantRow
 
 _LONGEST_NAME = 200
 _MOST_WORDS = 64
-#: Unix seconds in the year 2255.
-_LATEST = 9e9
 
 
 class Peer(Protocol):
@@ -104,7 +102,7 @@ def beyond_home(gpus: int, row: TenantRow) -> Conflict:
 def moment_of(message: Mapping[str, Any], name: str) -> float | None:
     """The Unix seconds in a field; None for what is no moment of this age."""
     value = message.get(name)
-    return float(value) if isinstance(value, (int, float)) and 0 < value < _LATEST else None
+    return float(value) if isinstance(value, (int, float)) and 0 < value < LATEST else None
 
 
 def text_of(message: Mapping[str, Any], name: str) -> str:
