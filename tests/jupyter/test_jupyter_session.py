@@ -269,6 +269,15 @@ def test_large_files_come_and_go(seat: Seat, browser: SessionBrowser) -> None:
     assert browser.request("GET", "/files/large.txt").text == body
 
 
+def test_large_messages_come_and_go(browser: SessionBrowser) -> None:
+    kernel = browser.start_kernel(f"{uuid.uuid4().hex}.ipynb")
+    sent = 100 * 1024**2
+    assert kernel.execute(f"sent = '{sent * 'x'}'; print(len(sent)); print(sent[: 30 * 1024**2])").text == (
+        f"{sent}\n{30 * 1024**2 * 'x'}\n"
+    )
+    kernel.close()
+
+
 def test_a_terminal_is_in_the_sessions_environment(seat: Seat, browser: SessionBrowser) -> None:
     name = browser.request("POST", "/api/terminals", json={}).json()["name"]
     channel = browser.websocket(f"/terminals/websocket/{name}")

@@ -148,6 +148,38 @@ def test_conda_with_other_packages_keeps_its_text(tmp_path: Path) -> None:
     assert found.files["conda.yaml"] == text.replace("3.11  ", "3.11")
 
 
+def test_a_conda_file_in_a_directory_names_files_and_packages_beside_it(tmp_path: Path) -> None:
+    conda = "dependencies: [python=3.11, pip, {pip: [-r requirements.txt, ./pkg, -e ../own]}]"
+    (tmp_path / "envs" / "pkg").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "MLproject").write_text("name: x\nconda_env: envs/conda.yaml\n")
+    found = recipe(tmp_path, envs_slash_conda__yaml=conda, envs_slash_requirements__txt="attrs", requirements__txt="idna")
+    assert found.requirements == ("-e ./own", "./envs/pkg", "attrs", "pip")
+
+
+def test_a_script_is_read_in_the_encoding_that_it_declares_and_may_hold_data(tmp_path: Path) -> None:
+    latin = f"# -*- coding: latin-1 -*-\n{SCRIPT}print('gr\xf6\xdfe')\n".encode("latin-1")
+    (tmp_path / "train.py").write_bytes(latin)
+    assert describe(tmp_path, script="train.py").environment.requirements == ("requests<3", "rich")
+    (tmp_path / "train.py").write_bytes(SCRIPT.encode() + b"DATA = '" + 3_000_000 * b"x" + b"'\n")
+    assert describe(tmp_path, script="train.py").environment.requirements == ("requests<3", "rich")
+
+
+@pytest.mark.parametrize(
+    "script", ["print('größe')".encode("latin-1"), "print(1)".encode("utf-16"), b"# coding: nothing-like-it\nprint(1)\n"]
+)
+def test_a_script_in_another_encoding_is_refused_with_the_remedy(tmp_path: Path, script: bytes) -> None:
+    (tmp_path / "train.py").write_bytes(script)
+    with pytest.raises(Invalid, match=r"train\.py is not in the encoding .*PEP 263"):
+        describe(tmp_path, script="train.py")
+
+
+def test_a_shell_script_with_dos_line_ends_is_refused_before_it_waits(tmp_path: Path) -> None:
+    (tmp_path / "run all.sh").write_bytes(b"set -e\r\necho yes\r\n")
+    with pytest.raises(Invalid, match=r"DOS line ends.*sed -i 's/\\r\$//' 'run all\.sh'"):
+        describe(tmp_path, script="run all.sh")
+
+
 MISTAKES: dict[str, tuple[dict[str, str], str]] = {
     "key of python_env": ({"python_env__yaml": "dependancies: [a]"}, 'python_env.yaml, line 1: "dependancies"'),
     "list": ({"python_env__yaml": "dependencies: a"}, "must be a list"),

@@ -13,7 +13,7 @@ from carrel.core.domain.task import EnvironmentRecipe, InputSpec
 from carrel.core.submission import SweepOptions, TaskOptions
 from carrel.core.tasks.command import append, fill, script_command
 from carrel.core.tasks.environment import find_recipe
-from carrel.core.tasks.files import DirectoryFiles, ProjectFiles
+from carrel.core.tasks.files import DirectoryFiles, ProjectFiles, refuse_dos_lines
 from carrel.core.tasks.mlproject import EntryPoint, Project, read_project
 from carrel.core.tasks.parameters import Parameter, ParameterType, checked, is_uri, staged_path
 from carrel.core.tasks.section import DEFAULT_OUTPUTS, Section
@@ -195,6 +195,8 @@ def _script_path(files: ProjectFiles, project: Project | None, chosen: str, *, i
     path = posixpath.normpath(chosen) if chosen else ""
     if script_command(path) is not None:
         if files.kind(path) == "file" and not path.startswith(".."):
+            if path.endswith(".sh"):
+                refuse_dos_lines(files, path)
             return path
         raise Invalid(f'The script "{chosen}" is not in the project.', remedy=_scripts(files))
     if is_script:

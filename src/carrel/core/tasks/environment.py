@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import tomllib
 from dataclasses import replace
@@ -12,7 +13,7 @@ from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.core.domain.units import MIB
 from carrel.core.submission.dates import read_as_of
 from carrel.core.tasks.document import Value, read_yaml
-from carrel.core.tasks.files import ProjectFiles, read_text
+from carrel.core.tasks.files import ProjectFiles, read_python, read_text
 from carrel.core.tasks.mlproject import Project
 from carrel.core.tasks.requirements import Requirements
 from carrel.core.tasks.script import read_metadata, refuse_decisive
@@ -30,7 +31,7 @@ _PATCH_ANY = re.compile(r"^(?:===?|=)\s*([0-9.]+?)(?:\.\*)?$")
 def find_recipe(files: ProjectFiles, project: Project | None, script: str | None) -> EnvironmentRecipe:
     """Return the recipe of a task: a script's own metadata first, then what its MLproject names, then `SOURCES`."""
     if script is not None and script.endswith(".py"):
-        metadata = read_metadata(read_text(files, script), script)
+        metadata = read_metadata(read_python(files, script), script)
         if metadata is not None:
             return _recipe(files, script, metadata.requires_python, list(metadata.dependencies))
     if project is not None and project.python_env is not None:
@@ -100,12 +101,13 @@ def read_conda(files: ProjectFiles, file: str) -> EnvironmentRecipe:
     if "variables" in (every := top.mapping()):
         raise every["variables"].wrong("variables of a conda file are not set.", "Write them in the carrel section: variables.")
     said = top.mapping(CONDA_KEYS)
-    requirements = Requirements(files)
+    # conda runs pip in the directory of its file.
+    requirements, base = Requirements(files), posixpath.dirname(file)
     python, others = None, False
     for item in said["dependencies"].items() if "dependencies" in said else ():
         if item.is_mapping:
             for dependency in item.mapping({"pip"}).get("pip", item).items():
-                requirements.add(dependency.text(), f"{file}, line {dependency.line}")
+                requirements.add(dependency.text(), f"{file}, line {dependency.line}", base=base, local_base=base)
             continue
         name, version = _conda_package(item)
         if name == "python":

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from carrel.core.domain.errors import Invalid, NotFound
-from carrel.core.domain.units import MIB
+from carrel.core.domain.units import MIB, format_size
 
 #: Bytes of one description or requirements file that are read.
 TEXT_LIMIT = MIB
+#: Bytes of a script: some hold data.
+_SCRIPT_LIMIT = 32 * MIB
 
 
 class ProjectFiles(Protocol):
@@ -73,7 +77,10 @@ class DirectoryFiles:
         except OSError as error:
             raise Invalid(f"{path} cannot be read: {error.strerror}.", remedy="Correct its permissions.") from error
         if len(data) > limit:
-            raise Invalid(f"{path} has more than {limit} bytes, which is the most that is read of such a file.")
+            raise Invalid(
+                f"{path} has more than {format_size(limit)}, which is the most that is read of such a file.",
+                remedy="Move what makes it so long into files beside it.",
+            )
         return data
 
     def names(self) -> Iterator[str]:
@@ -99,4 +106,33 @@ def read_text(files: ProjectFiles, path: str, *, limit: int = TEXT_LIMIT) -> str
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise Invalid(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from None
+    return _unix_lines(text)
+
+
+def read_python(files: ProjectFiles, path: str) -> str:
+    """Return the text of a Python script, in the encoding that it declares (PEP 263); raise `Invalid` when it is in another."""
+    import tokenize
+
+    data = files.read(path, _SCRIPT_LIMIT)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        raise Invalid(
+            f"{path} is not in the encoding that it declares, or declares none and is not UTF-8.",
+            remedy='Save the file as UTF-8, or declare its encoding in the first line: "# -*- coding: latin-1 -*-" (PEP 263).',
+        ) from None
+    return _unix_lines(text)
+
+
+def refuse_dos_lines(files: ProjectFiles, path: str) -> None:
+    """Raise `Invalid` for a shell script with the line ends of DOS, which a shell takes for parts of its commands."""
+    if b"\r\n" in files.read(path, _SCRIPT_LIMIT):
+        raise Invalid(
+            f"{path} has DOS line ends (\\r\\n), which a shell takes for parts of its commands.",
+            remedy=f"Convert it: sed -i 's/\\r$//' {shlex.quote(path)}",
+        )
+
+
+def _unix_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -60,7 +60,7 @@ class Requirements:
         """Return the lines: options in their order, then requirements sorted."""
         return (*dict.fromkeys(self._options), *sorted(self._plain))
 
-    def add_file(self, path: str, depth: int = 0) -> None:
+    def add_file(self, path: str, depth: int = 0, *, local_base: str = "") -> None:
         """Read a requirements file of the project and what it includes."""
         if depth > _MAX_DEPTH:
             raise Invalid(
@@ -71,32 +71,37 @@ class Requirements:
         except NotFound as error:
             raise Invalid(f"{error.message}", remedy="A requirements file is named relative to the file that names it.") from None
         for number, line in _logical_lines(text):
-            self.add(line, f"{path}, line {number}", base=posixpath.dirname(path), depth=depth)
+            self.add(line, f"{path}, line {number}", base=posixpath.dirname(path), local_base=local_base, depth=depth)
 
-    def add(self, line: str, where: str, *, base: str = "", depth: int = 0) -> None:
-        """Read one line; `where` is for messages, `base` the directory of the file that holds it."""
+    def add(self, line: str, where: str, *, base: str = "", local_base: str = "", depth: int = 0) -> None:
+        """Read one line; `where` is for messages.
+
+        Files that the line includes are named relative to `base`, the directory of the file that holds it; packages of the
+        project relative to `local_base`, the directory in which pip would run. Both are relative to the project.
+        """
         line = _COMMENT.sub("", line).strip()
         if not line:
             return
         if line.startswith("-"):
-            self._add_option(line, where, base, depth)
+            self._add_option(line, where, base, local_base, depth)
         else:
-            self._plain.add(self._requirement(line, where))
+            self._plain.add(self._requirement(line, where, local_base))
 
-    def _add_option(self, line: str, where: str, base: str, depth: int) -> None:
+    def _add_option(self, line: str, where: str, base: str, local_base: str, depth: int) -> None:
         name, value = _split_option(line)
         if name not in _OPTIONS:
             raise Invalid(f'{where}: the option "{name}" is not understood.', remedy=suggest(name, _OPTIONS, what="Options"))
         if _OPTIONS[name] != bool(value):
             raise Invalid(f'{where}: the option "{name}" takes {"a" if _OPTIONS[name] else "no"} value.')
         if name == "--requirement":
-            self.add_file(posixpath.normpath(posixpath.join(base, value)), depth + 1)
+            self.add_file(posixpath.normpath(posixpath.join(base, value)), depth + 1, local_base=local_base)
         elif name == "--constraint":
             self._add_constraint(posixpath.normpath(posixpath.join(base, value)), where)
         elif name == "--editable":
-            self._plain.add(f"-e {self._requirement(value, where, editable=True)}")
+            self._plain.add(f"-e {self._requirement(value, where, local_base, editable=True)}")
         else:
             if name == "--find-links" and "://" not in value and not value.startswith("/"):
+                value = posixpath.join(local_base, value)
                 self._inside(value, where)
             _refuse_secret(value, where)
             self._options.append(f"{name} {value}".strip())
@@ -118,7 +123,7 @@ class Requirements:
         self.constraints[path] = "".join(f"{line}\n" for line in inner.lines())
         self._options.append(f"-c {path}")
 
-    def _requirement(self, line: str, where: str, *, editable: bool = False) -> str:
+    def _requirement(self, line: str, where: str, local_base: str, *, editable: bool = False) -> str:
         _refuse_secret(line, where)
         hashes = sorted(_HASH.findall(line))
         line = _HASH.sub("", line).strip()
@@ -128,7 +133,8 @@ class Requirements:
             raise Invalid(f'{where}: "{line}" is a place on one machine.', remedy="Name it relative to the project (./package).")
         path = line.partition(";")[0].partition("[")[0].strip()
         if editable or path.startswith((".", "/", "~")) or ("@" not in path and (path.endswith(_ARCHIVE) or "/" in path)):
-            self._inside(path, where)
+            line = posixpath.normpath(posixpath.join(local_base, path)) + line[len(path) :] if local_base else line
+            self._inside(posixpath.join(local_base, path), where)
             return line if line.startswith(".") else f"./{line}"
         match = _REQUIREMENT.fullmatch(line)
         if match is None:

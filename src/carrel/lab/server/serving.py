@@ -16,6 +16,7 @@ from carrel.core.domain.errors import Unavailable
 from carrel.lab.server.connections import Door
 from carrel.lab.server.settings import DEFAULT_PORT, Settings
 from carrel.lab.server.tls import Certificate
+from carrel.notebooks import LARGEST_MESSAGE
 
 
 class Server:
@@ -58,7 +59,7 @@ class Server:
             timeout_graceful_shutdown=5,
             timeout_keep_alive=75,
             ws="websockets-sansio",
-            ws_max_size=2**40,
+            ws_max_size=LARGEST_MESSAGE,
             ws_per_message_deflate=False,
             # The answer to a ping stands in line behind what a page sends; a large upload over a slow line is not the end.
             ws_ping_interval=30,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from carrel.notebooks import LARGEST_MESSAGE
 from carrel.notebooks.hook.kernelspec import client_path
 from carrel.notebooks.jupyter.context import SessionContext
 
@@ -81,7 +82,7 @@ def server_config(session: SessionContext, directory: Path, shell: Sequence[str]
             "max_body_size": _UNLIMITED,
             "max_buffer_size": _UNLIMITED,
             # Both ends of the socket are on this machine; a browser that is slow for a while is not gone.
-            "tornado_settings": {"ws_ping_interval": 0},
+            "tornado_settings": {"ws_ping_interval": 0, "websocket_max_message_size": LARGEST_MESSAGE},
             "jpserver_extensions": {
                 _ROOM: True,
                 "jupyterlab": True,

@@ -1,4 +1,4 @@
-"""Carrying websockets (RFC 6455) to a session's socket: messages of any size, at the pace of the slower side."""
+"""Carrying websockets (RFC 6455) to a session's socket: messages at the pace of the slower side."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.typing import Origin, Subprotocol
 
+from carrel.notebooks import LARGEST_MESSAGE
 from carrel.notebooks.proxy.headers import request_headers
 from carrel.notebooks.proxy.reach import connect_websocket
 from carrel.notebooks.proxy.sessions import Session
@@ -55,7 +56,7 @@ async def _connect(session: Session, scope: Scope, identity: Mapping[str, str]) 
         # The browser's origin was compared with its host before; towards the session both are the session's own name.
         origin=Origin(f"http://{host}"),
         subprotocols=[Subprotocol(name) for name in scope.get("subprotocols", ()) if name] or None,
-        max_size=None,
+        max_size=LARGEST_MESSAGE,
         compression=None,
         # Whether somebody is there the system tells, of a unix socket at once, of another machine by its keep-alive.
         ping_interval=None,
