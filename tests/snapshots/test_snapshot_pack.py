@@ -185,6 +185,12 @@ def test_pipes_stay_behind_and_are_named(tmp_path: Path) -> None:
     assert packed.skipped == ("sub/pipe",)
 
 
+def test_pointers_of_git_lfs_are_named(tmp_path: Path) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{64 * 'a'}\nsize 12345\n"
+    write(tmp_path, {"data.bin": pointer, "deep/model.pt": pointer, "about.md": f"A pointer:\n{pointer}"})
+    assert pack(tmp_path).pointers == ("data.bin", "deep/model.pt")
+
+
 def test_odd_names_are_refused_by_name(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.py")).write_text("")
     with pytest.raises(Invalid, match="not UTF-8"):

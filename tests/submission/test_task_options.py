@@ -99,6 +99,7 @@ def test_a_new_option_needs_no_more_than_its_declaration() -> None:
         ("experiment", " ", 'The experiment " " cannot be used.'),
         ("variables", {"CARREL_JOB": "1"}, "CARREL_"),
         ("variables", {"A": "\0"}, "zero byte"),
+        ("variables", {"A": 131_070 * "x"}, "131,072 bytes with its name"),
         ("secrets", ["1"], '"1" cannot be the name of a secret.'),
         ("resolve_as_of", "yesterday", 'resolve_as_of is "yesterday"'),
         ("launcher", "mpirun", 'There is no launcher "mpirun".'),

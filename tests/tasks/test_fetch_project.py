@@ -1,6 +1,10 @@
 """Projects by address, with the real git."""
 
 import subprocess
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -90,8 +94,45 @@ def test_a_repository_cannot_bring_in_files_of_this_machine(repository: Path, tm
     git(private, "commit", "-q", "--allow-empty", "-m", "x")
     git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", f"file://{private}", "stolen")
     git(repository, "commit", "-q", "-m", "submodule")
-    with pytest.raises(Unavailable, match="git submodule failed"):
+    # Git says that first, and then what came of it.
+    with pytest.raises(Unavailable, match=r"git submodule failed: .*transport 'file' not allowed.* Look at \.gitmodules"):
         fetch_project(f"file://{repository}", into=tmp_path / "into")
+
+
+@pytest.fixture
+def static_server(tmp_path: Path) -> Iterator[str]:
+    """A web server of files, without a program of git's; the address of `tmp_path`."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "name"), [(None, "n2"), ("t1", "n1")])
+def test_a_server_that_knows_no_shallow_copies_gives_the_whole(
+    repository: Path, static_server: str, tmp_path: Path, version: str | None, name: str
+) -> None:
+    part = tmp_path / "part"
+    part.mkdir()
+    git(part, "init", "-q")
+    git(part, "commit", "-q", "--allow-empty", "-m", "x")
+    git(part, "update-server-info")
+    git(repository, "checkout", "-q", version or "trunk")
+    git(repository, "submodule", "--quiet", "add", f"{static_server}/part/.git", "part")
+    git(repository, "commit", "-q", "-m", "submodule")
+    git(repository, "tag", "-f", version or "latest")
+    git(repository, "update-server-info")
+    found = fetch_project(f"{static_server}/repository/.git#tasks/v1.5", version=version, into=tmp_path / "into")
+    assert describe(found.directory).name == name
+    assert (found.root / "part" / ".git").exists()
 
 
 def test_what_is_an_address() -> None:

@@ -383,3 +383,14 @@ def test_other_spellings_of_types_mean_the_same(tmp_path: Path, spelling: str, w
     if wrong is not None:
         with pytest.raises(Invalid, match='"p"'):
             describe(directory, parameters={"p": wrong, "q": ""})
+
+
+def test_a_value_that_no_program_can_be_started_with_is_refused_before_it_waits(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(Invalid, match=r"The command has 13\d,\d{3} bytes; .* Pass the value of \"long\" in a file"):
+        describe(tmp_path, script="train.py", parameters={"short": "1", "long": 130_000 * "x" + 1100 * "y"})
+    # The program counts bytes, not characters.
+    with pytest.raises(Invalid, match="in a file"):
+        describe(tmp_path, script="train.py", arguments=[70_000 * "ö"])
+    longest = 131_071 - len("python train.py --long ")
+    assert len(describe(tmp_path, script="train.py", parameters={"long": longest * "x"}).command) == 131_071

@@ -52,6 +52,9 @@ class Travelling:
         if self.packed.skipped:
             verb = "is a socket, pipe or device, and stays" if len(self.packed.skipped) == 1 else "are no files, and stay"
             told.append(f"{_listed(self.packed.skipped)} {verb} behind.")
+        if self.packed.pointers:
+            verb = "is a pointer" if len(self.packed.pointers) == 1 else "are pointers"
+            told.append(f"{_listed(self.packed.pointers)} {verb} of Git LFS, without the contents; `git lfs pull` fetches them.")
         by: dict[str, list[str]] = {}
         for path, who in self.code.left.items():
             by.setdefault(who, []).append(path)

@@ -21,6 +21,8 @@ LIMIT_BYTES = 512 * MIB
 LIMIT_FILES = 20_000
 #: Archives up to this size are kept in memory.
 _IN_MEMORY = 16 * MIB
+#: The beginning of a pointer of Git LFS (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
+_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class Packed:
     size: int
     #: Sockets, pipes and devices that stay behind.
     skipped: tuple[str, ...] = ()
+    #: Files of Git LFS whose contents were not fetched: what travels is a pointer of three lines.
+    pointers: tuple[str, ...] = ()
 
     def open(self) -> BinaryIO:
         """Return a temporary file with the archive, at its start; it is gone when closed."""
@@ -90,13 +94,15 @@ def pack(
             remedy="The directory is empty, or a .gitignore in it or above leaves out everything.",
         )
     _check_limits(list(found.values()), limit_bytes, limit_files, whole=only is None)
-    files = sorted((_hashed(root, entry) for entry in found.values()), key=lambda entry: entry.path.encode())
+    pointers: list[str] = []
+    files = sorted((_hashed(root, entry, pointers) for entry in found.values()), key=lambda entry: entry.path.encode())
     return Packed(
         digest=manifest_digest(files),
         directory=directory,
         files=tuple(files),
         size=sum(entry.size for entry in files),
         skipped=tuple(sorted(skipped)),
+        pointers=tuple(sorted(pointers)),
     )
 
 
@@ -165,13 +171,15 @@ def _check_name(path: str) -> None:
         raise Invalid(f"The name of {os.fsencode(path)!r} is not UTF-8.", remedy="Rename it, or list it in .gitignore.") from None
 
 
-def _hashed(root: str, entry: Entry) -> Entry:
+def _hashed(root: str, entry: Entry, pointers: list[str]) -> Entry:
     if entry.kind is Kind.LINK:
         return entry
     digest, size = hashlib.sha256(), 0
     try:
         with open(f"{root}/{entry.path}", "rb", buffering=0) as file:
             while chunk := file.read(CHUNK):
+                if not size and chunk.startswith(_POINTER):
+                    pointers.append(entry.path)
                 digest.update(chunk)
                 size += len(chunk)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ MOST_TIMES = 100
 #: The longest name of a job, an account, an experiment.
 _LONGEST = 255
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Bytes of an argument, or of a variable with its name, that Linux passes to a program (MAX_ARG_STRLEN, without the zero byte).
+LONGEST_ARGUMENT = 131_071
 #: The lab's own variables; a task that sets one would look like another one.
 _RESERVED = "CARREL_"
 
@@ -153,6 +156,8 @@ def _words(_name: str, words: Sequence[str]) -> tuple[str, ...]:
 def _variables(_name: str, given: Mapping[str, str]) -> dict[str, str]:
     for name, value in given.items():
         fault = check_variable(name) or ("has a value with a zero byte" if "\0" in value else None)
+        if fault is None and (size := len(os.fsencode(f"{name}={value}"))) > LONGEST_ARGUMENT:
+            fault = f"has {size:,} bytes with its name; Linux passes {LONGEST_ARGUMENT:,} to a program at most (execve(2))"
         if fault is not None:
             raise Invalid(f'The variable "{name}" {fault}.', remedy="Correct it or leave it out.")
     return dict(given)

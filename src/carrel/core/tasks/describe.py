@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from carrel.core.domain.errors import Invalid
 from carrel.core.domain.suggest import nearest, suggest
 from carrel.core.domain.task import EnvironmentRecipe, InputSpec
 from carrel.core.submission import SweepOptions, TaskOptions
+from carrel.core.submission.kinds import LONGEST_ARGUMENT
 from carrel.core.tasks.command import append, fill, script_command
 from carrel.core.tasks.environment import find_recipe
 from carrel.core.tasks.files import DirectoryFiles, ProjectFiles, refuse_dos_lines
@@ -38,6 +40,16 @@ class TaskDescription:
     options: TaskOptions = field(default_factory=TaskOptions)
     #: Notes for the submitter.
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a command that no program can be started with."""
+        size = len(os.fsencode(self.command))
+        if size > LONGEST_ARGUMENT:
+            longest = max(self.parameters, key=lambda name: len(self.parameters[name]), default=None)
+            raise Invalid(
+                f"The command has {size:,} bytes; Linux starts one of {LONGEST_ARGUMENT:,} at most (execve(2)).",
+                remedy=("Pass long values" if longest is None else f'Pass the value of "{longest}"') + " in a file.",
+            )
 
 
 def describe(

@@ -22,6 +22,8 @@ _REMOTE = re.compile(r"(?:git\+)?(?:https|http|ssh|git|file)://.+|[\w.-]+@[\w.-]
 _PATIENCE = 600.0
 #: A repository may bring others in as submodules, but not from this machine's own files (see protocol.allow in git-config(1)).
 _ALLOWED = "https:http:ssh:git"
+#: Said of a web server without a program of git's: it gives out whole repositories only.
+_WHOLE = "dumb http transport"
 _VERSION = re.compile(r"\w[\w./+@-]*")
 
 
@@ -108,14 +110,24 @@ def _clone(address: str, version: str | None, into: Path) -> None:
     try:
         _git(into, "fetch", "--quiet", "--depth", "1", "--", "origin", version or "HEAD", protocols=own)
         _git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
-    except Unavailable:
-        if version is None:
+    except Unavailable as error:
+        if version is not None:
+            # Not every server gives out a single commit by name, and none an abbreviated one.
+            _git(into, "fetch", "--quiet", "--tags", "--", "origin", "+refs/heads/*:refs/remotes/origin/*", protocols=own)
+            _git_checkout(into, version)
+        elif _WHOLE in error.message:
+            _git(into, "fetch", "--quiet", "--", "origin", "HEAD", protocols=own)
+            _git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+        else:
             raise
-        # Not every server gives out a single commit by name, and none an abbreviated one.
-        _git(into, "fetch", "--quiet", "--tags", "--", "origin", "+refs/heads/*:refs/remotes/origin/*", protocols=own)
-        _git_checkout(into, version)
     if (into / ".gitmodules").exists():
-        _git(into, "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+        update = ("submodule", "--quiet", "update", "--init", "--recursive")
+        try:
+            _git(into, *update, "--depth", "1")
+        except Unavailable as error:
+            if _WHOLE not in error.message:
+                raise
+            _git(into, *update)
 
 
 def _git_checkout(into: Path, version: str) -> None:
@@ -141,8 +153,16 @@ def _git(directory: Path, *arguments: str, protocols: str = _ALLOWED) -> str:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"git {arguments[0]} took more than {_PATIENCE:.0f} s.", remedy="Try again later.") from None
     if done.returncode != 0:
-        said = without_credentials(done.stderr.decode(errors="replace")).strip().splitlines()
-        raise Unavailable(
-            f"git {arguments[0]} failed: {said[-1] if said else f'exit code {done.returncode}'}", remedy="Look at the address."
-        )
+        why = _cause(without_credentials(done.stderr.decode(errors="replace"))) or f"exit code {done.returncode}"
+        remedy = "Look at the address."
+        if arguments[0] == "submodule":
+            remedy = "Look at .gitmodules: submodules are fetched by https, http, ssh or git, never from this machine's files."
+        raise Unavailable(f"git {arguments[0]} failed: {why}", remedy=remedy)
     return done.stdout.decode(errors="replace")
+
+
+def _cause(said: str) -> str:
+    """Return the first line that git calls fatal, with what ssh or the server said before; what follows are consequences."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    fatal = next((number for number, line in enumerate(lines) if line.startswith("fatal:")), len(lines) - 1)
+    return " ".join(lines[max(0, fatal - 1) : fatal + 1])
