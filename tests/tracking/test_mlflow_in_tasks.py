@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import sysconfig
@@ -14,7 +15,7 @@ import pytest
 
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.waiting import PATIENCE
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire import v1
 
 pytestmark = pytest.mark.mlflow
@@ -131,3 +132,57 @@ def test_the_runs_of_an_unchanged_program_are_jobs_where_the_task_says_nested(
         second, again = run(client, tmp_path, backend_config=config)
         assert again == [(True, number) for _, number in steps]
         assert "metrics 0.5 0.5" in "".join(client.stream_log(second.id))
+
+
+CHOOSES = """
+import os
+assert os.environ["MLFLOW_RUN_ID"]  # of the job
+import mlflow
+mlflow.set_experiment("churn")
+with mlflow.start_run(run_name="first try"):
+    mlflow.log_metric("auc", 0.9)
+other = mlflow.create_experiment("aside")
+with mlflow.start_run(experiment_id=other, run_name="second"):
+    mlflow.log_param("rate", 3)
+"""
+STAYS = """
+import mlflow
+mlflow.set_experiment("churn")
+mlflow.log_metric("auc", 0.8)
+"""
+
+
+def test_a_program_chooses_its_experiment_as_it_does_at_home(lab: LabProcess, packages: Path, tmp_path: Path) -> None:
+    command = f"PYTHONPATH={packages}:$PYTHONPATH {Path(sys.base_prefix) / 'bin' / 'python3'}"
+    entries = {
+        "main": f"{command} chooses.py",
+        "stays": f"{command} stays.py",
+        "first": f"until [ -e {tmp_path}/go ]; do sleep 0.1; done",
+    }
+    (tmp_path / "MLproject").write_text(json.dumps({"entry_points": {name: {"command": it} for name, it in entries.items()}}))
+    (tmp_path / "chooses.py").write_text(CHOOSES)
+    (tmp_path / "stays.py").write_text(STAYS)
+    small = v1.ResourceRequest(cpus=1, memory="1G")
+    with Client(url=lab.url, token=lab.token) as client:
+        first = client.submit_project(tmp_path, entry_point="first", resources=small)
+        later = {"dependency": f"afterok:{first.id}", "resources": small}
+        jobs = [
+            client.submit_project(tmp_path, **later),
+            client.submit_project(tmp_path, entry_point="stays", experiment="churn", **later),
+        ]
+        # They have runs before they start.
+        wait_until(lambda: all(client.job(job.id).run_id for job in jobs), "the runs", LONG)
+        (tmp_path / "go").touch()
+        chooses, stays = (client.wait(job.id, timeout=LONG) for job in jobs)
+        assert (chooses.state, stays.state) == ("COMPLETED", "COMPLETED"), "".join(client.stream_log(chooses.id))
+    headers = {"Authorization": f"Bearer {lab.token}"}
+    with httpx.Client(base_url=f"{lab.url}/mlflow/api/2.0/mlflow", headers=headers, timeout=PATIENCE) as mlflow:
+        for experiment, name in (("churn", "first try"), ("aside", "second")):
+            found = mlflow.get("/experiments/get-by-name", params={"experiment_name": experiment}).raise_for_status()
+            ask = {"experiment_ids": [found.json()["experiment"]["experiment_id"]], "filter": f"tags.mlflow.runName = '{name}'"}
+            (made,) = mlflow.post("/runs/search", json=ask).raise_for_status().json()["runs"]
+            assert {"key": "carrel.job", "value": str(chooses.id)} in made["data"]["tags"]
+            assert made["info"]["status"] == "FINISHED"
+        # A job that was submitted to the experiment which its program names goes on in its own run.
+        continued = mlflow.get("/runs/get", params={"run_id": stays.run_id}).raise_for_status().json()["run"]
+        assert [metric["value"] for metric in continued["data"]["metrics"]] == [0.8]

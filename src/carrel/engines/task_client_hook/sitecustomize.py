@@ -73,6 +73,11 @@ if "CARREL_ORDER_DIR" in os.environ:
 
     if carrel_order.is_ours():
         when_imported("--order", {"torch.utils.data.dataloader": carrel_order.loaders})
+if "MLFLOW_RUN_ID" in os.environ:
+    import carrel_experiments  # type: ignore[import-not-found]
+    from carrel_imports import when_imported
+
+    when_imported("mlflow", carrel_experiments.STEPS)
 _add_client()
 if "CARREL_MLFLOW_NESTED" in os.environ:
     sys.meta_path.insert(0, _NestedRuns())

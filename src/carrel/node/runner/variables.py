@@ -285,9 +285,9 @@ def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | N
     # The job's token opens the lab; another server is none of its business, on the same host or not.
     if token and launch.gateway and _is_ours(tracking.uri, launch):
         found["MLFLOW_TRACKING_TOKEN"] = token
-        if launch.task.session is not None:  # it has no run of its own; MLflow writes these tags at those that are made in it
-            tags = {"carrel.session": str(launch.job_id), "mlflow.user": launch.owner}
-            found["MLFLOW_RUN_CONTEXT"] = json.dumps(tags, ensure_ascii=True)
+        # MLflow writes these tags at runs that are made in the job. A session has no run of its own.
+        what = "carrel.job" if launch.task.session is None else "carrel.session"
+        found["MLFLOW_RUN_CONTEXT"] = json.dumps({what: str(launch.job_id), "mlflow.user": launch.owner}, ensure_ascii=True)
     return found
 
 
