@@ -196,9 +196,11 @@ def test_the_run_is_waited_for_until_there_is_one(tmp_path):
 def test_tracking_variables(lab):
     gateway = "http://127.0.0.1:9"
     ours = LaunchTracking(uri=f"{gateway}/mlflow", run_id="r1", experiment_id="7")
-    lab.run("env | grep MLFLOW | sort", gateway=gateway, tracking=ours)
+    launch = lab.start("env | grep MLFLOW | sort", gateway=gateway, tracking=ours)
+    lab.ended(launch)
     assert lab.output().decode().splitlines() == [
         "MLFLOW_EXPERIMENT_ID=7",
+        f'MLFLOW_RUN_CONTEXT={{"carrel.job": "{launch.job_id}", "mlflow.user": "{launch.owner}"}}',
         "MLFLOW_RUN_ID=r1",
         "MLFLOW_TRACKING_TOKEN=********",
         f"MLFLOW_TRACKING_URI={gateway}/mlflow",
