@@ -362,3 +362,25 @@ def test_the_unchanged_python_client_works(tracking: Tracking, bob: httpx.Client
     run = bob.get(f"{API}/runs/get?run_id={done.stdout.split()[-1]}").raise_for_status().json()["run"]
     assert run["info"]["status"] == "FINISHED"
     assert {param["key"]: param["value"] for param in run["data"]["params"]} == {"a": "1", "b": "x"}
+
+
+def test_a_jobs_second_attempt_may_log_other_parameters(tracking: Tracking, hers: Hers) -> None:
+    def params(client: httpx.Client) -> dict[str, str]:
+        found = client.get(f"{API}/runs/get", params={"run_id": run}).raise_for_status().json()["run"]["data"]["params"]
+        return {row["key"]: row["value"] for row in found}
+
+    with tracking.client("alice-job-token") as first, tracking.client("alice-job-again-token") as second:
+        made = post(first, f"{API}/runs/create", experiment_id=hers.experiment).raise_for_status().json()
+        run = made["run"]["info"]["run_id"]
+        post(first, f"{API}/runs/log-parameter", run_id=run, key="started_at", value="1").raise_for_status()
+        post(first, f"{API}/runs/log-parameter", run_id=run, key="rate", value="0.1").raise_for_status()
+        # Within one attempt it is a mistake, as it is without a lab.
+        assert post(first, f"{API}/runs/log-parameter", run_id=run, key="rate", value="0.2").status_code == 400
+        post(second, f"{API}/runs/log-parameter", run_id=run, key="started_at", value="2").raise_for_status()
+        batch = [{"key": "rate", "value": "0.1"}, {"key": "host", "value": "n2"}, {"key": "started_at", "value": "3"}]
+        assert post(second, f"{API}/runs/log-batch", run_id=run, params=batch).status_code == 400
+        post(second, f"{API}/runs/log-batch", run_id=run, params=batch[:2]).raise_for_status()
+        assert params(second) == {"started_at": "1", "rate": "0.1", "attempt-2/started_at": "2", "host": "n2"}
+        # Alice herself, at her desk, is told what MLflow tells everybody.
+    with tracking.client("alice-token") as alice:
+        assert post(alice, f"{API}/runs/log-parameter", run_id=run, key="rate", value="0.3").status_code == 400

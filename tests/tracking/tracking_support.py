@@ -26,7 +26,8 @@ PEOPLE = {
     "mara-token": Caller(user=User(subject="mara", name="Mara", role=Role.MANAGER), accounts=frozenset({"default"})),
     "olga-token": Caller(user=User(subject="olga", name="Olga", role=Role.OPERATOR)),
     "root-job-token": Caller(user=User(subject="root", name="Root", role=Role.ADMIN), job_id=7),
-    "alice-job-token": Caller(user=User(subject="alice", name="Alice"), job_id=8),
+    "alice-job-token": Caller(user=User(subject="alice", name="Alice"), job_id=8, attempt=1),
+    "alice-job-again-token": Caller(user=User(subject="alice", name="Alice"), job_id=8, attempt=2),
 }
 
 

@@ -30,7 +30,8 @@ from carrel.core.domain.errors import CarrelError, Denied, Invalid, NotFound, Un
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
 from carrel.lab.tracking.metrics import metrics_in
-from carrel.lab.tracking.rest import MlflowRest
+from carrel.lab.tracking.params import renamed_params, run_of_params
+from carrel.lab.tracking.rest import MlflowRest, Refused
 from carrel.lab.tracking.server import ServerState, ServerStatus
 from carrel.lab.tracking.tenancy import (
     WORKSPACE_HEADER,
@@ -190,7 +191,7 @@ class TrackingProxy:
             tenant = await self._tenant(workspace)
             understood = understand_body(await _read(receive), tenant.default_experiment)
             await self._check_models(tenant, understood.models)
-            body = understood.body
+            body = await self._of_attempt(caller, workspace, path, understood.body)
             await self._tell(caller, path, body)
         while True:
             try:
@@ -205,6 +206,17 @@ class TrackingProxy:
     async def _tell(self, caller: Caller, path: str, body: bytes) -> None:
         if self.hear is not None and caller.job_id is not None and (told := metrics_in(path, body)) is not None:
             await to_thread.run_sync(self.hear, caller.job_id, *told)
+
+    async def _of_attempt(self, caller: Caller, workspace: str, path: str, body: bytes) -> bytes:
+        """The request as it is, or of a job's later attempt: what an attempt that is over has logged does not bind it."""
+        if (caller.attempt or 1) < 2 or (run_id := run_of_params(path, body)) is None:
+            return body
+        try:
+            data = await to_thread.run_sync(self._rest.run_data, workspace, run_id)
+        except Refused:  # MLflow will say so again
+            return body
+        known = {row["key"]: row["value"] for row in data.get("params") or ()}
+        return renamed_params(path, body, caller.attempt or 1, known)
 
     async def _ready(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
