@@ -214,6 +214,13 @@ def test_tracking_variables(lab):
     assert b"TOKEN" not in lab.output()
 
 
+def test_the_lab_is_asked_without_a_proxy_also_where_the_task_names_one(lab):
+    proxy = {"https_proxy": "http://127.0.0.1:9", "no_proxy": "example.org,localhost"}
+    lab.run("env | grep -i ^no_proxy | sort", gateway="https://lab.example:8642", task={"variables": proxy})
+    hosts = "example.org,localhost,127.0.0.1,::1,lab.example"
+    assert lab.output().decode().splitlines() == [f"NO_PROXY={hosts}", f"no_proxy={hosts}"]
+
+
 def test_nobody_waits_for_tracking_without_mlflow(lab):
     gateway = "http://127.0.0.1:9"
     launch = lab.start("true", gateway=gateway, tracking=LaunchTracking(uri=f"{gateway}/mlflow"))

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -112,9 +112,7 @@ def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """
     variables = {name: environ[name] for name in _PASSED if name in environ}
     variables |= {name: value for name, value in environ.items() if name.startswith("LC_")}
-    if any(name.lower().endswith("_proxy") for name in variables):
-        direct = variables.get("no_proxy") or variables.get("NO_PROXY") or ""
-        variables["no_proxy"] = variables["NO_PROXY"] = ",".join(filter(None, (direct, *_DIRECT)))
+    variables |= _direct(variables, _DIRECT)
     variables.setdefault("HOME", str(Path.home()))
     variables.setdefault("LANG", "C.UTF-8")
     lab = os.path.normpath(f"{sys.prefix}/bin") if sys.prefix != sys.base_prefix else None
@@ -123,6 +121,15 @@ def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
     variables["PATH"] = os.pathsep.join(entries if own in entries else [*entries, own])
     variables["SHELL"] = "/bin/sh"
     return variables
+
+
+def _direct(variables: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
+    """Return the variables by which `hosts` are asked without a proxy; none where no proxy is named."""
+    if not any(name.lower().endswith("_proxy") for name in variables):
+        return {}
+    known = (variables.get("no_proxy") or variables.get("NO_PROXY") or "").split(",")
+    named = ",".join(dict.fromkeys(filter(None, (*known, *hosts))))
+    return {"no_proxy": named, "NO_PROXY": named}
 
 
 def with_python(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
@@ -203,6 +210,8 @@ def command_variables(
         variables |= _attempt(places)
     if launch.gateway:
         variables["CARREL_URL"] = launch.gateway
+        # The job's token is for the lab, and not for a proxy, be it of the machine or of the task.
+        variables |= _direct(variables, [*_DIRECT, _host(launch.gateway)])
         if places.authority is not None:
             variables["CARREL_CA_FILE"] = str(places.authority)
             if _is_ours(variables.get("MLFLOW_TRACKING_URI", ""), launch):
@@ -289,6 +298,12 @@ def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | N
         what = "carrel.job" if launch.task.session is None else "carrel.session"
         found["MLFLOW_RUN_CONTEXT"] = json.dumps({what: str(launch.job_id), "mlflow.user": launch.owner}, ensure_ascii=True)
     return found
+
+
+def _host(address: str) -> str:
+    from urllib.parse import urlsplit
+
+    return urlsplit(address).hostname or ""
 
 
 def _is_ours(address: str, launch: Launch) -> bool:
