@@ -89,9 +89,29 @@ def test_nothing_from_outside_gets_in(lab):
     assert (lab.home.spool.attempt(1, 1).work / "outputs" / "mine").exists()
 
 
-def test_a_pattern_behind_a_link_is_not_followed(lab):
+def test_outputs_behind_links_inside_are_kept_under_their_names(lab):
+    # As hydra, Lightning and many scripts leave them: `outputs` is a link, and so is the latest run.
+    ended = lab.run(
+        "rmdir outputs; mkdir -p runs/7/sub; ln -s 7 runs/latest; ln -s runs/latest outputs; "
+        "echo w > outputs/model.txt; echo s > outputs/sub/s; ln -s sub outputs/again; ln -s ../.. outputs/all"
+    )
+    assert stored(lab, ended) == {"outputs/model.txt": b"w\n", "outputs/sub/s": b"s\n"}
+    assert "1 outputs were not kept" in ended.reason.message
+    assert "outputs/all" in ended.reason.message
+    other = lab.run(
+        "mkdir -p runs/8; ln -s ../runs/8 outputs/latest; echo w > outputs/latest/w; cd outputs; ln -s . x; ln -s x y"
+    )
+    assert stored(lab, other) == {"outputs/latest/w": b"w\n"}
+
+
+def test_a_pattern_behind_a_link_that_leads_out_is_not_followed_and_said(lab):
     ended = lab.run(f"rmdir outputs; ln -s {lab.home.root} outputs")
     assert ended.outputs == ()
+    assert (
+        "1 outputs were not kept because they are no regular files inside the working directory: outputs." in ended.reason.message
+    )
+    behind = lab.run(f"rmdir outputs; ln -s {lab.home.root} outputs", task={"outputs": ("outputs/secret/**",)})
+    assert behind.outputs == ()
 
 
 def test_a_limit_says_what_was_not_kept(lab):

@@ -1,7 +1,7 @@
 """Storing outputs: what the patterns name, by content, in the lab's blob store.
 
-Only regular files below the working directory are stored. Links to directories are not entered, a link to a file is stored
-as that file when it lies inside, and nothing outside can get in. Runs when every process of the job is gone.
+Only regular files below the working directory are stored. A link to a file or a directory that lies inside stands for that, and
+nothing outside can get in. Runs when every process of the job is gone.
 """
 
 from __future__ import annotations
@@ -285,7 +285,10 @@ def _matches(directory: Path, patterns: Sequence[str]) -> set[str]:
         fixed = 0
         while fixed < len(parts) and not re.search(r"[*?\[]", parts[fixed]):
             fixed += 1
-        found.update(path for path in _walk(directory, "/".join(parts[:fixed])) if expression.fullmatch(path))
+        start = "/".join(parts[:fixed])
+        # A link that leads elsewhere in the place of the directory that is meant: it is said, for what is there is not kept.
+        led_away = {start} if (directory / start).is_symlink() else set[str]()
+        found.update(path for path in _walk(directory, start) if path in led_away or expression.fullmatch(path))
     return found
 
 
@@ -321,24 +324,39 @@ def _character_class(token: str) -> str:
 
 
 def _walk(directory: Path, start: str) -> Iterator[str]:
-    """Yield everything below `start` that is not a directory, links unfollowed; `start` itself when it is none."""
-    top = directory / start
-    if top.is_symlink() or not top.is_dir():
-        if os.path.lexists(top) and not any((directory / parent).is_symlink() for parent in Path(start).parents):
-            yield start
-        return
-    if any((directory / parent).is_symlink() for parent in Path(start).parents):
-        return
-    todo = [start]
-    while todo:
-        here = todo.pop()
+    """Yield everything below `start` that is not a directory; `start` itself when it is none.
+
+    A link to a directory inside `directory` is entered, unless that is found anyway. A link that leads out of `directory`, or to
+    one that the link itself lies in, is yielded.
+    """
+    root = os.path.realpath(directory)
+    entered: set[str] = set()
+    todo, links = [start], list[str]()
+    while todo or links:
+        here = todo.pop() if todo else links.pop()
+        place = Path(root, here)
+        real = os.path.realpath(place)
+        if not place.is_dir() or not _holds(root, real) or (place.is_symlink() and _holds(real, os.path.realpath(place.parent))):
+            if os.path.lexists(place):
+                yield here
+            continue
+        if real in entered:
+            continue
+        entered.add(real)
         try:
-            entries = list(os.scandir(directory / here))
+            entries = list(os.scandir(real))
         except OSError:
             continue
         for entry in entries:
             path = f"{here}/{entry.name}" if here else entry.name
             if entry.is_dir(follow_symlinks=False):
                 todo.append(path)
+            elif entry.is_symlink() and entry.is_dir():
+                links.append(path)
             else:
                 yield path
+
+
+def _holds(directory: str, path: str) -> bool:
+    """True for the directory itself, and for what lies below it. Both are real paths."""
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
