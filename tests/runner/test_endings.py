@@ -326,3 +326,37 @@ def test_old_pins_that_meet_new_packages_propose_a_date(tmp_path: Path, words: s
     log.write_text("ZeroDivisionError: division by zero\n")
     assert advice(ended, pinned, log) == []
     assert advice(ended, pinned, tmp_path / "absent") == []
+
+
+CHILD = """
+import signal, sys, time
+
+def end(number, frame):
+    open("outputs/told", "a").write(f"{number}\\n")
+    time.sleep(0.2)
+    sys.exit(3)
+
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 child.py",
+        "timeout 600 python3 child.py",
+        "setsid --wait python3 child.py",
+        "setsid --fork python3 child.py; sleep 600",
+        "bash -mc 'python3 child.py & wait'",
+        "setsid --wait timeout 600 setsid --wait python3 child.py",
+    ],
+)
+def test_every_process_is_asked_to_end_once_whatever_it_is_behind(lab, command):
+    launch = lab.start(command, files={"child.py": CHILD})
+    lab.wrote(launch, b"ready")
+    lab.cancel(launch)
+    ended = lab.ended(launch)
+    (told,) = (file for file in ended.outputs if file.path == "outputs/told")
+    assert lab.home.blob(told.digest).read_text() == "15\n"

@@ -82,14 +82,28 @@ def continue_all(root: int) -> None:
 
 
 def ask_to_end(root: int, *, group: int | None) -> None:
-    """SIGTERM to a process group, or to every process below `root` where there is none any more.
+    """SIGTERM to every process below `root`, once, as in Slurm; those of the command's own process `group` get it at one moment.
 
-    A stopped process takes no other signal until it goes on, so SIGCONT follows.
+    A program may be behind one that passes nothing on, in a group or a session of its own (setsid(1), launchers). timeout(1) only
+    passes it on, and would be the second to tell its program. A stopped process takes no other signal until it goes on, so
+    SIGCONT follows.
     """
+    told = descendants(root)
+    passes_on = {pid for pid in told if read_proc(f"/proc/{pid}/comm") == "timeout\n"}
+    if group is not None and not any(_group_of(pid) == group for pid in passes_on):
+        told = [-group, *(pid for pid in told if _group_of(pid) not in (None, group))]
     for number in (signal.SIGTERM, signal.SIGCONT):
-        for pid in descendants(root) if group is None else (-group,):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+        for pid in told:
+            if number == signal.SIGCONT or pid not in passes_on:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def end_process(pidfd: int, patience: float = 10.0) -> None:
