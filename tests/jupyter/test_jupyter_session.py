@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -252,6 +253,28 @@ def test_a_kernel_survives_the_restart_of_the_labs_server(seat: Seat) -> None:
             again = browser.kernel(kernel.id)
             assert again.execute("kept + 1").text == "42\n"
             again.close()
+
+
+def test_no_output_is_lost_while_the_server_is_busy(seat: Seat, browser: SessionBrowser) -> None:
+    kernel = _heard_kernel(browser)
+    place = seat.jupyter.temporary / "busy"
+    place.mkdir()
+    kernel.send(
+        f"import pathlib, sys, time\nplace = pathlib.Path({str(place)!r})\n(place / 'began').touch()\n"
+        "while not (place / 'go').exists(): time.sleep(0.01)\n"
+        "for _ in range(10_000): sys.stdout.write(100 * '0'); sys.stdout.flush()\n"
+        "(place / 'ended').touch()"
+    )
+    wait_until((place / "began").exists, "the beginning of the cell")
+    os.kill(seat.jupyter.process.pid, signal.SIGSTOP)
+    try:
+        (place / "go").touch()
+        wait_until((place / "ended").exists, "the end of the cell")
+    finally:
+        os.kill(seat.jupyter.process.pid, signal.SIGCONT)
+    wait_until(lambda: not _outputs(browser, kernel)[-1]["running"], "the end of the cell, as the server has it")
+    assert sum(len(output["text"]) for output in _outputs(browser, kernel)[-1]["outputs"]) == 1_000_000
+    kernel.close()
 
 
 # ---- files and terminals

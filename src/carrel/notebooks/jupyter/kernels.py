@@ -48,6 +48,8 @@ class SessionKernelManager(AsyncMappingKernelManager):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
+        # Of what kernels put out ZeroMQ drops nothing while this server is busy (`carrel_kernel` does the same at its end).
+        self.context.rcvhwm = 0
         self._recalls: WeakKeyDictionary[KernelManager, Recall] = WeakKeyDictionary()
         self._streams: WeakKeyDictionary[KernelManager, Any] = WeakKeyDictionary()
 

@@ -16,13 +16,21 @@ def main():
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
     else:
         os.environ.pop("PYTHONPATH", None)
+    import zmq
     from ipykernel.kernelapp import IPKernelApp
 
     from carrel_kernel.kernel import CarrelKernel
     from carrel_kernel.source import name_notebook
 
+    class KernelApp(IPKernelApp):
+        """Loses no output: ZeroMQ drops what a busy reader has not taken after 1000 messages."""
+
+        def init_iopub(self, context):
+            context.setsockopt(zmq.SNDHWM, 0)
+            super().init_iopub(context)
+
     name_notebook()
-    IPKernelApp.launch_instance(kernel_class=CarrelKernel)
+    KernelApp.launch_instance(kernel_class=CarrelKernel)
 
 
 if __name__ == "__main__":
