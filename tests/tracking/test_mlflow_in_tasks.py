@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
 from carrel.wire import v1
+from support.lab_process import LabProcess, start_lab
 
 pytestmark = pytest.mark.mlflow
 
