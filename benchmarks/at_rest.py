@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from carrel.testing.lab_process import start_lab
 from figure import Figure, median
+from support.lab_process import start_lab
 
 _REST_SECONDS = 20.0
 

@@ -26,9 +26,9 @@ import carrel
 import plus
 from carrel import Client
 from carrel.client import body_files
-from carrel.testing.lab_process import start_lab
 from figure import Figure, median, percentile
 from plus import plus_one
+from support.lab_process import start_lab
 
 WORKERS = 2
 #: Calls one after the other; all at once; bytes of the array.

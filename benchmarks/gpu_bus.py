@@ -8,7 +8,7 @@ The residency library alone, under a broker's side that this program plays; each
 * `flight`: a training moved in the middle, three times; its parameters must be the very ones of an undisturbed run;
 * `steps`: the same training with the library and without it, in turns.
 
-With `--fake` it runs on the fake driver of `carrel.testing`, at small sizes and without PyTorch: that tests this program; the
+With `--fake` it runs on the fake driver of the tests, at small sizes and without PyTorch: that tests this program; the
 figures mean nothing. Needs a C compiler and, without `--fake`, torch. Ends with 0 when everything that ran was verified.
 """
 
@@ -29,9 +29,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "residency"))
 
 from carrel.node.suspension.lines import Conversation
-from carrel.testing.residency_peer import Peer, Server
 from carrel_residency.build import compile_library
 from figure import Figure
+from support.residency_peer import Peer, Server
 
 GB, MIB = 10**9, 1024**2
 _HERE = Path(__file__).parent
@@ -45,7 +45,7 @@ class Machine:
         self.device = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
         self.piece = 256 * MIB
         if fake:
-            from carrel.testing.fake_driver import build
+            from support.fake_driver import build
 
             driver = build(scratch / "driver", memory=256 * 10**6)
             self.kind, self.plain, self.device, self.piece = "driver", driver.environment(), driver.gpus[0].uuid, 2 * MIB

@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "residency"))
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.node import Device
 from carrel.node.devices.discover import discover
-from carrel.testing.broker_process import BrokerProcess, start_broker
-from carrel.testing.fake_driver import build
 from carrel_residency.build import compile_library
 from figure import median
+from support.broker_process import BrokerProcess, start_broker
+from support.fake_driver import build
 
 GB, MIB = 10**9, 1024**2
 _SOURCES = Path(__file__).parents[1] / "residency" / "src"

@@ -9,7 +9,7 @@ What it does, each part in processes of its own, so that one that fails does not
 * `flight`: a training suspended in the middle, three times; its parameters must be the very ones of an undisturbed run.
 
 Sizes that the device or the host has no room for are left out, and so is what `--seconds` has no time for; both are said. With
-`--fake` it runs on the fake driver of `carrel.testing`, at small sizes and without PyTorch: that tests this program; the figures
+`--fake` it runs on the fake driver of the tests, at small sizes and without PyTorch: that tests this program; the figures
 mean nothing.
 
 Needs: Python 3.11, torch, cuda-bindings, nvidia-ml-py. Ends with 0 when everything that ran was verified.
@@ -337,7 +337,7 @@ def main() -> int:
 def measure(options: argparse.Namespace, scratch: Path) -> int:
     environment = dict(os.environ)
     if options.fake:
-        from carrel.testing.fake_driver import build
+        from support.fake_driver import build
 
         environment = build(scratch / "fake", memory=256 * 10**6).environment()
     sizes = [float(word) for word in (options.sizes or ("0.01,0.02" if options.fake else "1,8,32")).split(",")]

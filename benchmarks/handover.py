@@ -21,8 +21,8 @@ from typing import Any
 from carrel.core.domain.lease import DeviceRoom, LeaseState, LendingSnapshot, Lent, Request, Residency, Tenant
 from carrel.core.policy.lend import lend
 from carrel.node.leases.protocol import decode, encode
-from carrel.testing.broker_process import BrokerProcess, FakeJob, start_broker
 from figure import Figure, median, percentile
+from support.broker_process import BrokerProcess, FakeJob, start_broker
 
 ROUNDS = 500
 HANDOVERS = 200

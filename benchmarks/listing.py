@@ -14,8 +14,8 @@ from carrel.core.domain.serial import to_plain
 from carrel.core.domain.task import TaskSpec
 from carrel.lab.store import Database, Store
 from carrel.lab.store.tables import jobs
-from carrel.testing.lab_process import start_lab
 from figure import Figure, median
+from support.lab_process import start_lab
 
 _JOBS = 100_000
 

@@ -31,7 +31,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from carrel.client import Client
-from carrel.testing.lab_process import LabProcess, start_lab
+from support.lab_process import LabProcess, start_lab
 
 #: File -> (what is written there, what stands there instead, why). `{data}` is the address of the data on this machine.
 CHANGES: dict[str, list[tuple[str, str, str]]] = {

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import empty_routes
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
 from figure import Figure, percentile
+from support.lab_process import LabProcess, start_lab
 
 _CONNECTIONS = 8
 _SECONDS = 15.0

@@ -25,10 +25,10 @@ from pathlib import Path
 import httpx
 
 from carrel import Client
-from carrel.testing.lab_process import start_lab
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.wire.v1 import SessionRequest
 from figure import Figure
+from support.lab_process import start_lab
+from support.notebook_client import SessionBrowser
 
 SECONDS = 120.0
 

@@ -24,8 +24,8 @@ from carrel.core.domain.launch import Observation
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.testing.builders import LabHome, make_launch
-from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
 from figure import Figure, median, percentile
+from support.slurm_site import PACKAGES, SlurmSite, missing_programs
 
 _ROUNDS = 16
 _USUAL_ROUNDS = 8

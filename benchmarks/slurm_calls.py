@@ -15,9 +15,9 @@ import calls
 import carrel
 import plus
 from carrel import Client
-from carrel.testing.lab_process import start_lab
-from carrel.testing.slurm_site import SlurmSite
 from figure import Figure
+from support.lab_process import start_lab
+from support.slurm_site import SlurmSite
 
 _RULES = """
 [partitions.here]

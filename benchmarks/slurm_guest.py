@@ -27,9 +27,9 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
 from carrel.engines.slurm.shared import SharedListing
 from carrel.testing.builders import LabHome, make_launch
-from carrel.testing.slurm_site import PACKAGES, USERS, SlurmSite, missing_programs
-from carrel.testing.unix_users import common_ground, python_for_all, run_as
 from figure import Figure
+from support.slurm_site import PACKAGES, USERS, SlurmSite, missing_programs
+from support.unix_users import common_ground, python_for_all, run_as
 
 _SECONDS = 60.0
 _MANY = 20

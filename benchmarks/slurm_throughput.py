@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.slurm_site import PACKAGES, USERS, SlurmSite, missing_programs
-from carrel.testing.unix_users import common_ground, python_for_all
 from carrel.wire.v1 import ResourceRequest
 from figure import Figure, median
+from support.lab_process import LabProcess, start_lab
+from support.slurm_site import PACKAGES, USERS, SlurmSite, missing_programs
+from support.unix_users import common_ground, python_for_all
 
 _MANY = 200
 _ROUNDS = 3

@@ -20,7 +20,7 @@ import cloudpickle
 
 import carrel
 from carrel import Client
-from carrel.testing.lab_process import start_lab
+from support.lab_process import start_lab
 
 #: Class of CPython's -> its tests that are left out, with the reason.
 CLASSES: dict[str, dict[str, str]] = {

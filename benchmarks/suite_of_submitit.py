@@ -17,7 +17,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from carrel.testing.lab_process import start_lab
+from support.lab_process import start_lab
 
 #: File with tests -> tests that are left out, with the reason.
 TESTS: dict[str, dict[str, str]] = {

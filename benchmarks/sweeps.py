@@ -14,10 +14,10 @@ from carrel import Client
 from carrel.core.domain.distribution import read_distribution
 from carrel.core.domain.sweep import Sampler, Sweep, SweepSpec, Trial, TrialState
 from carrel.lab.studies import OptunaStudy
-from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import wait_until
 from carrel.wire import v1
 from figure import Figure, median
+from support.lab_process import start_lab
 
 TRIALS, AT_ONCE = 100, 8
 _RESOURCES = v1.ResourceRequest(memory="64M", cpus=1)

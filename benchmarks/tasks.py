@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
 from figure import Figure, median, percentile
+from support.lab_process import LabProcess, start_lab
 
 #: The command prints the time at which its first line runs, with microseconds (bash(1), EPOCHREALTIME).
 _STAMP = "name: stamp\nentry_points:\n  main:\n    command: 'echo $EPOCHREALTIME'\n"

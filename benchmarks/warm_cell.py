@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from carrel.testing.broker_process import start_broker
-from carrel.testing.kernel import TestKernel
 from figure import Figure
+from support.broker_process import start_broker
+from support.kernel import TestKernel
 
 CELLS = 400
 CELL = "x = sum(range(1000)); x"

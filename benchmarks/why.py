@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from carrel.client import Client
-from carrel.testing.lab_process import start_lab
-from carrel.testing.package_index import make_wheel
 from carrel.wire.v1 import ResourceRequest, WhyView
 from figure import Figure, median
+from support.lab_process import start_lab
+from support.package_index import make_wheel
 
 NOISE = 8
 _TRAIN = """\

@@ -22,9 +22,9 @@ import crashed_workers
 import second_look
 import tiers
 from carrel import Client
-from carrel.testing.examples import VARIABLE, examples
-from carrel.testing.lab_process import LabProcess, fork_labs, logs_since, start_lab
-from carrel.testing.notebook_scripts import PACKAGES, make_environment
+from support.examples import VARIABLE, examples
+from support.lab_process import LabProcess, fork_labs, logs_since, start_lab
+from support.notebook_scripts import PACKAGES, make_environment
 
 # Where Python may keep no compiled code (containers say so), each of the thousands of processes here compiles what it imports:
 # most of what a lab, a broker or a kernel does until it is ready.

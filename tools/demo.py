@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carrel.testing.notebook_client import SessionBrowser
+from support.notebook_client import SessionBrowser
 
 ROOT = Path(__file__).resolve().parent.parent
 CARREL = ROOT / ".venv" / "bin" / "carrel"

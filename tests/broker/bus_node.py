@@ -11,8 +11,8 @@ from kernels import FakeKernel
 
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.node import Device
-from carrel.testing.broker_process import BrokerProcess, FakeJob
-from carrel.testing.fake_driver import FakeDriver
+from support.broker_process import BrokerProcess, FakeJob
+from support.fake_driver import FakeDriver
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "residency"))
 

@@ -10,7 +10,7 @@ import pytest
 from bus_node import Node, start_node
 from kernels import FakeKernel, check_journal
 
-from carrel.testing.broker_process import BrokerProcess, start_broker
+from support.broker_process import BrokerProcess, start_broker
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carrel.testing.broker_process import BrokerProcess, FakeJob
 from carrel.testing.waiting import PATIENCE
 from carrel.testing.waiting import wait_until as eventually  # noqa: F401 - for the tests beside this
+from support.broker_process import BrokerProcess, FakeJob
 
 SCRIPT = Path(__file__).with_name("fake_kernel.py")
 

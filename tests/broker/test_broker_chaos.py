@@ -14,8 +14,8 @@ from kernels import FakeKernel, check_journal, eventually
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.node import Device
 from carrel.core.domain.units import GIB, MIB
-from carrel.testing.broker_process import BrokerProcess
-from carrel.testing.fake_driver import build, find_compiler
+from support.broker_process import BrokerProcess
+from support.fake_driver import build, find_compiler
 
 pytestmark = pytest.mark.chaos
 

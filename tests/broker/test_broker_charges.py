@@ -10,7 +10,7 @@ from kernels import FakeKernel, eventually, leases_of, tenant_of
 from carrel.core.domain.lease import LeaseState, LendingRules
 from carrel.node.broker.core.ledger import CHARGES, Ledger
 from carrel.node.broker.core.rows import LeaseRow, TenantRow
-from carrel.testing.broker_process import BrokerProcess
+from support.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]

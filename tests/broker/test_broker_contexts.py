@@ -8,7 +8,7 @@ import pytest
 from bus_node import MIB, Node, State
 from kernels import eventually, leases_of
 
-from carrel.testing.fake_driver import find_compiler
+from support.fake_driver import find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="library and fake driver are compiled from C")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pretend_shell import live
 
-from carrel.testing.examples import examples
+from support.examples import examples
 
 
 @pytest.mark.gate

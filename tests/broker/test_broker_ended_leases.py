@@ -15,8 +15,8 @@ from carrel.node.broker.core.ended_leases import PAST
 from carrel.node.broker.core.ledger import Ledger
 from carrel.node.broker.core.rows import LeaseRow, TenantRow
 from carrel.node.leases.protocol import OBSERVER, VERSION, decode, encode
-from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.waiting import PATIENCE
+from support.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]

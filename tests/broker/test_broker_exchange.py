@@ -9,7 +9,7 @@ from bus_node import MEMORY, Node, State
 from kernels import check_journal, eventually, leases_of
 
 from carrel.core.domain.lease import LendingRules
-from carrel.testing.fake_driver import find_compiler
+from support.fake_driver import find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="library and fake driver are compiled from C")
 

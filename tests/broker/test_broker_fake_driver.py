@@ -15,8 +15,8 @@ from kernels import FakeKernel, eventually, leases_of, tenant_of
 
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.node import Device
-from carrel.testing.broker_process import BrokerProcess
-from carrel.testing.fake_driver import FakeDriver, build, find_compiler, start_specimen
+from support.broker_process import BrokerProcess
+from support.fake_driver import FakeDriver, build, find_compiler, start_specimen
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C, and there is no compiler")
 

@@ -36,9 +36,9 @@ from carrel.node.broker.core.effects import (
 from carrel.node.broker.core.identity import Identity
 from carrel.node.leases.protocol import KERNEL, LONGEST, RESIDENCY, RUNNER
 from carrel.node.suspension.ports import Ending, Moved
-from carrel.testing.broker_process import BrokerProcess, FakeJob
-from carrel.testing.examples import examples
 from carrel.testing.waiting import PATIENCE
+from support.broker_process import BrokerProcess, FakeJob
+from support.examples import examples
 
 
 @dataclass

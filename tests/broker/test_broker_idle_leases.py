@@ -9,8 +9,8 @@ import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
 from carrel.core.domain.units import GIB
-from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.waiting import PATIENCE
+from support.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]

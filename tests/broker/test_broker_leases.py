@@ -9,7 +9,7 @@ import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
 from carrel.node.leases.protocol import LONGEST, decode, encode
-from carrel.testing.broker_process import BrokerProcess
+from support.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]

@@ -16,7 +16,7 @@ from kernels import FakeKernel, tenant_of
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.units import GIB
 from carrel.node.broker.config import write_config
-from carrel.testing.broker_process import BrokerProcess, FakeJob
+from support.broker_process import BrokerProcess, FakeJob
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]

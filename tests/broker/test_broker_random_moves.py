@@ -20,8 +20,8 @@ from kernels import eventually, leases_of
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.units import GIB
 from carrel.node.leases.protocol import decode, encode
-from carrel.testing.broker_process import BrokerProcess
-from carrel.testing.fake_driver import find_compiler
+from support.broker_process import BrokerProcess
+from support.fake_driver import find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="library and fake driver are compiled from C")
 

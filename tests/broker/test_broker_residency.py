@@ -9,7 +9,7 @@ from kernels import FakeKernel, eventually, leases_of, tenant_of
 
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.units import GIB
-from carrel.testing.broker_process import BrokerProcess
+from support.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]

@@ -15,8 +15,8 @@ from kernels import FakeKernel, check_journal, eventually, leases_of, tenant_of
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.units import GIB, MIB
 from carrel.node.broker.journal import read_lines
-from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.waiting import PATIENCE
+from support.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]

@@ -10,7 +10,7 @@ from bus_node import MIB, SIZE, Node, State
 from kernels import FakeKernel, eventually, leases_of
 
 from carrel.core.domain.lease import LendingRules
-from carrel.testing.fake_driver import find_compiler
+from support.fake_driver import find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="library and fake driver are compiled from C")
 

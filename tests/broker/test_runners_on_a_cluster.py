@@ -22,8 +22,8 @@ from carrel.core.spool import Spool
 from carrel.engines.local import LocalEngine
 from carrel.node.devices import DeviceLocks, this_node
 from carrel.node.runner.lease import LONGEST_WAIT, take_lease
-from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.builders import EngineListener, LabHome, make_launch
+from support.broker_process import BrokerProcess
 
 Kernels = Callable[..., FakeKernel]
 #: As Slurm names what it gives: by position.

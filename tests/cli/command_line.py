@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from carrel.testing.fork_server import run_carrel
 from carrel.testing.waiting import PATIENCE
+from support.fork_server import run_carrel
 
 CARREL = (sys.executable, "-m", "carrel.cli.main")
 

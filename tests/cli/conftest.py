@@ -8,8 +8,8 @@ import pytest
 from command_line import CommandLine
 
 from carrel.client import Client
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
+from support.lab_process import LabProcess, start_lab
 
 SETTINGS = 'grace_time = "2m"\nwarning_time = "1s"\n'
 

@@ -22,7 +22,7 @@ from carrel.cli.doctor import run_checks
 from carrel.cli.main import COMMANDS, app, load, main
 from carrel.cli.synonyms import SYNONYMS
 from carrel.lab.server.settings import SETTINGS
-from carrel.testing.lab_process import LabProcess
+from support.lab_process import LabProcess
 
 ROOT = Path(__file__).parents[2]
 #: What the packages of a lab's server bring, and a client must not need.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import CommandLine
 
-from carrel.testing.lab_process import LabProcess
+from support.lab_process import LabProcess
 
 
 @pytest.mark.gate

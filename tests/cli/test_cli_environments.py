@@ -12,8 +12,8 @@ import pytest
 from command_line import CommandLine
 
 from carrel.client import Client
-from carrel.testing.lab_process import LabProcess
 from carrel.wire import v1
+from support.lab_process import LabProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,7 +130,7 @@ def test_without_a_lab_the_list_says_so(tmp_path: Path) -> None:
 
 
 def test_a_quota_that_is_full_is_told(tmp_path: Path) -> None:
-    from carrel.testing.lab_process import start_lab
+    from support.lab_process import start_lab
 
     home = tmp_path / "home"
     home.mkdir(mode=0o700)

@@ -11,9 +11,9 @@ import pytest
 from command_line import PATIENCE, CommandLine, script
 
 from carrel.client import Client
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import wait_until
 from carrel.wire import v1
+from support.lab_process import LabProcess
 
 STORES = "mkdir -p outputs/deep; echo result > outputs/deep/r.txt; : > outputs/empty; echo 'log line'\n"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import PATIENCE
 
-from carrel.testing.package_index import make_wheel
+from support.package_index import make_wheel
 
 ROOT = Path(__file__).parents[2]
 #: Without the places that this machine takes packages from, and without the tests' own Python.

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from command_line import CARREL, CommandLine, script
 
-from carrel.testing.lab_process import LabProcess
+from support.lab_process import LabProcess
 
 
 def as_holder_of(token: str, lab: LabProcess) -> CommandLine:

@@ -14,7 +14,7 @@ from command_line import PATIENCE, CommandLine, script
 
 from carrel.client import Client
 from carrel.core.domain.errors import NotFound
-from carrel.testing.lab_process import LabProcess, start_lab
+from support.lab_process import LabProcess, start_lab
 
 PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
 

@@ -9,7 +9,7 @@ import pytest
 from command_line import PATIENCE, CommandLine
 
 from carrel.client import Client
-from carrel.testing.lab_process import start_lab
+from support.lab_process import start_lab
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from carrel.testing.small_lab import client, small_lab
+from support.small_lab import client, small_lab
 
 __all__ = ["client", "lab"]
 

@@ -13,9 +13,9 @@ import pytest
 from carrel import Client
 from carrel.client.following import Position
 from carrel.core.domain.errors import Unavailable
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import EventView
+from support.lab_process import LabProcess, start_lab
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 
 import carrel
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE
 from carrel.wire import v1
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
 
 #: The interpreter below the virtual environment of these tests: it has none of its packages.
 BARE = str(Path(sys.base_prefix) / "bin" / "python3")

@@ -12,9 +12,9 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Invalid
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE
 from carrel.wire import v1
+from support.lab_process import LabProcess
 
 SMALL = v1.ResourceRequest(cpus=1, memory="256M")
 LARGE = v1.ResourceRequest(cpus=1, memory="2G")

@@ -14,9 +14,9 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Invalid
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE
 from carrel.wire import v1
+from support.lab_process import LabProcess
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
 CARREL = Path(sys.executable).parent / "carrel"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE
 from carrel.wire import v1
+from support.lab_process import LabProcess
 
 SMALL = v1.ResourceRequest(cpus=1, memory="64M")
 PROJECT = """

@@ -13,8 +13,8 @@ import pytest
 from carrel.node.containment.attacks import ATTACKS, KINDS, NOTHING
 from carrel.node.containment.trial import outside, run_inside
 from carrel.node.containment.walls import Bind, Walls
-from carrel.testing.escapes import FEWEST, read_table
-from carrel.testing.namespaces import why_no_namespaces
+from support.escapes import FEWEST, read_table
+from support.namespaces import why_no_namespaces
 
 TABLE = read_table(Path(__file__).with_name("escapes.txt"))
 

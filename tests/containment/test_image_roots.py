@@ -18,9 +18,9 @@ from carrel.node.containment.attacks import ATTACKS
 from carrel.node.containment.trial import run_inside
 from carrel.node.containment.walls import Bind, View, Walls
 from carrel.node.runner.image import DRIVER, driver_files, with_driver
-from carrel.testing.escapes import limits_processes, read_table, victims
-from carrel.testing.images import programs, write_layer
-from carrel.testing.namespaces import why_no_namespaces
+from support.escapes import limits_processes, read_table, victims
+from support.images import programs, write_layer
+from support.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
 #: What a program of the lab's does before it becomes one of the image's.

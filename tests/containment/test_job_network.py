@@ -20,8 +20,8 @@ from carrel.core.domain.network import Network, least
 from carrel.node.containment.program import start_program
 from carrel.node.containment.trial import attack, run_inside
 from carrel.node.containment.walls import Bind, Door, Walls
-from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE
+from support.namespaces import why_no_namespaces
 
 TALK = """
 import socket, sys, threading

@@ -14,7 +14,7 @@ import pytest
 from carrel.node.containment.program import start_program
 from carrel.node.containment.trial import run_inside
 from carrel.node.containment.walls import Bind, Walls
-from carrel.testing.namespaces import why_no_namespaces
+from support.namespaces import why_no_namespaces
 
 #: Only inside a limit: each child waits for the end of its parent.
 BOMB = """

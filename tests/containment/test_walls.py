@@ -29,7 +29,7 @@ from carrel.node.runner.process import Command, LaunchError, start
 from carrel.node.runner.variables import Places
 from carrel.node.runner.walls import walls_of
 from carrel.testing.builders import LabHome, make_launch
-from carrel.testing.namespaces import why_no_namespaces
+from support.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
 

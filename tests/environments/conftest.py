@@ -13,8 +13,8 @@ from environment_lab import Lab
 from named_lab import NamedLab
 
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.testing.installed_wheels import pip_wheel, wheels_of
-from carrel.testing.package_index import PackageIndex, make_wheel
+from support.installed_wheels import pip_wheel, wheels_of
+from support.package_index import PackageIndex, make_wheel
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import uv
 
 from carrel.core.domain.task import EnvironmentRecipe
 from carrel.node.environments import Environment, EnvironmentSettings, EnvironmentStore
-from carrel.testing.package_index import PackageIndex, make_wheel
+from support.package_index import PackageIndex, make_wheel
 
 
 class Lab:

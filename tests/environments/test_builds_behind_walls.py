@@ -30,8 +30,8 @@ from carrel.node.environments import (
 )
 from carrel.node.environments.confinement import VERIFIED
 from carrel.node.environments.named import NamedEnvironments, Work
-from carrel.testing.escapes import Victims, limits_processes, read_table, victims
-from carrel.testing.namespaces import why_no_namespaces
+from support.escapes import Victims, limits_processes, read_table, victims
+from support.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
 ESCAPES = read_table(Path(__file__).parents[1] / "containment" / "escapes.txt")

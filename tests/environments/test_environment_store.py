@@ -15,8 +15,8 @@ from environment_lab import Lab
 from carrel.core.domain.errors import StorageFull
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.node.environments import EnvironmentFailed, activate
-from carrel.testing.package_index import PackageIndex
 from carrel.testing.waiting import PATIENCE
+from support.package_index import PackageIndex
 
 Recipe = Callable[..., EnvironmentRecipe]
 

@@ -13,8 +13,8 @@ import pytest
 from carrel.core.domain.task import EnvironmentRecipe
 from carrel.core.submission.image import read_image
 from carrel.node.environments import Environment, EnvironmentFailed, EnvironmentSettings, EnvironmentStore
-from carrel.testing.image_registry import Registry
-from carrel.testing.images import programs, write_layer
+from support.image_registry import Registry
+from support.images import programs, write_layer
 
 
 @pytest.fixture(scope="module")

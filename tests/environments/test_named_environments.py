@@ -26,7 +26,7 @@ from carrel.node.environments.named import SITE, note_changes
 from carrel.node.environments.named.making import link_uv
 from carrel.node.environments.named.records import checked_name, owner_directory, split_name
 from carrel.testing.builders import make_deep
-from carrel.testing.package_index import PackageIndex
+from support.package_index import PackageIndex
 
 
 def python(prefix: Path, code: str) -> str:

@@ -20,10 +20,10 @@ from called import begins_and_waits, begun
 from carrel import Client, Executor
 from carrel.client.executor import Future, WorkerDied
 from carrel.core.domain.errors import Impossible
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import Kernel, SessionBrowser
 
 Opens = Callable[..., Executor]
 CELL = """\

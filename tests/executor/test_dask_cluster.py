@@ -20,8 +20,8 @@ import distributed
 
 from carrel import Client
 from carrel.dask import CarrelCluster
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess
 
 Opens = Callable[..., CarrelCluster]
 PACKAGES = [f"{name}=={version(name)}" for name in ("distributed", "dask")]

@@ -20,8 +20,8 @@ from called import begins_and_waits, begun, leaves_a_trace
 from carrel import Client, Executor
 from carrel.client.executor import DependencyFailed, Future
 from carrel.core.domain.errors import Invalid
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess, start_lab
 
 Opens = Callable[..., Executor]
 

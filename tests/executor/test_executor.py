@@ -22,8 +22,8 @@ from called import begins_and_waits, begun
 from carrel import Client, Executor
 from carrel.client.executor import RemoteTraceback, WorkerDied, WorkersDoNotStart
 from carrel.core.domain.errors import Invalid, NotFound
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess
 
 DOCS = Path(__file__).parents[2] / "docs"
 Opens = Callable[..., Executor]

@@ -15,9 +15,9 @@ from called import begun
 
 from carrel import Client, Executor
 from carrel.client import body_files
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
 
 MIB = 1024 * 1024
 #: So large that it is mapped; and too small for that.

@@ -13,9 +13,9 @@ import pytest
 from called import begins_and_waits, begun
 
 from carrel import Client, Executor
-from carrel.testing.kernel import Ran, TestKernel
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.kernel import Ran, TestKernel
+from support.lab_process import LabProcess
 
 #: Workers need no packages; there is one of them.
 DEFAULTS = "%load_ext carrel\n%remote requirements=none cpus=1 memory=256M workers=1"

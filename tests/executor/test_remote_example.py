@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.testing.kernel import TestKernel
-from carrel.testing.lab_process import LabProcess
+from support.kernel import TestKernel
+from support.lab_process import LabProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "remote"
 #: What each says, among other things.

@@ -21,8 +21,8 @@ import pytest
 
 from carrel import Client, Executor
 from carrel.client.executor import Future, WorkerDied
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess, start_lab
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from carrel.testing.broker_process import BrokerProcess, start_broker
-from carrel.testing.kernel import TestKernel
+from support.broker_process import BrokerProcess, start_broker
+from support.kernel import TestKernel
 
 
 @pytest.fixture

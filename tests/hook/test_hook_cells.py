@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fake_torch import write_fake_torch
 
-from carrel.testing.broker_process import BrokerProcess
-from carrel.testing.kernel import Ran, TestKernel
 from carrel.testing.waiting import wait_until
+from support.broker_process import BrokerProcess
+from support.kernel import Ran, TestKernel
 
 Make = Callable[..., TestKernel]
 BUSY = "# carrel: gpus=1\nimport time\ntime.sleep({})"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from carrel.testing.broker_process import start_broker
-from carrel.testing.kernel import Ran, TestKernel
-from carrel.testing.notebook_scripts import cells_of
+from support.broker_process import start_broker
+from support.kernel import Ran, TestKernel
+from support.notebook_scripts import cells_of
 
 HERE = Path(__file__).parent / "notebooks"
 #: They need PyTorch and its friends; those of every day run where we do.

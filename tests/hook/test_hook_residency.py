@@ -13,9 +13,9 @@ from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.node import Device
 from carrel.lab.server.preload import find_library
 from carrel.notebooks.hook.kernelspec import kernel_spec
-from carrel.testing.broker_process import BrokerProcess, start_broker
-from carrel.testing.fake_driver import FakeDriver, build, find_compiler
-from carrel.testing.kernel import TestKernel
+from support.broker_process import BrokerProcess, start_broker
+from support.fake_driver import FakeDriver, build, find_compiler
+from support.kernel import TestKernel
 
 MIB = 1024**2
 MEMORY = 100 * MIB

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fake_torch import write_fake_torch
 
-from carrel.testing.broker_process import BrokerProcess, start_broker
-from carrel.testing.kernel import TestKernel
 from carrel.testing.waiting import wait_until
+from support.broker_process import BrokerProcess, start_broker
+from support.kernel import TestKernel
 
 Make = Callable[..., TestKernel]
 

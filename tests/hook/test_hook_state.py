@@ -14,9 +14,9 @@ import pytest
 from fake_torch import write_fake_torch
 
 from carrel.notebooks.hook.kernelspec import HOOK_DIRECTORY
-from carrel.testing.broker_process import BrokerProcess
-from carrel.testing.kernel import TestKernel
 from carrel.testing.waiting import wait_until
+from support.broker_process import BrokerProcess
+from support.kernel import TestKernel
 
 Make = Callable[..., TestKernel]
 #: As torch._C._cuda_* gives them: a letter for the kind, then cudaIpcMemHandle_t or a file descriptor's.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from carrel.node.environments.mirrors import read_mirrors
-from carrel.testing.broker_process import BrokerProcess
-from carrel.testing.kernel import TestKernel
 from carrel.testing.waiting import wait_until
+from support.broker_process import BrokerProcess
+from support.kernel import TestKernel
 
 VERSIONS = ("6.29.5", "6.31.0", "7.0.1")
 UV = Path(sys.executable).parent / "uv"

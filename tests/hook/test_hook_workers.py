@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.testing.broker_process import start_broker
-from carrel.testing.kernel import TestKernel
 from carrel.testing.waiting import wait_until
+from support.broker_process import start_broker
+from support.kernel import TestKernel
 
 #: A process that has used CUDA as far as the hook can see: it has tried to load the driver's library.
 TOUCH = "import ctypes, contextlib\nwith contextlib.suppress(OSError):\n    ctypes.CDLL('libcuda.so.1')"

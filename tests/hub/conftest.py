@@ -11,8 +11,8 @@ import pytest
 from hub_rig import HubRig, install_proxy
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
+from support.lab_process import LabProcess, start_lab
 
 QOS = """\
 session_qos = "free"

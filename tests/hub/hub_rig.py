@@ -22,9 +22,9 @@ import httpx
 from websockets.sync.client import ClientConnection, connect
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import PATIENCE, Kernel
-from carrel.testing.ports import kept_port
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import PATIENCE, Kernel
+from support.ports import kept_port
 
 #: The proxy that JupyterHub is made for; npm has it.
 PROXY = "configurable-http-proxy@5.3.0"

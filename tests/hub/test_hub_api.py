@@ -9,9 +9,9 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound, Unavailable
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess
 
 HUB = "https://hub.example.org/user/bob/"
 VARIABLES = {

@@ -18,10 +18,10 @@ pytest.importorskip("distributed")
 pytest.importorskip("bokeh")
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import Kernel, SessionBrowser
 
 CLUSTER = """
 from carrel.dask import CarrelCluster

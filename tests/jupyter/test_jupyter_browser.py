@@ -19,9 +19,9 @@ from session_rig import Switch, a_front, a_jupyter, a_session, a_unix_server, se
 from small_broker import GIB, device, lease, request, tenant
 from small_server import SmallServer
 
-from carrel.testing.chromium import a_chromium, answer_select_kernel
-from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE as SECONDS
+from support.chromium import a_chromium, answer_select_kernel
+from support.ports import kept_port
 
 pytestmark = pytest.mark.browser
 #: Milliseconds, as Playwright counts.

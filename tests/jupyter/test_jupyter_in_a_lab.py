@@ -8,9 +8,9 @@ import pytest
 from session_rig import wait_until
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess
+from support.notebook_client import SessionBrowser
 
 
 @pytest.mark.gate

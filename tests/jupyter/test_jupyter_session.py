@@ -20,7 +20,7 @@ from session_rig import PATIENCE, a_front, a_jupyter, short_directory, wait_unti
 from small_broker import lease, tenant
 
 from carrel.notebooks import identity
-from carrel.testing.notebook_client import Kernel, SessionBrowser
+from support.notebook_client import Kernel, SessionBrowser
 
 
 @pytest.fixture

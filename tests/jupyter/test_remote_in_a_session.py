@@ -8,10 +8,10 @@ import pytest
 from session_rig import wait_until
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import Kernel, SessionBrowser
 
 ONE_WORKER = "%%remote requirements=none cpus=1 memory=256M workers=1"
 

@@ -14,8 +14,8 @@ import pytest
 from carrel.core.domain.errors import Invalid, Unauthenticated, Unavailable, in_words
 from carrel.node.leases.client import Broker, Wait
 from carrel.node.leases.protocol import LONGEST, OBSERVER, decode, encode
-from carrel.testing.broker_process import BrokerProcess, start_broker
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.broker_process import BrokerProcess, start_broker
 
 #: Another process that takes the device, says so, and gives it back when its stdin ends.
 HOLDER = """

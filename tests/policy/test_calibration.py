@@ -14,7 +14,7 @@ from carrel.core.domain.expectation import Corrections, Coverage
 from carrel.core.domain.job import Reason
 from carrel.core.domain.placement import Wait
 from carrel.core.policy.calibration import NEWEST, Calibration
-from carrel.testing.examples import examples
+from support.examples import examples
 
 FAST = settings(max_examples=examples(60), deadline=None)
 HOUR = 3600.0

@@ -17,7 +17,7 @@ from carrel.core.policy.runtime import RunTimes
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.trace import Cluster, Trace, TraceJob
-from carrel.testing.examples import examples
+from support.examples import examples
 
 HOUR = 3600.0
 DAY = 24 * HOUR

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from carrel.core.domain.account import Account, AccountUsage, Standing
 from carrel.core.policy.fairshare import accrued, faded, standings
-from carrel.testing.examples import examples
+from support.examples import examples
 
 FAST = settings(max_examples=examples(60), deadline=None)
 WEEK = 7 * 24 * 3600.0

@@ -14,7 +14,7 @@ from carrel.core.domain.resources import Resources
 from carrel.core.policy.feasible import feasible
 from carrel.core.policy.qos import choose_qos
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
-from carrel.testing.examples import examples
+from support.examples import examples
 
 NODES = [
     node("n1", *["h200"] * 4, cpus=32, memory=256 * GIB),

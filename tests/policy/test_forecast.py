@@ -9,7 +9,7 @@ from policy_labs import NOW, after, holding, lab, node, place, snapshots, waitin
 
 from carrel.core.domain.expectation import Expected
 from carrel.core.domain.placement import Holding, Snapshot, Waiting
-from carrel.testing.examples import examples
+from support.examples import examples
 
 HOUR = 3600.0
 

@@ -14,7 +14,7 @@ from lending_node import GIB, MEMORY, Node, check
 
 from carrel.core.domain.lease import DeviceRoom, LeaseState, LendingRules, LendingSnapshot, Lent, Request, Residency, Tenant
 from carrel.core.policy.lend import lend
-from carrel.testing.examples import examples
+from support.examples import examples
 
 NOW = 10_000.0
 _AWAY = (Residency.SUSPENDED, Residency.SPILLING, Residency.SPILLED)

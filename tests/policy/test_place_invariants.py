@@ -29,7 +29,7 @@ from policy_labs import (
 from carrel.core.domain.job import REASONS
 from carrel.core.domain.node import NodePart
 from carrel.core.domain.placement import Placement, Snapshot
-from carrel.testing.examples import examples
+from support.examples import examples
 
 FAST = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -10,7 +10,7 @@ from policy_labs import GIB, NOW, after, lab, node, place, waiting
 
 from carrel.core.domain.placement import Holding, Snapshot, Waiting
 from carrel.core.domain.qos import QoS
-from carrel.testing.examples import examples
+from support.examples import examples
 
 STEP = 100.0
 SERVICES = {

@@ -24,7 +24,7 @@ from policy_labs import (
 from carrel.core.domain.node import Node
 from carrel.core.domain.placement import Holding, Snapshot, Waiting
 from carrel.core.domain.submit_limits import SubmitScope
-from carrel.testing.examples import examples
+from support.examples import examples
 
 WHAT_HAPPENS = [
     "submit",

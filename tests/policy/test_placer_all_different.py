@@ -20,7 +20,7 @@ from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.resources import Resources
 from carrel.core.policy import needs
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
-from carrel.testing.examples import examples
+from support.examples import examples
 
 MIB = 1024**2
 QOS = ("batch", "short", "free")

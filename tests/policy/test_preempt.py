@@ -16,7 +16,7 @@ from carrel.core.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.core.domain.qos import PreemptMode, QoS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.policy.preempt import PATIENCE, next_exemption, preempt, resumable
-from carrel.testing.examples import examples
+from support.examples import examples
 
 QOS = {
     "desk": QoS(name="desk", preempts=frozenset({"batch", "rack"})),

@@ -12,7 +12,7 @@ from policy_labs import NOW, Lab, holding, lab, node, place, rank, snapshots, wa
 from carrel.core.domain.placement import Snapshot, Waiting
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.reservation import Reservation
-from carrel.testing.examples import examples
+from support.examples import examples
 
 HOUR = 3600
 

@@ -13,7 +13,7 @@ from policy_labs import NOW, Lab, holding, lab, node, rank, waiting
 
 from carrel.core.domain.placement import Waiting
 from carrel.core.domain.qos import QoS
-from carrel.testing.examples import examples
+from support.examples import examples
 
 MINUTE, HOUR = 60, 3600
 EIGHT = node("n1", *["h200"] * 8)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.policy.runtime import NAME_SPEAKS, NEWEST, NEWEST_SHARES, OWNER_SPEAKS, Expected, RunTimes
-from carrel.testing.examples import examples
+from support.examples import examples
 
 FAST = settings(max_examples=examples(60), deadline=None)
 HOUR = 3600.0

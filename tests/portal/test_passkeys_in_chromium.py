@@ -11,7 +11,7 @@ import pytest
 from local_site import GOOD, OTHER, LocalSite
 from playwright.sync_api import Browser, CDPSession, Page, expect
 
-from carrel.testing.chromium import a_chromium
+from support.chromium import a_chromium
 
 pytestmark = pytest.mark.browser
 

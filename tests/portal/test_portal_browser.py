@@ -11,7 +11,7 @@ from portal_site import Site
 from test_portal_notebooks import lately
 
 from carrel.core.domain.job import JobState
-from carrel.testing.chromium import a_chromium
+from support.chromium import a_chromium
 
 pytestmark = pytest.mark.browser
 

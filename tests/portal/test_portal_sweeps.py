@@ -13,9 +13,9 @@ from gateway_lab import client
 from portal_site import Site
 
 from carrel.lab.portal.parallel_coordinates import BOTTOM, TOP, picture_of
-from carrel.testing.chromium import a_chromium
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import SweepDetail, TrialView
+from support.chromium import a_chromium
 
 HOSTILE = "<script>alert('x')</script>"
 

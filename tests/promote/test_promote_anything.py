@@ -14,7 +14,7 @@ from promoting import write_notebook
 
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.notebooks.promote import Promoted, promote
-from carrel.testing.examples import examples
+from support.examples import examples
 
 pytestmark = pytest.mark.quick
 

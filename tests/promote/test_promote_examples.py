@@ -17,7 +17,7 @@ from promoting import PATIENCE, write_notebook
 
 from carrel.client import Client
 from carrel.notebooks.promote import promote
-from carrel.testing.lab_process import LabProcess
+from support.lab_process import LabProcess
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "notebooks"

@@ -18,9 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "residency"))
 
-from carrel.testing.fake_driver import FakeDriver, build
-from carrel.testing.residency_peer import LIMIT, Peer, Server
 from carrel_residency.build import compile_library
+from support.fake_driver import FakeDriver, build
+from support.residency_peer import LIMIT, Peer, Server
 
 MIB = 1024**2
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from residency_rig import MIB, Peer, Program, Rig, rig
 
-from carrel.testing.examples import examples
+from support.examples import examples
 
 
 @pytest.fixture

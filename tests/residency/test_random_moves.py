@@ -13,7 +13,7 @@ from random_world import GPUS, MEMORY, World
 
 import carrel.node.broker.bus
 from carrel.node.suspension.ports import Ending
-from carrel.testing.examples import examples
+from support.examples import examples
 
 #: Calls of the driver on the way out and back, and before it.
 _BOTH = ("cuCtxSynchronize", "cuStreamCreate", "cuStreamSynchronize", "cuStreamDestroy", "cuMemUnmap", "cuMemRelease")

@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 from residency_rig import MIB, Peer, Program, Rig, rig
 
-from carrel.testing.fake_driver import start_worker
-from carrel.testing.fake_driver.worker import Worker
+from support.fake_driver import start_worker
+from support.fake_driver.worker import Worker
 
 STEPS = 12
 #: No whole number of anything.

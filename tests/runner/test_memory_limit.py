@@ -13,7 +13,7 @@ from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.resources import Resources
 from carrel.node.runner.file_memory import files_in_memory
 from carrel.node.runner.tree import proportional_memory
-from carrel.testing.namespaces import why_no_namespaces
+from support.namespaces import why_no_namespaces
 
 MIB = 1024**2
 LIMIT = Resources(memory=200 * MIB, time=600)

@@ -10,9 +10,9 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Impossible, Invalid, NotFound
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobView, ResourceRequest
+from support.lab_process import LabProcess, start_lab
 
 
 class Lab:

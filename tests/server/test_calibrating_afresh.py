@@ -9,11 +9,11 @@ import pytest
 
 from carrel.client import Client
 from carrel.core.domain.errors import Invalid
-from carrel.testing.lab_process import start_lab
-from carrel.testing.package_index import PackageIndex
-from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import CalibrationView
+from support.lab_process import start_lab
+from support.package_index import PackageIndex
+from support.ports import kept_port
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from carrel.core.domain.errors import Conflict, Invalid, Unavailable
 from carrel.core.spool import Spool, read_claim
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.home_location import Answer, HomeLocation, check, read, remember, strangeness
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
+from support.lab_process import LabProcess, start_lab
 
 PROJECT = """
 name: waits

@@ -9,9 +9,9 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Impossible, Invalid, NotFound
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import ResourceRequest
+from support.lab_process import LabProcess, start_lab
 
 
 class Lab:

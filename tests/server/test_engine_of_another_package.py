@@ -19,9 +19,9 @@ from carrel import Client
 from carrel.core.domain.errors import Impossible, Invalid
 from carrel.core.domain.job import JobState
 from carrel.lab.server import engine_factories
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess, start_lab
 
 PACKAGE = Path(__file__).parents[1] / "engines" / "tide"
 RULES = """

@@ -13,11 +13,11 @@ import pytest
 
 from carrel.client import Client
 from carrel.core.spool import read_claim
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.package_index import PackageIndex
-from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.lab_process import LabProcess, start_lab
+from support.package_index import PackageIndex
+from support.ports import kept_port
 
 GPU = ResourceRequest(gpus=1)
 

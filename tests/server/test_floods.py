@@ -16,8 +16,8 @@ import pytest
 
 from carrel.client import Client
 from carrel.core.domain.job import JobState
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
+from support.lab_process import LabProcess, start_lab
 
 #: Connects so often, says a head that does not end, and goes on as connections are closed, until its standard input ends.
 FLOOD = """

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from carrel import Client
-from carrel.testing.forged_journal import FORGER
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE
+from support.forged_journal import FORGER
+from support.lab_process import LabProcess
 
 
 @pytest.mark.gate

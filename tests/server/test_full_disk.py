@@ -19,8 +19,8 @@ from carrel.core.domain.errors import StorageFull
 from carrel.core.spool import Spool
 from carrel.lab.server.log import LabLog
 from carrel.testing.builders import wait_until
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.wire.v1 import ResourceRequest
+from support.lab_process import LabProcess, start_lab
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 

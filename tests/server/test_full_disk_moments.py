@@ -18,8 +18,8 @@ import pytest
 from carrel import Client
 from carrel.core.domain.errors import StorageFull
 from carrel.testing.builders import wait_until
-from carrel.testing.lab_process import start_lab
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.lab_process import start_lab
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.lab_process import start_lab
 
 #: One step for each attempt, and told to end when it has been made; done when there are three.
 STEPS = """

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from carrel.client import Client
-from carrel.testing.images import programs, write_archive, write_layer
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobDetail
+from support.images import programs, write_archive, write_layer
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
 
 #: What each process finds around it.
 LOOK = """

@@ -12,13 +12,13 @@ import pytest
 
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
-from carrel.testing.image_registry import Registry
-from carrel.testing.images import KERNEL, programs, python, write_layer
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest, SessionView
+from support.image_registry import Registry
+from support.images import KERNEL, programs, python, write_layer
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
+from support.notebook_client import SessionBrowser
 
 #: What a cell finds around it.
 LOOK = """

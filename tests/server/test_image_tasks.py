@@ -12,11 +12,11 @@ import pytest
 
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
-from carrel.testing.image_registry import Registry
-from carrel.testing.images import make_image, programs, write_archive, write_layer
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.image_registry import Registry
+from support.images import make_image, programs, write_archive, write_layer
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
 
 #: What such a task finds around it.
 LOOK = """

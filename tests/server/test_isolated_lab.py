@@ -33,12 +33,12 @@ from carrel.node.containment.attacks import ATTACKS
 from carrel.node.containment.trial import run_inside
 from carrel.node.containment.walls import PREPARING_SHARED
 from carrel.node.runner.walls import staging_walls
-from carrel.testing.escapes import limits_processes, read_table, victims
-from carrel.testing.lab_process import start_lab
-from carrel.testing.namespaces import why_no_namespaces
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
+from support.escapes import limits_processes, read_table, victims
+from support.lab_process import start_lab
+from support.namespaces import why_no_namespaces
+from support.notebook_client import SessionBrowser
 
 LOOK = """
 import json, os, pathlib, resource, sys

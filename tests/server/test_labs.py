@@ -13,9 +13,9 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Unauthenticated
-from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import ResourceRequest
+from support.lab_process import start_lab
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from carrel.client import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
 
 #: Runs a lab in a user namespace, which has limits of its own.
 _OWN_LIMITS = ("unshare", "--user", "--map-root-user", sys.executable)

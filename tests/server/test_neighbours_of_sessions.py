@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from carrel.client import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
+from support.notebook_client import SessionBrowser
 
 #: What Mallory's task does with each port: subscribe as a page of Jupyter does (ZMTP 3.0, 3.1), and debug as an editor does.
 LISTEN = r"""

@@ -21,9 +21,9 @@ from carrel.lab.server.network import names, warnings
 from carrel.lab.server.settings import read_settings
 from carrel.lab.server.tls import Certificate
 from carrel.notebooks.address import make_certificate
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
+from support.lab_process import LabProcess, start_lab
+from support.ports import kept_port
 
 
 def write_pair(directory: Path, name: str = "localhost") -> tuple[Path, Path]:

@@ -19,13 +19,13 @@ from playwright.sync_api import Browser, Page
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from carrel import Client
-from carrel.testing.chromium import a_chromium, answer_select_kernel
-from carrel.testing.kernel import TestKernel
-from carrel.testing.lab_process import start_lab
-from carrel.testing.notebook_client import SessionBrowser
-from carrel.testing.notebook_scripts import PACKAGES, cells_of, make_environment
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
+from support.chromium import a_chromium, answer_select_kernel
+from support.kernel import TestKernel
+from support.lab_process import start_lab
+from support.notebook_client import SessionBrowser
+from support.notebook_scripts import PACKAGES, cells_of, make_environment
 
 SCRIPTS = Path(__file__).parents[1] / "hook" / "notebooks"
 #: The rest of them needs an environment of a gigabyte and takes minutes.

@@ -21,9 +21,9 @@ from carrel.client.transport import LabUnreachable
 from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.spool import Spool, read_claim
 from carrel.testing.builders import wait_until
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
+from support.lab_process import LabProcess, start_lab
+from support.ports import kept_port
 
 PROJECT = """
 name: witness

@@ -24,10 +24,10 @@ from carrel.lab.server import authority as authorities
 from carrel.lab.server.authority import Authority
 from carrel.lab.server.network import certified
 from carrel.lab.server.settings import read_settings
-from carrel.testing.fork_server import run_carrel
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE
+from support.fork_server import run_carrel
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
 
 NAMES = ["localhost", "127.0.0.1", "*.localhost"]
 #: A task that asks the lab three ways: the command line's library, plain Python, and what MLflow's client would be told.

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
+from support.lab_process import LabProcess, start_lab
 
 RULES = """
 [qos.desk]

@@ -11,10 +11,10 @@ import pytest
 
 from carrel import Client
 from carrel.lab.server.preload import find_library
-from carrel.testing.fake_driver import FakeDriver, build, find_compiler
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.fake_driver import FakeDriver, build, find_compiler
+from support.lab_process import LabProcess, start_lab
 
 pytestmark = [
     pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C"),

@@ -22,7 +22,7 @@ from carrel.lab.server.private_files import look, named_in, own_homes, secret_fi
 from carrel.lab.server.settings import read_settings
 from carrel.node.containment.trial import run_inside
 from carrel.node.runner.walls import staging_walls
-from carrel.testing.namespaces import why_no_namespaces
+from support.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
 

@@ -14,10 +14,10 @@ from websockets.sync.client import ClientConnection
 
 from carrel import Client
 from carrel.core.domain.errors import Denied, Unauthenticated
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest, SessionView
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import SessionBrowser
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess, start_lab
+from support.ports import kept_port
 
 PROJECT = """
 name: nap

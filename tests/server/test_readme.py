@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.testing.lab_process import start_lab
+from support.lab_process import start_lab
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """# /// script

@@ -16,10 +16,10 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Denied
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import CellView, SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import SessionBrowser
 
 #: Needs a GPU, says where it runs, and computes until it is told to go.
 CELL = """\

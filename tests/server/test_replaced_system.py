@@ -14,9 +14,9 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import CarrelError, Invalid, NotFound
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.lab_process import LabProcess
 
 PROJECT = """
 name: several

@@ -10,9 +10,9 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Denied, Impossible, Invalid
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest
+from support.lab_process import LabProcess, start_lab
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess, start_lab
+from tiers import TESTS
 
 CARREL = (sys.executable, "-m", "carrel.cli.main")
 LAB, GUEST, PORT = "10.87.65.1", "10.87.65.2", 8642
@@ -31,7 +32,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 from carrel import Client
-from carrel.testing.notebook_client import SessionBrowser
+from support.notebook_client import SessionBrowser
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import SessionRequest
 
@@ -151,7 +152,7 @@ def test_a_task_from_submission_to_its_outputs(person: Callable[..., str], tmp_p
 
 
 def test_a_notebook(person: Callable[..., str]) -> None:
-    assert person(sys.executable, "-c", NOTEBOOK, LAB).split() == ["https", "ok", "42"]
+    assert person(f"PYTHONPATH={TESTS}", sys.executable, "-c", NOTEBOOK, LAB).split() == ["https", "ok", "42"]
 
 
 def test_nothing_of_it_listens_on_the_persons_machine(machines: tuple[Machine, Machine], lab: LabProcess) -> None:

@@ -14,9 +14,9 @@ from carrel.core.domain.errors import Conflict
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.serial import from_plain
 from carrel.core.spool.disk import disk_of
-from carrel.testing.lab_process import start_lab
-from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import start_lab
+from support.namespaces import why_no_namespaces
 
 #: Runs a lab where no namespaces can be made any more, as on machines whose administrators have forbidden them.
 _FORBIDDEN = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" "$@"'

@@ -11,10 +11,10 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import NotFound
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest, SessionView, TaskRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import SessionBrowser
 
 VARIABLES = {"CARREL_LINGER_TIME": "1s"}
 

@@ -21,10 +21,10 @@ from websockets.exceptions import WebSocketException
 
 from carrel import Client
 from carrel.core.domain.errors import CarrelError
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import Kernel, SessionBrowser
 
 SECONDS = float(os.environ.get("CARREL_CHAOS_SECONDS", "0"))
 KILLS = 10

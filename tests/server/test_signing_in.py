@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from carrel.lab.server.sign_in import Party, party_of
-from carrel.testing.fork_server import run_carrel
-from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import PATIENCE
+from support.fork_server import run_carrel
+from support.lab_process import start_lab
 
 GOOD = "correct horse battery staple"
 OWN = {"Sec-Fetch-Site": "same-origin", "Accept": "text/html"}

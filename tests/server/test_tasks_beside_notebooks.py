@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import SessionBrowser
 
 CELL = """\
 # carrel: gpus=1

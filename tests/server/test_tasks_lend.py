@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import Kernel, SessionBrowser
 
 #: Says that it runs, and computes until it may stop.
 CELL = """\

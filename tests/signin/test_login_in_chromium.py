@@ -12,8 +12,8 @@ from command_line import CommandLine
 from playwright.sync_api import Browser, expect
 from portal_site import Site
 
-from carrel.testing.chromium import a_chromium
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.chromium import a_chromium
 
 pytestmark = pytest.mark.browser
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from real_provider import RealProvider
 
 from carrel.lab.portal.oidc import BACK
-from carrel.testing.chromium import a_chromium
+from support.chromium import a_chromium
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("oidc-provider")]
 

@@ -19,10 +19,10 @@ from carrel.core.domain.user import Role, UserState
 from carrel.lab.credentials.oidc import Membership, Naming
 from carrel.lab.credentials.oidc.id_token import ALGORITHMS
 from carrel.lab.portal.oidc import BACK
-from carrel.testing.fork_server import run_carrel
-from carrel.testing.lab_process import start_lab
-from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
+from support.fork_server import run_carrel
+from support.lab_process import start_lab
+from support.ports import kept_port
 
 pytestmark = pytest.mark.xdist_group("oidc-provider")
 

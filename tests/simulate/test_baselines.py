@@ -16,8 +16,8 @@ from baselines import BASELINES, Piece, simulate_baseline
 from baselines.packing import Nodes, Placement
 from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import Cluster, Outcome, Run, Trace, TraceJob
-from carrel.testing.examples import examples
 from foreign_traces import read_trace
+from support.examples import examples
 
 pytestmark = pytest.mark.slow
 

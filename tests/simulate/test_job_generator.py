@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import Cluster, Trace, TraceJob
-from carrel.testing.examples import examples
 from foreign_traces import read_trace
 from generator import FITTED, FittedJobs, fit_jobs, generate_jobs
 from generator.arrivals import HOUR, HOURS, WEEK, Arrivals, fit_arrivals
 from generator.people import People, fit_people
 from generator.quantiles import PROBABILITIES, Quantiles, measure_quantiles
 from generator.walltimes import EVEN, RUNGS, asked, fit_factors, rung
+from support.examples import examples
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,8 @@ from carrel.simulate.lab.walltime import USUAL, usual_walltime
 from carrel.simulate.measures import measure
 from carrel.simulate.study import EASY_RULES
 from carrel.simulate.trace import Cluster, Outcome, Trace, TraceJob
-from carrel.testing.examples import examples
 from foreign_traces import read_trace
+from support.examples import examples
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 SMALL = nodes_of(Cluster(nodes=2, gpus_per_node=4))

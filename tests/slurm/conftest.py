@@ -10,9 +10,9 @@ import pwd
 import pytest
 from slurm_lab import Lab
 
-from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
-from carrel.testing.unix_users import common_ground, python_for_all
 from carrel.testing.waiting import wait_until
+from support.slurm_site import PACKAGES, SlurmSite, missing_programs
+from support.unix_users import common_ground, python_for_all
 
 GROUPS = {"slurm-engine", "slurm-lab"}
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from carrel.engines.slurm.listing import SACCT_FIELDS, squeue_format
-from carrel.testing.slurm_site import SlurmSite
+from support.slurm_site import SlurmSite
 
 MARK = "m7Qx2"
 HERE = Path(__file__).parent / "answers"

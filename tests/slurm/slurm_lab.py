@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from carrel import Client
-from carrel.testing.fork_server import run_carrel
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.fork_server import run_carrel
+from support.lab_process import LabProcess, start_lab
+from support.slurm_site import SlurmSite
 
 RULES = """
 default_qos = "normal"

@@ -21,10 +21,10 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.lab_process import LabProcess, start_lab
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.chaos]
 

@@ -10,8 +10,8 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.errors import SlurmDown, SlurmEmpty, SlurmFailed, SlurmRefused, SlurmSlow
 from carrel.engines.slurm.listing import Garbage, find
 from carrel.engines.slurm.states import end_of, is_live
-from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.waiting import wait_until
+from support.slurm_faults import SlurmFaults
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 

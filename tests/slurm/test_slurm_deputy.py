@@ -27,9 +27,9 @@ from carrel.lab.server.home import LabHome as Home
 from carrel.lab.server.signing import LabKey
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
-from carrel.testing.slurm_site import USERS
-from carrel.testing.unix_users import common_ground, run_as
 from carrel.testing.waiting import wait_until
+from support.slurm_site import USERS
+from support.unix_users import common_ground, run_as
 
 pytestmark = [
     pytest.mark.slurm,

@@ -15,9 +15,9 @@ from carrel.core.domain.job import JobState
 from carrel.node.containment.attacks import ATTACKS_AS_USER
 from carrel.testing.builders import EngineListener, make_launch
 from carrel.testing.engine_contract import TOKEN
-from carrel.testing.escapes import read_table, victims
-from carrel.testing.slurm_site import USERS
-from carrel.testing.unix_users import common_ground, run_as
+from support.escapes import read_table, victims
+from support.slurm_site import USERS
+from support.unix_users import common_ground, run_as
 
 pytestmark = [
     pytest.mark.slurm,

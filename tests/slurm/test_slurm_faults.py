@@ -19,8 +19,8 @@ from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.states import end_of
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
+from support.slurm_site import SlurmSite
 
 DRAINED = {"node1": "Prolog error"}
 ROOT = frozenset({"root", "slurm"})

@@ -15,9 +15,9 @@ from slurm_lab import RULES, Lab, go_on
 from carrel import submitit
 from carrel.client.executor import Executor, WorkerDied
 from carrel.dask import CarrelCluster
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire import v1
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 

@@ -20,17 +20,17 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Denied, Impossible, Invalid, NotFound
-from carrel.testing.forged_journal import FORGER
-from carrel.testing.image_registry import Registry
-from carrel.testing.images import programs, write_layer
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.namespaces import why_no_namespaces
-from carrel.testing.notebook_client import Kernel, SessionBrowser
-from carrel.testing.package_index import PackageIndex
-from carrel.testing.slurm_site import USERS, SlurmSite
-from carrel.testing.unix_users import common_ground, run_as
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import EnvironmentRequest, ResourceRequest, SessionRequest
+from support.forged_journal import FORGER
+from support.image_registry import Registry
+from support.images import programs, write_layer
+from support.lab_process import LabProcess, start_lab
+from support.namespaces import why_no_namespaces
+from support.notebook_client import Kernel, SessionBrowser
+from support.package_index import PackageIndex
+from support.slurm_site import USERS, SlurmSite
+from support.unix_users import common_ground, run_as
 
 pytestmark = [
     pytest.mark.slurm,

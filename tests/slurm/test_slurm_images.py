@@ -13,13 +13,13 @@ import pytest
 from slurm_lab import RULES, Lab
 
 from carrel.core.domain.errors import Impossible
-from carrel.testing.image_registry import Registry
-from carrel.testing.images import programs, write_layer
-from carrel.testing.namespaces import why_no_namespaces
-from carrel.testing.notebook_client import SessionBrowser
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
+from support.image_registry import Registry
+from support.images import programs, write_layer
+from support.namespaces import why_no_namespaces
+from support.notebook_client import SessionBrowser
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 GPU = ResourceRequest(memory="256M", gpus=1)

@@ -20,8 +20,8 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
-from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.slurm_faults import SlurmFaults
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 

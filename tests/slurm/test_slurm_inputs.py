@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from slurm_lab import Lab
 
-from carrel.testing.package_index import PackageIndex
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import ResourceRequest
+from support.package_index import PackageIndex
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 GPU = ResourceRequest(memory="64M", gpus=1)

@@ -13,9 +13,9 @@ import pytest
 from slurm_lab import RULES, Lab, go_on
 
 from carrel.core.domain.errors import Impossible
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 

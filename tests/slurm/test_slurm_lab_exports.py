@@ -9,9 +9,9 @@ import pytest
 from slurm_lab import Lab
 
 from carrel.core.exports import SACCT_COLUMNS
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 

@@ -11,8 +11,8 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.limits import FIELDS, QosLimits, allows, in_words, limit_of, parse_limits, value_of
 from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.states import waits_for
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
+from support.slurm_site import SlurmSite
 
 LINES = "\n".join(
     "|".join(said.get(field, "") for field in FIELDS)

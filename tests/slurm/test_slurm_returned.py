@@ -21,9 +21,9 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
-from carrel.testing.slurm_faults import SlurmFaults
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
+from support.slurm_faults import SlurmFaults
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 

@@ -17,9 +17,9 @@ from carrel.engines.slurm.errors import SlurmFull
 from carrel.engines.slurm.submit_capacity import AGAIN, CLOSED, SETTLES, SubmitCapacity
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
-from carrel.testing.slurm_faults import SlurmFaults
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.slurm_faults import SlurmFaults
+from support.slurm_site import SlurmSite
 
 PLACE = ("physics", "normal", "gpu")
 WORD = "AssocMaxSubmitJobLimit"

@@ -20,11 +20,11 @@ import pytest
 from carrel import Client, Executor
 from carrel.core.control.hub import REQUIRED
 from carrel.core.domain.errors import Impossible, Invalid
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import SessionBrowser
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest, SessionView
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import SessionBrowser
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 

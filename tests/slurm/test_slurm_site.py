@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.testing.slurm_site import SiteError, SlurmSite, sweep
 from carrel.testing.waiting import wait_until
+from support.slurm_site import SiteError, SlurmSite, sweep
+from tiers import TESTS
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 
@@ -92,7 +93,8 @@ def test_two_clusters_know_nothing_of_each_other(site):
 _KILLED = """
 import os, signal
 from carrel.testing.waiting import wait_until
-from carrel.testing.slurm_site import SlurmSite
+from support.slurm_site import SlurmSite
+from tiers import TESTS
 site = SlurmSite(nodes=1, accounting=False)
 site.start()
 site.submit("touch started; sleep 600")
@@ -112,7 +114,8 @@ def elsewhere():
 
 def test_a_cluster_whose_owner_is_killed_is_swept_away_by_the_next(slurm_programs, elsewhere):
     words = [sys.executable, "-c", _KILLED]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(elsewhere)})
+    variables = {**os.environ, "TMPDIR": str(elsewhere), "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=variables)
     assert done.returncode == -signal.SIGKILL
     root = Path(done.stdout.strip())
     wait_until(lambda: not any("slurmctld" in line or "munged" in line for line in processes_below(root)))

@@ -12,9 +12,9 @@ import pytest
 from slurm_lab import Lab, go_on
 
 from carrel.core.domain.errors import Impossible, Invalid
-from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import ResourceRequest, SlurmRequest
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 

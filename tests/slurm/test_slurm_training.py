@@ -17,7 +17,7 @@ from carrel.engines.slurm.engine import SlurmEngine
 from carrel.node.devices import DeviceLocks, this_node
 from carrel.testing.builders import EngineListener, LabHome
 from carrel.testing.engine_contract import TOKEN
-from carrel.testing.slurm_site import SlurmSite
+from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.heavy, pytest.mark.xdist_group("heavy")]
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 import carrel
-from carrel.testing.unix_users import common_ground, run_as
+from support.unix_users import common_ground, run_as
+from tiers import TESTS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
 
 MAKE = """
 import sys
 from pathlib import Path
-from carrel.testing.unix_users import python_for_all
+from support.unix_users import python_for_all
 print(python_for_all(Path(sys.argv[1])))
 """
 
@@ -31,9 +32,9 @@ def test_a_checkout_that_others_cannot_enter_is_no_obstacle() -> None:
         (private / "carrel" / "__init__.py").chmod(0o600)
         made = subprocess.run(
             [sys.executable, "-c", MAKE, ground / "python"],
-            env={**os.environ, "PYTHONPATH": str(private)}, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": f"{private}:{TESTS}"}, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        look = "import carrel.lab.server.up, carrel.testing.unix_users, sys; print(carrel.__file__, *sys.path)"
+        look = "import carrel.lab.server.up, sys; print(carrel.__file__, *sys.path)"
         seen = subprocess.run(
             [*run_as("nobody"), made.stdout.strip(), "-P", "-c", look], cwd="/", capture_output=True, text=True, check=True
         ).stdout

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carrel.core.domain.errors import Conflict, Invalid
 from carrel.core.snapshots import Kind, SnapshotStore, pack
-from carrel.testing.examples import examples
+from support.examples import examples
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

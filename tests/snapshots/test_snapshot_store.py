@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from carrel.core.domain.errors import CarrelError, Conflict, Invalid, NotFound, StorageFull
 from carrel.core.snapshots import Entry, Kind, SnapshotStore, extract, manifest_digest, pack
-from carrel.testing.examples import examples
 from carrel.testing.waiting import PATIENCE
+from support.examples import examples
 
 Member = tuple[tarfile.TarInfo, bytes]
 

@@ -14,7 +14,7 @@ import pytest
 
 from carrel.core.domain.errors import Denied, Unavailable
 from carrel.core.spool.strict import open_trusted, trusted_directory
-from carrel.testing.unix_users import common_ground
+from support.unix_users import common_ground
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
 #: Users that every Debian has, each with a group of their own.

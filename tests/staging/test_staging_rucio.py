@@ -26,7 +26,7 @@ from carrel.node.staging.apart import stage_apart
 from carrel.node.staging.failed import InputFailed
 from carrel.node.staging.fetching import Closed, check_uri, stage_inputs
 from carrel.node.staging.lab import LabFiles
-from carrel.testing.namespaces import why_no_namespaces
+from support.namespaces import why_no_namespaces
 
 TOKEN, RULE = "token-of-alice", "0123456789abcdef"
 FILES = {"a.root": b"first" * 100, "run/b.root": b"second" * 100}

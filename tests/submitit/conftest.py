@@ -8,7 +8,7 @@ import submitted
 from submitted import Opens
 
 from carrel import Client, submitit
-from carrel.testing.small_lab import client, small_lab
+from support.small_lab import client, small_lab
 
 __all__ = ["client", "lab"]
 

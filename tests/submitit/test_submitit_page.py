@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from carrel.client.submitit.parameters import _REFUSED, known
-from carrel.testing.lab_process import LabProcess
+from support.lab_process import LabProcess
 
 PAGE = (Path(__file__).parents[2] / "docs" / "submitit.md").read_text()
 

@@ -9,8 +9,8 @@ import submitted
 
 from carrel import Client, submitit
 from carrel.core.domain.errors import Denied, NotFound
-from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import wait_until
+from support.lab_process import start_lab
 
 RULES = """
 [qos.desk]

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-from carrel.testing.fake_driver import FakeDriver
 from carrel.testing.waiting import PATIENCE
+from support.fake_driver import FakeDriver
 
 #: Begins every program below; `call` returns the value, or the name of the error.
 PRELUDE = """

@@ -13,8 +13,8 @@ from typing import Any
 
 from carrel.node.suspension import CudaSuspender, Deadlines, DriverState, Moved, Target
 from carrel.node.suspension.specimen import Specimen
-from carrel.testing.fake_driver import FakeDriver, build, start_specimen
 from carrel.testing.waiting import wait_until
+from support.fake_driver import FakeDriver, build, start_specimen
 
 MIB = 1024**2
 #: Of a specimen.

@@ -12,8 +12,8 @@ from suspension_rig import MIB, SIZE, fake_driver
 
 from carrel.node.devices.driver import driver_facts
 from carrel.node.devices.processes import DeviceProcesses
-from carrel.testing.fake_driver import FakeDriver, FakeGpu, start_specimen
 from carrel.testing.waiting import PATIENCE
+from support.fake_driver import FakeDriver, FakeGpu, start_specimen
 
 PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3"
 

@@ -10,7 +10,7 @@ from driver_programs import run
 from suspension_rig import MIB, SIZE, fake_driver
 
 from carrel.core.domain.errors import Unavailable
-from carrel.testing.fake_driver import FakeGpu, build, start_specimen
+from support.fake_driver import FakeGpu, build, start_specimen
 
 
 def test_devices_are_those_that_are_visible(tmp_path: Path) -> None:

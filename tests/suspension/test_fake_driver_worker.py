@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from suspension_rig import MIB, await_fault, fake_driver
 
-from carrel.testing.fake_driver import FakeDriver, start_worker
+from support.fake_driver import FakeDriver, start_worker
 
 #: Of a buffer: no whole number of pages, so that only its own bytes count.
 SIZE = 3 * MIB // 2 + 4

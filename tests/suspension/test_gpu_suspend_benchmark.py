@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.testing.fake_driver import find_compiler
+from support.fake_driver import find_compiler
 
 ROOT = Path(__file__).parents[2]
 

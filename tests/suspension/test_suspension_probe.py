@@ -14,8 +14,8 @@ from carrel.core.domain.lease import Tier
 from carrel.node.devices.driver import DriverFacts, GpuFacts
 from carrel.node.suspension import CudaSuspender
 from carrel.node.suspension.probe import Bench, has_open_module, probe, refusal
-from carrel.testing.fake_driver import FakeGpu
 from carrel.testing.waiting import PATIENCE
+from support.fake_driver import FakeGpu
 
 CHECKPOINT = "cuCheckpointProcessCheckpoint"
 RESTORE = "cuCheckpointProcessRestore"

@@ -14,7 +14,7 @@ from suspension_rig import rig
 
 from carrel.node.suspension import DriverState, Ending
 from carrel.node.suspension.specimen import Specimen
-from carrel.testing.examples import examples
+from support.examples import examples
 
 #: Errors that a call may answer without having done anything.
 ERRORS = st.sampled_from([1, 401, 600, 801, 999])

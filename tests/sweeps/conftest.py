@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.testing.small_lab import client, small_lab
+from support.small_lab import client, small_lab
 
 __all__ = ["client", "lab"]
 

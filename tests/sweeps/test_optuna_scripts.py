@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE
+from support.lab_process import LabProcess
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
 SCRIPTS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -10,8 +10,8 @@ import pytest
 from swept import sweep, task, wait_for_sweep
 
 from carrel import Client
-from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import wait_until
+from support.lab_process import start_lab
 
 #: What `mlflow.log_metric` and `log_metrics` send, and the same to a run that is not the trial's.
 BODY = """

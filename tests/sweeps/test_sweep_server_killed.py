@@ -8,8 +8,8 @@ from pathlib import Path
 from swept import sweep, task, wait_for_sweep
 
 from carrel import Client
-from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import wait_until
+from support.lab_process import start_lab
 
 
 def test_a_sweep_survives_a_killed_server(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from swept import RESOURCES, sweep, task, wait_for_sweep
 from carrel import Client
 from carrel.cli.main import main
 from carrel.core.domain.errors import Conflict, Invalid, NotFound
-from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess
 
 REPORTS = "carrel.report((float(given.x) - 3) ** 2)\n"
 

@@ -12,7 +12,7 @@ from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.core.tasks import describe
 from carrel.core.tasks.environment import resolved_as_of
-from carrel.testing.examples import examples
+from support.examples import examples
 
 
 def recipe(root: Path, **files: str) -> EnvironmentRecipe:

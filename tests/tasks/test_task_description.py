@@ -18,7 +18,7 @@ from carrel.core.domain.task import EnvironmentKind, InputSpec
 from carrel.core.snapshots import SnapshotStore, pack
 from carrel.core.submission import ResourceOptions, TaskOptions
 from carrel.core.tasks import TaskDescription, describe
-from carrel.testing.examples import examples
+from support.examples import examples
 
 
 def project(root: Path, text: str, **files: str) -> Path:

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
+from support.lab_process import LabProcess, start_lab
+from support.notebook_client import Kernel, SessionBrowser
 
 pytestmark = pytest.mark.mlflow
 

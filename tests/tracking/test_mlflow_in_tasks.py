@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire import v1
+from support.lab_process import LabProcess, start_lab
 
 pytestmark = pytest.mark.mlflow
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from carrel import Client
-from carrel.testing.lab_process import LabProcess, start_lab
+from support.lab_process import LabProcess, start_lab
 
 CPUS = 8
 

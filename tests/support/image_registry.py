@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
-from carrel.testing.images import make_image
+from support.images import make_image
 
 
 class _Handler(BaseHTTPRequestHandler):

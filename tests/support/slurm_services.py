@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from carrel.testing.slurm_configuration import Layout
+from support.slurm_configuration import Layout
 
 #: Users that every Debian has, so that nobody has to be added to the machine: name in the tests -> name there.
 USERS = {"alice": "games", "bob": "news"}

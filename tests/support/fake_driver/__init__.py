@@ -16,7 +16,7 @@ belongs to processes; calls wait while a process is locked; and any call can be 
 Not: kernels of one's own, arrays and textures, copies of rectangles, graphs that are built by hand or do things side by side.
 Calls are found by both forms of cuGetProcAddress, also for the per-thread default stream, and by their names (first_names.ld).
 
-    from carrel.testing.fake_driver import build
+    from support.fake_driver import build
 
     driver = build(tmp_path, gpus=2)            # compiles (about a second); driver.another(path) reuses the libraries
     subprocess.Popen([sys.executable, ...], env=driver.environment())
@@ -30,8 +30,8 @@ itself, say - cannot switch over: start what shall see the driver as a child. Th
 captures and looks calls up as frameworks do, and knows nothing of us.
 """
 
-from carrel.testing.fake_driver.build import STATE_VARIABLE, FakeDriver, FakeGpu, build, find_compiler
-from carrel.testing.fake_driver.specimen import start_specimen
-from carrel.testing.fake_driver.worker import Worker, start_worker
+from support.fake_driver.build import STATE_VARIABLE, FakeDriver, FakeGpu, build, find_compiler
+from support.fake_driver.specimen import start_specimen
+from support.fake_driver.worker import Worker, start_worker
 
 __all__ = ["STATE_VARIABLE", "FakeDriver", "FakeGpu", "Worker", "build", "find_compiler", "start_specimen", "start_worker"]

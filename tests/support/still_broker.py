@@ -1,6 +1,6 @@
 """A broker for whom time stands still: it goes on only when the test says so.
 
-`python -m carrel.testing.still_broker …` is `python -m carrel.node.broker …` with a clock that begins at the Unix seconds in
+`python -P still_broker.py …` is `python -m carrel.node.broker …` with a clock that begins at the Unix seconds in
 CARREL_STILL_TIME. A line on its standard input is the moment (Unix seconds) that it is then; when all has been done that was due
 by then, the line comes back on its standard output. What takes real time (moves, other processes) still takes it.
 """

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from carrel.testing.slurm_configuration import CLUSTER, Layout, write_configuration
-from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, remove, sweep
-from carrel.testing.slurm_services import USERS, Finished, add_associations, start_database, start_munge
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.slurm_configuration import CLUSTER, Layout, write_configuration
+from support.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, remove, sweep
+from support.slurm_services import USERS, Finished, add_associations, start_database, start_munge
 
 __all__ = ["PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_programs", "sweep"]
 
@@ -47,7 +47,7 @@ class SlurmSite:
     """One cluster. A context manager: inside it runs, afterwards nothing is left of it."""
 
     def __init__(self, *, nodes: int = 4, accounting: bool = True, **options: Any) -> None:
-        """Nothing is started yet; `options` are further fields of `carrel.testing.slurm_configuration.Layout`."""
+        """Nothing is started yet; `options` are further fields of `support.slurm_configuration.Layout`."""
         self._size = nodes
         self._options = {"accounting": accounting, **options}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}

@@ -1,6 +1,6 @@
 """The configuration files of a Slurm cluster on one machine (slurm.conf(5), gres.conf(5), slurmdbd.conf(5)).
 
-Nothing here starts anything; `carrel.testing.slurm_site` does.
+Nothing here starts anything; `support.slurm_site` does.
 """
 
 from __future__ import annotations

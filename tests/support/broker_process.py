@@ -44,8 +44,8 @@ from carrel.node.broker.journal import read_lines
 from carrel.node.broker.process import listens
 from carrel.node.devices.discover import discover
 from carrel.node.leases.protocol import OBSERVER, VERSION, decode, encode
-from carrel.testing.still_broker import VARIABLE
 from carrel.testing.waiting import PATIENCE, wait_until
+from support import still_broker
 
 #: How many journals of killed brokers are kept for `journal`.
 _ALL = 100_000
@@ -185,8 +185,7 @@ class BrokerProcess:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
-                    "-m",
-                    "carrel.testing.still_broker" if still else "carrel.node.broker",
+                    *(("-P", still_broker.__file__) if still else ("-m", "carrel.node.broker")),
                     "--config",
                     str(self.directory / "config.json"),
                     "--socket",
@@ -195,7 +194,7 @@ class BrokerProcess:
                 stdin=subprocess.PIPE if still else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if still else log,
                 stderr=log,
-                env={**os.environ, **self.environment, VARIABLE: str(self.moment)},
+                env={**os.environ, **self.environment, still_broker.VARIABLE: str(self.moment)},
             )
         process = self.process
         wait_until(lambda: listens(self.socket) or process.poll() is not None, self.log.read_text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from carrel.node.suspension.specimen import Specimen, start
-from carrel.testing.fake_driver.build import FakeDriver
+from support.fake_driver.build import FakeDriver
 
 _MIB = 1024**2
 

@@ -18,9 +18,9 @@ from typing import IO
 
 from carrel.client import Client
 from carrel.core.domain.job import ACTIVE
-from carrel.testing.fork_server import ForkedCarrel
-from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
+from support.fork_server import ForkedCarrel
+from support.ports import kept_port
 
 #: Labs of tests touch no memory ahead of need: many run at once. One client asks there as often as a crowd does elsewhere.
 _QUIET = {"CARREL_HOST_MEMORY_READY": "0", "CARREL_RATE_LIMIT": "0"}

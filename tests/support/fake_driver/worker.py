@@ -9,8 +9,8 @@ from typing import Literal
 
 from carrel.core.transport.channel import Channel
 from carrel.core.transport.framing import Ended, Lines
-from carrel.testing.fake_driver.build import FakeDriver
 from carrel.testing.waiting import PATIENCE
+from support.fake_driver.build import FakeDriver
 
 #: Bytes of an answer at most.
 _LONGEST = 1 << 20

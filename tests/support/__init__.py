@@ -1,0 +1,1 @@
+"""What the tests and benchmarks stand on: real programs started, and fakes of what is not here."""

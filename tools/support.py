@@ -1,0 +1,5 @@
+"""The package `support` of the tests, for programs that are started in this directory."""
+
+from pathlib import Path
+
+__path__ = [str(Path(__file__).parents[1] / "tests" / "support")]
