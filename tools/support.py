@@ -1,4 +1,4 @@
-"""The package `support` of the tests, for programs that are started in this directory."""
+"""The package `support` of the tests, for the programs of this directory."""
 
 from pathlib import Path
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.node.containment.attacks import ATTACKS, KINDS, NOTHING
-from carrel.node.containment.trial import outside, run_inside
 from carrel.node.containment.walls import Bind, Walls
+from support.attacks import ATTACKS, KINDS, NOTHING
 from support.escapes import FEWEST, read_table
+from support.inside import outside, run_inside
 from support.namespaces import why_no_namespaces
 
 TABLE = read_table(Path(__file__).with_name("escapes.txt"))
@@ -39,17 +39,17 @@ def test_each_kind_is_attempted_in_each_place_or_left_out_with_a_reason() -> Non
     ("tried", "through", "words"),
     [
         ({}, {"mounts: mount": "mounted"}, "mounted"),
-        ({"mounts": 0}, {}, "mounts is attempted 0 times"),
-        ({"fork bomb": 0, "kernel": 1}, {}, "attempted"),
+        ({"mounts": []}, {}, "mounts is attempted 0 times"),
+        ({"fork bomb": [], "kernel": ["one"]}, {}, "attempted"),
     ],
 )
-def test_what_gets_through_or_is_forgotten_is_a_failure(tried: dict[str, int], through: dict[str, str], words: str) -> None:
-    whole = {kind: number for kind, number in TABLE.places["task"].items() if number}
+def test_what_gets_through_or_is_forgotten_is_a_failure(tried: dict[str, list[str]], through: dict[str, str], words: str) -> None:
+    whole = {kind: ["one"] * number for kind, number in TABLE.places["task"].items() if number}
     TABLE.judge("task", f"{json.dumps(whole)}\n{{}}")
     with pytest.raises(AssertionError, match=words):
         TABLE.judge("task", f"{json.dumps({**whole, **tried})}\n{json.dumps(through)}")
     with pytest.raises(AssertionError, match="left out"):
-        TABLE.judge("build", f"{json.dumps({**whole, 'network': 6})}\n{{}}")
+        TABLE.judge("build", f"{json.dumps({**whole, 'network': ['one'] * 6})}\n{{}}")
 
 
 def test_the_attempts_succeed_where_nothing_is_hidden_or_limited(tmp_path: Path) -> None:

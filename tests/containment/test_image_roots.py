@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.node.containment.attacks import ATTACKS
-from carrel.node.containment.trial import run_inside
 from carrel.node.containment.walls import Bind, View, Walls
 from carrel.node.runner.image import DRIVER, driver_files, with_driver
+from support.attacks import ATTACKS
 from support.escapes import limits_processes, read_table, victims
 from support.images import programs, write_layer
+from support.inside import run_inside
 from support.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"

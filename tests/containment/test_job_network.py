@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from carrel.core.domain.network import Network, least
 from carrel.node.containment.program import start_program
-from carrel.node.containment.trial import attack, run_inside
 from carrel.node.containment.walls import Bind, Door, Walls
 from carrel.testing.waiting import PATIENCE
+from support.attacking import attack
+from support.inside import run_inside
 from support.namespaces import why_no_namespaces
 
 TALK = """
@@ -81,11 +82,11 @@ def mirror() -> Iterator[int]:
 def test_nothing_outside_is_reached(walls: Walls, mirror: int) -> None:
     own = socket.gethostbyname(socket.gethostname())
     addresses = [("127.0.0.1", mirror), ("::1", mirror), (own, mirror), ("0.0.0.0", mirror), ("127.0.0.1", 53)]
-    assert attack(walls, secrets=[], addresses=addresses) == {}
+    assert attack(walls, secrets=[], addresses=addresses).through == {}
 
 
 def test_what_is_out_of_reach_is_there_for_others(walls: Walls, mirror: int) -> None:
-    through = attack(replace(walls, doors=None), secrets=[], addresses=[("127.0.0.1", mirror)])
+    through = attack(replace(walls, doors=None), secrets=[], addresses=[("127.0.0.1", mirror)]).through
     assert through == {f"loopback: connect to 127.0.0.1 port {mirror}": "connected"}
 
 
@@ -106,7 +107,7 @@ def test_only_the_door_leads_out(walls: Walls, mirror: int) -> None:
             replace(walls, doors=(Door("127.0.0.1", mirror),)),
             secrets=[],
             addresses=[("127.0.0.1", port), ("127.0.0.1", mirror)],
-        )
+        ).through
     assert through == {f"loopback: connect to 127.0.0.1 port {mirror}": "connected"}
 
 

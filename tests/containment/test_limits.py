@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from carrel.node.containment.program import start_program
-from carrel.node.containment.trial import run_inside
 from carrel.node.containment.walls import Bind, Walls
+from support.inside import run_inside
 from support.namespaces import why_no_namespaces
 
 #: Only inside a limit: each child waits for the end of its parent.

@@ -20,15 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.core.domain.launch import LaunchWalls
-from carrel.node.containment.attacks import ATTACKS, ATTACKS_AS_USER
 from carrel.node.containment.filters import filter_program
-from carrel.node.containment.trial import attack, run_inside, try_walls
+from carrel.node.containment.trial import try_walls
 from carrel.node.containment.walls import Bind, Walls
 from carrel.node.runner.prepared import Prepared
 from carrel.node.runner.process import Command, LaunchError, start
 from carrel.node.runner.variables import Places
 from carrel.node.runner.walls import walls_of
 from carrel.testing.builders import LabHome, make_launch
+from support.attacking import attack
+from support.attacks import ATTACKS, ATTACKS_AS_USER
+from support.inside import run_inside
 from support.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
@@ -104,7 +106,7 @@ def test_nothing_gets_out(rig: Rig, neighbour: subprocess.Popen[bytes], sockets:
         sockets=sockets,
         devices=["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/sda", "/dev/vda"],
         writable=str(rig.work),
-    )
+    ).through
     # What is there, but empty, may be listed; the system may be read.
     allowed = {f"directories: list {path}" for path in (str(home), str(home / "spool"), "/run", "/etc", "/usr/bin")}
     assert set(through) - allowed == set(), through

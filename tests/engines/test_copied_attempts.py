@@ -12,8 +12,9 @@ from carrel.engines.attempts import ClaimState, Watched, find_runner
 from carrel.engines.leftovers import kill_leftovers
 from carrel.engines.local import LocalEngine
 from carrel.node.devices import DeviceLocks, this_node
-from carrel.testing.builders import EngineListener, LabHome, make_launch, wait_until
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
+from carrel.testing.waiting import wait_until
 
 
 def local_engine(home):

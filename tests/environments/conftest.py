@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from environment_lab import Lab
+from installed_wheels import pip_wheel, wheels_of
 from named_lab import NamedLab
 
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
-from support.installed_wheels import pip_wheel, wheels_of
 from support.package_index import PackageIndex, make_wheel
 
 

@@ -18,7 +18,6 @@ from environment_lab import Lab
 
 from carrel.core.domain.launch import LaunchWalls, PreparingLimits
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.node.containment.attacks import ATTACKS
 from carrel.node.containment.walls import PREPARING_SHARED
 from carrel.node.environments import (
     Builds,
@@ -30,6 +29,7 @@ from carrel.node.environments import (
 )
 from carrel.node.environments.confinement import VERIFIED
 from carrel.node.environments.named import NamedEnvironments, Work
+from support.attacks import ATTACKS
 from support.escapes import Victims, limits_processes, read_table, victims
 from support.namespaces import why_no_namespaces
 

@@ -18,7 +18,7 @@ from carrel import Client
 from carrel.core.domain.errors import StorageFull
 from carrel.core.spool import Spool
 from carrel.lab.server.log import LabLog
-from carrel.testing.builders import wait_until
+from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest
 from support.lab_process import LabProcess, start_lab
 

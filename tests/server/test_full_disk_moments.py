@@ -17,7 +17,7 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import StorageFull
-from carrel.testing.builders import wait_until
+from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
 from support.lab_process import start_lab
 

@@ -29,13 +29,13 @@ from carrel.lab.server.home import LabHome
 from carrel.lab.server.isolation import LocalWalls
 from carrel.lab.server.private_files import secret_files
 from carrel.lab.server.settings import read_settings
-from carrel.node.containment.attacks import ATTACKS
-from carrel.node.containment.trial import run_inside
 from carrel.node.containment.walls import PREPARING_SHARED
 from carrel.node.runner.walls import staging_walls
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
+from support.attacks import ATTACKS
 from support.escapes import limits_processes, read_table, victims
+from support.inside import run_inside
 from support.lab_process import start_lab
 from support.namespaces import why_no_namespaces
 from support.notebook_client import SessionBrowser

@@ -20,8 +20,7 @@ from carrel import Client
 from carrel.client.transport import LabUnreachable
 from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.spool import Spool, read_claim
-from carrel.testing.builders import wait_until
-from carrel.testing.waiting import PATIENCE
+from carrel.testing.waiting import PATIENCE, wait_until
 from support.lab_process import LabProcess, start_lab
 from support.ports import kept_port
 

@@ -17,11 +17,12 @@ from carrel.core.domain.launch import LaunchPaths
 from carrel.core.spool import AttemptDirectory
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
-from carrel.lab.server.isolation import LocalWalls, attack_walls
+from carrel.lab.server.isolation import LocalWalls
 from carrel.lab.server.private_files import look, named_in, own_homes, secret_files
 from carrel.lab.server.settings import read_settings
-from carrel.node.containment.trial import run_inside
 from carrel.node.runner.walls import staging_walls
+from support.attacking import attack_walls
+from support.inside import run_inside
 from support.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
@@ -84,7 +85,7 @@ def test_no_job_reads_what_the_settings_name(home: LabHome, outside: Path, tmp_p
     seen = [public] if all(place.stat().st_mode & 0o001 for place in public.parents) else []
     for owner in ("mallory", own_name()):
         assert reads(walls, owner, [key, client, states, public], tmp_path) == seen
-    assert attack_walls(home, named=named) == {}
+    assert not attack_walls(home, named=named).through
 
 
 def test_a_persons_other_files_are_for_their_own_jobs(

@@ -12,9 +12,9 @@ import pytest
 from test_slurm_deputy import DeputyHome, command_of, deputies, deputy_engine
 
 from carrel.core.domain.job import JobState
-from carrel.node.containment.attacks import ATTACKS_AS_USER
 from carrel.testing.builders import EngineListener, make_launch
 from carrel.testing.engine_contract import TOKEN
+from support.attacks import ATTACKS_AS_USER
 from support.escapes import read_table, victims
 from support.slurm_site import USERS
 from support.unix_users import common_ground, run_as

@@ -31,6 +31,7 @@ from support.notebook_client import Kernel, SessionBrowser
 from support.package_index import PackageIndex
 from support.slurm_site import USERS, SlurmSite
 from support.unix_users import common_ground, run_as
+from tiers import TESTS
 
 pytestmark = [
     pytest.mark.slurm,
@@ -137,6 +138,13 @@ class Lab:
     def ended(self, name: str, job: int) -> object:
         with self.client(name) as client:
             return client.wait(job, timeout=PATIENCE)
+
+    def as_keeper(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run this Python as the lab's user."""
+        return subprocess.run(
+            [*run_as(KEEPER), str(self.python), *words],
+            env={**os.environ, **self.variables}, capture_output=True, text=True, timeout=150, check=False,
+        )  # fmt: skip
 
     def log(self, name: str, job: int) -> str:
         with self.client(name) as client:
@@ -496,28 +504,13 @@ def test_a_session_works_as_its_owner(lab: Lab) -> None:
 
 def test_doctor_tries_a_deputy(lab: Lab) -> None:
     def deputy(*words: str) -> dict[str, str]:
-        done = subprocess.run(
-            [*run_as(KEEPER), str(lab.python), "-m", "carrel.cli.main", "doctor", "slurm", "--json",
-             f"--home={lab.home}", *words],
-            env={**os.environ, **lab.variables}, capture_output=True, text=True, timeout=150, check=False,
-        )  # fmt: skip
+        done = lab.as_keeper("-m", "carrel.cli.main", "doctor", "slurm", "--json", f"--home={lab.home}", *words)
         found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
         assert found["identity"]["message"] == f"jobs run as the Unix users that {lab.people} names"
         assert "lab_key = " in found["key"]["remedy"]
-        if "attack" in found:
-            attacks.append(found["attack"])
         return dict(found["deputy"])
 
-    attacks: list[dict[str, str]] = []
     fine = deputy("--as", "alice")
-    (attack,) = attacks
-    assert attack["status"] == "ok", attack
-    assert f"attempts of a job of {ALICE} to be the lab, or somebody else, failed" in attack["message"]
-    # Something that a job of hers can see, and should not.
-    lab.site.run("mkdir", "-m", "755", str(lab.root / "users" / BOB), user="bob")
-    deputy("--as", "alice")
-    assert attacks[1]["status"] == "fail"
-    assert f"it could look into {lab.root}/users/{BOB}, which is {BOB}'s" in attacks[1]["message"]
     assert (fine["status"], fine["message"]) == (
         "ok", f"alice is {ALICE} there; their jobs keep their files in {lab.root}/users/{ALICE}",
     )  # fmt: skip
@@ -527,6 +520,25 @@ def test_doctor_tries_a_deputy(lab: Lab) -> None:
     broken = deputy("--as", "bob")
     assert broken["status"] == "fail"
     assert "password" in broken["message"]
+
+
+def test_a_job_that_attacks_the_lab_is_repelled(lab: Lab) -> None:
+    def attack() -> subprocess.CompletedProcess[str]:
+        return lab.as_keeper(str(checkout / "tools" / "attack.py"), f"--home={lab.home}", "--as", "alice")
+
+    # A checkout that the lab's user can enter.
+    checkout = lab.root / "checkout"
+    for part in ("tools", "tests/support"):
+        shutil.copytree(TESTS.parent / part, checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["chmod", "-R", "a+rX", checkout], check=True)
+    fine = attack()
+    assert fine.returncode == 0, (fine.stdout, fine.stderr)
+    assert f"repelled   read {lab.home}/token" in fine.stdout.splitlines()
+    # Something that a job of hers can see, and should not.
+    lab.site.run("mkdir", "-m", "755", str(lab.root / "users" / BOB), user="bob")
+    open_ = attack()
+    assert open_.returncode == 1, (open_.stdout, open_.stderr)
+    assert f"SUCCEEDED  look into {lab.root}/users/{BOB}, which is {BOB}'s" in open_.stdout.splitlines()
 
 
 def test_an_identity_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:

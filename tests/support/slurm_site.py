@@ -12,7 +12,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -336,8 +335,3 @@ class SlurmSite:
             with suppress(OSError):
                 lines += path.read_text(errors="replace").splitlines()[-15:]
         return "\n".join(lines)
-
-
-def _listens(family: socket.AddressFamily, address: Any) -> bool:
-    with socket.socket(family) as probe:
-        return probe.connect_ex(address) == 0

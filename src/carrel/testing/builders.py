@@ -18,7 +18,6 @@ from carrel.core.domain.task import TaskSpec
 from carrel.core.snapshots.archive import END, Entry, Kind, header, manifest_digest, padding
 from carrel.core.spool import AttemptDirectory, Spool
 from carrel.testing.waiting import PATIENCE
-from carrel.testing.waiting import wait_until as wait_until
 
 
 @dataclass(frozen=True, slots=True)

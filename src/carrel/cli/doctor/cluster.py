@@ -56,7 +56,7 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
     except CarrelError as error:
         yield Check("safety", "fail", error.message, error.remedy)
     home.create()
-    yield from _identity(settings, person, home, patience)
+    yield from _identity(settings, person, home)
     rules = settings.rules
     commands = SlurmCommands(environ=os.environ)
     survey = Survey(
@@ -83,9 +83,8 @@ def _answering(url: str | None) -> str:
     return url or ""
 
 
-def _identity(settings: Settings, person: str | None, home: LabHome, patience: float) -> Iterator[Check]:
-    """Who jobs run as, whether that works for `person`, and what a job of theirs could do to others."""
-    from carrel.cli.doctor.attack import attack_check
+def _identity(settings: Settings, person: str | None, home: LabHome) -> Iterator[Check]:
+    """Who jobs run as, and whether that works for `person`."""
     from carrel.engines.deputy.trial import changeable, try_deputy
     from carrel.lab.server.identity import UnixUsers, deputy_command, read_identity
     from carrel.lab.server.signing import LabKey
@@ -117,4 +116,3 @@ def _identity(settings: Settings, person: str | None, home: LabHome, patience: f
         yield Check("deputy", "fail", f"The deputy of {user} runs as {trial.user}.", "Mend slurm_deputy.")
         return
     yield Check("deputy", "ok", f"{person} is {user} there; their jobs keep their files in {Path(trial.directory).parent}")
-    yield attack_check(settings, home, trial, key, patience)

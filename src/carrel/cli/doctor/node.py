@@ -121,11 +121,11 @@ def nursery() -> Check:
 
 
 def isolation(place: Path) -> Check:
-    """Whether jobs here are kept apart from the lab; where they are, by trying to get out."""
+    """Whether jobs here are kept apart from the lab, and whether the walls that do it stand."""
     from carrel.core.domain.network import Network
     from carrel.lab.server.home import LabHome
     from carrel.lab.server.identity import read_identity
-    from carrel.lab.server.isolation import LocalWalls, attack_walls
+    from carrel.lab.server.isolation import LocalWalls
     from carrel.lab.server.private_files import secret_files
     from carrel.lab.server.settings import read_settings
     from carrel.lab.server.whose_code import WhoseCode
@@ -158,17 +158,12 @@ def isolation(place: Path) -> Check:
         )
     if trial.why_not:
         return Check("isolation", "fail", f'isolation is "{chosen}", which does not work here: {trial.why_not}', trial.remedy)
-    named = secret_files(settings.values, settings.rules)
-    through = attack_walls(home, network, named)
-    if through:
-        names = "; ".join(f"{what} ({said})" for what, said in list(through.items())[:5])
-        return Check("isolation", "fail", f"From behind the walls {len(through)} attacks got through: {names}.", "Report it.")
     gaps = list(trial.gaps)
     if network is Network.ON:
         gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
     open_ = f" Open: {'; '.join(gaps)}." if gaps else ""
     said = f"Jobs are kept apart by the kernel.{open_}"
-    left = LocalWalls(home, secrets=named).left()
+    left = LocalWalls(home, secrets=secret_files(settings.values, settings.rules)).left()
     if not left:
         return Check("isolation", "ok", said)
     places = Counter(str(Path(path).parent) for path in left)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -22,9 +21,8 @@ from carrel.core.spool.foreign import parse_json, read_regular
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.private_files import closed_to_others, look, named_in, own_homes
-from carrel.node.containment.root import covers
-from carrel.node.containment.trial import attack, try_walls
-from carrel.node.containment.walls import Bind, Isolation, Walls
+from carrel.node.containment.trial import try_walls
+from carrel.node.containment.walls import Isolation
 from carrel.node.environments.records import write_text
 
 #: Where programs of the machine keep their sockets and what belongs to others.
@@ -222,27 +220,3 @@ def _pythons() -> list[Path]:
         Path(own) if own else Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "uv" / "python",
         pyenv,
     ]
-
-
-def attack_walls(home: LabHome, network: Network = Network.ON, named: Sequence[str] = ()) -> dict[str, str]:
-    """Try to get at the lab from behind the walls that a stranger's job has; return what got through. Raises `OSError`.
-
-    `named` are secrets of the lab outside of its home.
-    """
-    seen = LocalWalls(home, secrets=named)("somebody who is not there")
-    with tempfile.TemporaryDirectory(prefix="carrel-attack-") as temporary:
-        doors = None if network is Network.ON else ()
-        binds = (*(Bind(path) for path in seen.readable), *covers(seen.hidden))
-        walls = Walls(hidden=seen.hidden, binds=binds, temporary=temporary, doors=doors)
-        secrets = [path for path in (home.token, home.path / "secret", home.settings, home.database) if path.exists()]
-        private = [path for path in seen.hidden if not any(is_below(shown, [path]) for shown in seen.readable)]
-        return attack(
-            walls,
-            secrets=[
-                *(os.path.realpath(path) for path in secrets),
-                *(path for path in (*named, *private) if Path(path).is_file()),
-            ],
-            directories=[path for path in private if Path(path).is_dir()],
-            processes=[os.getpid(), os.getppid()],
-            devices=["/dev/mem", "/dev/kmsg", "/dev/nvidia0", "/dev/nvidiactl"],
-        )

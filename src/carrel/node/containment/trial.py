@@ -1,24 +1,15 @@
-"""Whether this machine can keep users' code apart: tried, not guessed; and attacked, so that what gets through is known.
-
-The attacks (`attacks`) are a program that runs inside, on what a real job sees, and says of each whether it succeeded. `carrel
-doctor` and the tests use the same.
-"""
+"""Whether this machine can keep users' code apart: tried, not guessed."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from carrel.node.containment import calls
-from carrel.node.containment.attacks import ATTACKS, NOTHING
-from carrel.node.containment.entering import contain
 from carrel.node.containment.program import start_program
 from carrel.node.containment.walls import Bind, Walls
 
@@ -66,42 +57,6 @@ def try_walls(*, network: bool = True) -> Trial:
     return Trial(why_not=said.decode(errors="replace").strip() or f"A process inside ended with {code}.", remedy=_remedy())
 
 
-def run_inside(walls: Walls, arguments: Sequence[str]) -> tuple[int, bytes]:
-    """Run a program inside `walls`; return its exit code and what it said (or why it could not be started)."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    lifeline, _ours = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        _become_contained(walls, arguments, write, lifeline)
-    os.close(write)
-    said = b""
-    while len(said) < _LONGEST and (piece := os.read(read, 65536)):
-        said += piece
-    _pid, status = os.waitpid(pid, 0)
-    for fd in (read, lifeline, _ours):
-        os.close(fd)
-    return os.waitstatus_to_exitcode(status), said
-
-
-def _become_contained(walls: Walls, arguments: Sequence[str], output: int, lifeline: int) -> None:
-    try:
-        os.setsid()
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-
-        def become() -> None:
-            os.chdir("/tmp")
-            os.execve(arguments[0], list(arguments), {"PATH": os.defpath, "LANG": "C.UTF-8"})
-
-        contain(walls, lifeline, become, (output,))
-    except BaseException as error:  # noqa: BLE001 - after any error, this process must not go on as a second caller
-        about = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        with suppress(OSError):
-            os.write(output, f"{about}{getattr(error, 'strerror', None) or error}".encode())
-    finally:
-        os._exit(125)
-
-
 def _gaps() -> tuple[str, ...]:
     found = []
     if calls.landlock_version() < 6:
@@ -126,46 +81,3 @@ def _remedy() -> str:
         except OSError:
             continue
     return "It needs Linux 5.12 with user namespaces; in a container they are often forbidden."
-
-
-def outside() -> dict[str, str]:
-    """The namespaces of this process, which the program must not find itself in."""
-    names = {"outside": "mnt", "outside_network": "net", "outside_user": "user"}
-    return {key: str(Path(f"/proc/self/ns/{name}").readlink()) for key, name in names.items()}
-
-
-def attack(
-    walls: Walls,
-    *,
-    secrets: Sequence[str],
-    directories: Sequence[str] = (),
-    processes: Sequence[int] = (),
-    sockets: Sequence[str] = (),
-    addresses: Sequence[tuple[str, int]] = (),
-    devices: Sequence[str] = (),
-    writable: str = "/tmp",
-    python: str = "",
-) -> dict[str, str]:
-    """Try to get out of `walls`; return what got through, by what was tried. Raises `OSError` when it could not be tried."""
-    about = {
-        **NOTHING,
-        "files": {"token and secret": list(secrets)},
-        "directories": list(directories),
-        "processes": list(processes),
-        "sockets": list(sockets),
-        "addresses": [list(address) for address in addresses],
-        "closed": walls.doors is not None,
-        "devices": list(devices),
-        "hidden": list(walls.hidden),
-        "own": [bind.place for bind in walls.binds if bind.writable],
-        "given": [Path(device).name for device in walls.devices],
-        "writable": writable,
-        "memory": walls.shared_memory,
-        **outside(),
-    }
-    code, said = run_inside(walls, [python or os.path.realpath(sys.executable), "-I", "-c", ATTACKS, json.dumps(about)])
-    try:
-        found = json.loads(said.decode().strip().splitlines()[-1])
-    except (ValueError, IndexError) as error:
-        raise OSError(0, f"the attacks ended with {code}: {said.decode(errors='replace')[-500:]}") from error
-    return dict(found)

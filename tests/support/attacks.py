@@ -1,13 +1,13 @@
 """A program of attacks: what somebody's code would try to get at the lab, at others, and at the machine.
 
 It is text, because it runs in processes that have nothing of ours. Each attempt belongs to one of `KINDS`. Its one argument is
-a JSON object that says what there is to attack; the last line of its answer says what got through, the line before it how many
+a JSON object that says what there is to attack; the last line of its answer says what got through, the line before it which
 attempts of each kind it made.
 """
 
 from __future__ import annotations
 
-from carrel.node.containment.attacks_inside import INSIDE, ONLY_INSIDE, OWN_NETWORK
+from support.attacks_inside import INSIDE, ONLY_INSIDE, OWN_NETWORK
 
 #: Kinds of attempts, in the order of the table of the tests (tests/containment/escapes.txt).
 KINDS = (
@@ -43,7 +43,7 @@ through, tried = {}, {}
 libc = ctypes.CDLL(None, use_errno=True)
 def attempt(kind, name):
     def wrap(function):
-        tried[kind] = tried.get(kind, 0) + 1
+        tried.setdefault(kind, []).append(name)
         try:
             said = function()
         except BaseException:

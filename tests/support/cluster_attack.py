@@ -1,4 +1,4 @@
-"""The lab attacks itself: a job of a mapped user tries to be the lab, to act as others, and to see what is theirs."""
+"""An attack on a lab of a cluster: a job of a mapped user tries to be the lab, to act as others, and to see what is theirs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from carrel.core.domain.errors import Unavailable
@@ -23,32 +23,23 @@ from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import TaskSpec
 from carrel.core.snapshots import pack
 from carrel.core.spool import Spool
-from carrel.engines.deputy import break_in
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.deputy.frames import Signer
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.partition import SlurmPartition
 from carrel.engines.slurm.site import site_options
 from carrel.lab.server.home import LabHome
+from support import break_in
+from support.attacking import Attempts
 
 #: What the job of a trial may take.
 _MEMORY, _TIME = 256 * 1024**2, 300
 
 
-@dataclass(frozen=True, slots=True)
-class Attack:
-    """What came of it."""
-
-    user: str
-    #: How much was tried, and what of it a job could do.
-    tried: int
-    through: Sequence[str]
-
-
-def attack(
+def attack_cluster(
     *, home: LabHome, user: str, command: Sequence[str], other: Sequence[str], directory: str, partition: SlurmPartition,
     signer: Signer, patience: float,
-) -> Attack:  # fmt: skip
+) -> Attempts:  # fmt: skip
     """Have a job of the Unix user try, in a partition of the cluster; `command` starts their deputy and `other` another's.
 
     `directory` is where theirs keeps its files. Raises `Unavailable` where the job did not come to its end in `patience` seconds.
@@ -70,7 +61,7 @@ def attack(
         engine = DeputyEngine(
             user=user,
             command=command,
-            lab="doctor",
+            lab="attack",
             spool=Spool(root / "spool"),
             snapshots=root,
             blobs=root,
@@ -85,7 +76,7 @@ def attack(
             engine.observe(hear)
             engine.start(launch, token=secrets.token_hex(8))
             if not over.wait(patience):
-                engine.cancel(launch.job_id, launch.attempt, by="carrel doctor")
+                engine.cancel(launch.job_id, launch.attempt, by="tools/attack.py")
                 raise Unavailable(
                     f"The job of {user} did not end within {patience:.0f} s.", remedy="--patience SECONDS waits longer."
                 )
@@ -94,10 +85,10 @@ def attack(
         return _answer(user, ends[0], log.read_text(errors="replace") if log.exists() else "")
 
 
-def _answer(user: str, ended: Ended, log: str) -> Attack:
+def _answer(user: str, ended: Ended, log: str) -> Attempts:
     try:
         found = json.loads(log.strip().splitlines()[-1])
-        return Attack(user=str(found["user"]), tried=int(found["tried"]), through=[str(one) for one in found["through"]])
+        return Attempts(made=[str(one) for one in found["tried"]], through=dict.fromkeys(map(str, found["through"]), ""))
     except (IndexError, ValueError, KeyError, TypeError) as error:
         raise Unavailable(f"The job of {user} has not told what it could do: {ended.reason.message} {log[-200:]}") from error
 
@@ -115,8 +106,8 @@ def _launch(root: Path, arguments: Sequence[str]) -> Launch:
         job_id=int(time.time()),
         attempt=1,
         kind=JobKind.TASK,
-        owner="carrel doctor",
-        name="carrel-doctor",
+        owner="tools/attack.py",
+        name="carrel-attack",
         account="",
         qos="",
         node="",

@@ -1,4 +1,4 @@
-"""Tries what a job must not be able to do: be the lab, act as another user, see another's files (`carrel doctor slurm`).
+"""Tries what a job must not be able to do: be the lab, act as another user, see another's files.
 
 A job runs this file as it is (standard library alone) and prints one JSON object: what it tried, and what got through.
 ``break_in.py HOME DIRECTORY DEPUTY...``: the lab's home, where deputies of this user keep their files, and how one of
@@ -25,10 +25,10 @@ SECRETS = ("token", "secret", "signing.key", "lab.db", "carrel.toml")
 def main(arguments: Sequence[str]) -> int:
     """Try everything and say it; return 0: who asked reads the answer."""
     home, directory, deputy = Path(arguments[0]), Path(arguments[1]), list(arguments[2:])
+    tried: list[str] = []
     through: list[str] = []
-    tried = 0
     for words, works in (*lab_files(home), *others_files(directory), *sudo(deputy)):
-        tried += 1
+        tried.append(words)
         if works:
             through.append(words)
     print(json.dumps({"uid": os.getuid(), "user": pwd.getpwuid(os.getuid()).pw_name, "tried": tried, "through": through}))
@@ -38,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
 def lab_files(home: Path) -> Iterator[tuple[str, bool]]:
     """Try to read and to change what is in the lab's home."""
     for name in SECRETS:
-        yield f"it could read {home / name}", _reads(home / name)
+        yield f"read {home / name}", _reads(home / name)
     for place in (home, home / "spool", home / "blobs", home / "run"):
-        yield f"it could look into {place}", _lists(place)
-        yield f"it could write into {place}", os.access(place, os.W_OK | os.X_OK)
+        yield f"look into {place}", _lists(place)
+        yield f"write into {place}", os.access(place, os.W_OK | os.X_OK)
 
 
 def others_files(directory: Path) -> Iterator[tuple[str, bool]]:
@@ -52,8 +52,8 @@ def others_files(directory: Path) -> Iterator[tuple[str, bool]]:
             continue
         place = _theirs(directory, own, other)
         if place is not None:
-            yield f"it could look into {place}, which is {other.pw_name}'s", _lists(place)
-            yield f"it could write into {place}, which is {other.pw_name}'s", os.access(place, os.W_OK | os.X_OK)
+            yield f"look into {place}, which is {other.pw_name}'s", _lists(place)
+            yield f"write into {place}, which is {other.pw_name}'s", os.access(place, os.W_OK | os.X_OK)
 
 
 def _theirs(directory: Path, own: pwd.struct_passwd, other: pwd.struct_passwd) -> Path | None:
@@ -74,7 +74,7 @@ def sudo(deputy: Sequence[str]) -> Iterator[tuple[str, bool]]:
         said = subprocess.run(
             deputy, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PATIENCE, check=False
         ).stdout
-    yield f"it could start {' '.join(deputy)}", b'"hello"' in said
+    yield f"start {' '.join(deputy)}", b'"hello"' in said
 
 
 def _reads(path: Path) -> bool:
