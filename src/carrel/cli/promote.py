@@ -15,7 +15,6 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
-from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.client.travelling import Travelling
@@ -45,8 +44,6 @@ def promote_command(
         typer.Option("--with", metavar="PATH", help="A file or directory that travels with the notebook; may be repeated."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over what an earlier promotion made.")] = False,
-    cells: Annotated[str | None, typer.Option("--cells", hidden=True)] = None,
-    keep_notebook: Annotated[bool, typer.Option("--keep-notebook", hidden=True)] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -54,12 +51,6 @@ def promote_command(
     from carrel.cli.screen import print_json
     from carrel.notebooks.promote import promote
 
-    if cells is not None:
-        raise Invalid(
-            "--cells is gone: a task runs the whole notebook.", remedy="Give cells to leave out the tag skip-execution."
-        )
-    if keep_notebook:
-        raise Invalid("--keep-notebook is gone: every task of a notebook runs the notebook itself.", remedy="Leave it out.")
     packages = _environment(environment, home)
     made = promote(notebook, output, environment=packages, include=include or (), name=name, force=force, environ=os.environ)
     if as_json:

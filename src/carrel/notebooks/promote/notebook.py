@@ -16,7 +16,7 @@ from carrel.core.domain.units import MIB, format_size
 #: Outputs are in the file too; beyond this it is no longer read.
 LIMIT = 256 * MIB
 #: How a session's cell asks for GPUs: ``# carrel: gpus=2`` or ``%gpu 2`` at its top, or the tag ``gpus=2``.
-_GPUS = re.compile(r"(?m)^\s*(?:#\s*carrel\s*:.*?\bgpus\s*=\s*|%gpu\s+|%%gpu\s+)(\d+)")
+_GPUS = re.compile(r"(?m)^\s*(?:#\s*carrel\s*:.*?\bgpus\s*=\s*|%gpu\s+)(\d+)")
 _GPU_TAG = re.compile(r"\s*gpus\s*=\s*(\d+)\s*")
 
 

@@ -211,6 +211,15 @@ class _Run(NotebookClient):  # type: ignore[misc]
         self.kc.execute(_PREPARE, silent=True)
         loop.call_later(_AUTOSAVE, self._save_again)
 
+    async def _async_cleanup_kernel(self) -> None:
+        """End the kernel. What it says of its own end (ipykernel's sockets are gone before its threads) is no cell's output."""
+        if self._pipes and self.km is not None and await self.km.is_alive():
+            for name, (descriptor, _decoder) in self._pipes.items():
+                self._hear(name)
+                asyncio.get_running_loop().remove_reader(descriptor)
+            self._pipes = {}
+        await super()._async_cleanup_kernel()
+
     def _save_again(self) -> None:
         began = time.monotonic()
         if self._changed:
