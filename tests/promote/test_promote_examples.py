@@ -92,7 +92,7 @@ def test_a_notebook_is_run_as_it_is(carrel: dict[str, str], tmp_path: Path, clie
     (tmp_path / "helper.py").write_text("def double(n):\n    return 2 * n\n")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "n.txt").write_text("21")
-    cells = (("n = 1", "parameters"), "import helper\nprint(helper.double(n))", "print(open('data/n.txt').read())")
+    cells = (("n = 1\nwhere = 'data/n.txt'", "parameters"), "import helper\nprint(helper.double(n))", "print(open(where).read())")
     write_notebook(tmp_path / "my work.ipynb", *cells)
     done = call(carrel, "run", "my work.ipynb", "-P", "n=4", cwd=tmp_path)
     assert done.returncode == 1
@@ -102,9 +102,11 @@ def test_a_notebook_is_run_as_it_is(carrel: dict[str, str], tmp_path: Path, clie
     done = call(carrel, "run", "my work.ipynb", "--with", "data", "--name", "as-it-is", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "2\n21\n"), done.stderr
     assert "helper.py" in done.stderr
+    done = call(carrel, "run", "my work.ipynb", "-P", "where=data/n.txt", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "2\n21\n"), done.stderr
     (job,) = client.jobs(name="as-it-is")
     client.download_outputs(job.id, tmp_path / "back")
-    assert read_executed(tmp_path / "back").cells[1].source == "# Parameters\nn = 1"
+    assert read_executed(tmp_path / "back").cells[1].source == "# Parameters\nn = 1\nwhere = 'data/n.txt'"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "data", "helper.py", "my work.ipynb"]
 
 

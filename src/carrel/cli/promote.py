@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -70,7 +71,8 @@ def as_project(task: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Pro
     from carrel.notebooks.promote import promote
 
     with tempfile.TemporaryDirectory(prefix="carrel-notebook-") as scratch:
-        made = promote(notebook, Path(scratch) / "task", include=task.get("include") or (), environ=os.environ)
+        words = (task.get("parameters") or {}).values()
+        made = promote(notebook, Path(scratch) / "task", include=task.get("include") or (), words=words, environ=os.environ)
         yield {**task, "target": made.directory, "include": ()}, made
 
 
@@ -109,8 +111,8 @@ def _say(made: Promoted, notebook: Path) -> None:
     print_fields([(f"  {name}", clean(value)) for name, value in rows.items()])
     for note in made.notes:
         print(f"{paint('Please check:', 'yellow')} {clean(note)}")
-    given = next((f" -P {name}={value}" for name, value in made.parameters.items()), "")
-    print(f"Run it: carrel run {clean(target)}{clean(given)}")
+    given = next((["-P", f"{name}={value}"] for name, value in made.parameters.items()), [])
+    print(f"Run it: {clean(shlex.join(['carrel', 'run', target, *given]))}")
 
 
 def _packages(environment: Environment) -> str:

@@ -73,7 +73,7 @@ def installed(prefix: Path) -> Environment:
     return locked(text, match[1] if match else None, str(prefix))
 
 
-def described(directory: Path, python: str | None) -> Environment:
+def described(directory: Path) -> Environment:
     """Return what the files beside a notebook ask for, as `carrel run` reads them for a script; raise `Invalid` for a lock."""
     recipe = find_recipe(DirectoryFiles.open(directory), None, None)
     if recipe.kind is EnvironmentKind.NONE:
@@ -81,7 +81,7 @@ def described(directory: Path, python: str | None) -> Environment:
             "No packages are known: name the environment that the notebook ran in (`carrel promote --environment`), or write a "
             "requirements.txt beside it."
         )
-        return Environment(requirements=RUNNER, python=python, source="", notes=(note,))
+        return Environment(requirements=RUNNER, python=None, source="", notes=(note,))
     if recipe.kind is not EnvironmentKind.REQUIREMENTS:
         raise Invalid(
             f"{recipe.source} cannot be completed with what runs a notebook ({' and '.join(RUNNER)}).",
@@ -90,7 +90,7 @@ def described(directory: Path, python: str | None) -> Environment:
     notes = (f"{recipe.source} names a place of this machine, which does not travel.",) if recipe.local else ()
     return Environment(
         requirements=_with_runner(recipe.requirements),
-        python=recipe.python or python,
+        python=recipe.python,
         source=recipe.source,
         files=recipe.files,
         notes=notes,

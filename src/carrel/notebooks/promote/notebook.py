@@ -43,12 +43,6 @@ def read_notebook(path: Path) -> dict[str, Any]:
     return document
 
 
-def python_of(document: dict[str, Any]) -> str | None:
-    """Return the minor version of Python that a notebook ran with last ("3.11"), or None."""
-    match = re.match(r"(3\.\d+)\b", _text(document["metadata"], "language_info", "version") or "")
-    return match[1] if match else None
-
-
 def gpus_of(document: dict[str, Any]) -> int:
     """Return the most GPUs that a cell of a notebook asks for."""
     found = [0]

@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from carrel.core.domain.errors import CarrelError, Conflict, Invalid, StorageFul
 from carrel.core.snapshots import Packed, pack
 from carrel.core.tasks import describe
 from carrel.notebooks.promote.environment import Environment, described, installed
-from carrel.notebooks.promote.notebook import gpus_of, python_of, read_notebook
+from carrel.notebooks.promote.notebook import gpus_of, read_notebook
 from carrel.notebooks.promote.payload.notebook_parameters import read_defaults
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -57,6 +57,7 @@ def promote(
     *,
     environment: Environment | None = None,
     include: Sequence[str | Path] = (),
+    words: Iterable[str] = (),
     name: str | None = None,
     force: bool = False,
     environ: Mapping[str, str],
@@ -66,7 +67,7 @@ def promote(
     `target` is the directory to make, by default one named as the notebook beside it. The packages are those of `environment`,
     or of the session that this runs in (``CARREL_SESSION_ENVIRONMENT`` of `environ`), or what a requirements file beside the
     notebook asks for. Modules that its cells import from beside it travel, as those of a bare script do, and so does what
-    `include` names.
+    `include` names, and files that `words` (values of parameters) name.
 
     Raises `NotFound`, `Invalid`, or `Conflict` when `target` is there, unless `force` allows to write over what an earlier
     promotion made. Nothing is left of a directory that could not be finished.
@@ -79,8 +80,8 @@ def promote(
     _check_target(place, notebook, force=force)
     session = environ.get("CARREL_SESSION_ENVIRONMENT")
     if environment is None:
-        environment = installed(Path(session)) if session else described(notebook.absolute().parent, python_of(document))
-    beside, left = _beside(notebook.absolute(), include)
+        environment = installed(Path(session)) if session else described(notebook.absolute().parent)
+    beside, left = _beside(notebook.absolute(), include, words)
     parameters = _parameters(document, notebook)
     made = Promoted(
         directory=place,
@@ -101,11 +102,11 @@ def promote(
     return replace(made, files=tuple(sorted({*texts, *paths})))
 
 
-def _beside(notebook: Path, include: Sequence[str | Path]) -> tuple[Packed | None, list[str]]:
+def _beside(notebook: Path, include: Sequence[str | Path], words: Iterable[str]) -> tuple[Packed | None, list[str]]:
     """Return what travels with a notebook, and a note of what it names and leaves behind."""
     base = notebook.parent
     also = included(include, base)
-    found = find_companions(notebook, ())
+    found = find_companions(notebook, words)
     only = [path for path in found.files if path != notebook.name]
     left = [path for path in found.left if not any(path == one or path.startswith(f"{one}/") for one in also)]
     notes = []
