@@ -429,14 +429,10 @@ def test_what_was_saved_after_the_run_is_not_overwritten(seat: Seat, window: Win
 
 
 def test_a_button_makes_a_task_of_the_notebook(seat: Seat, window: Window) -> None:
-    promote = pytest.importorskip("carrel.notebooks.promote")
-    if not hasattr(promote, "promote"):
-        pytest.skip("carrel.notebooks.promote is not there yet")
     page = window.page()
     page.goto(seat.link(f"/lab/tree/{notebook(seat.jupyter.files, 'print(1)', 'print(2)')}?reset"))
     is_ready(page)
     page.get_by_role("button", name="Promote to task").click()
-    page.get_by_role("dialog").get_by_role("textbox").fill("1")
     page.get_by_role("dialog").get_by_role("button", name="Promote").click()
     expect(page.get_by_text("Run it: carrel run").first).to_be_visible(timeout=PATIENCE)
 

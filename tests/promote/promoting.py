@@ -1,4 +1,4 @@
-"""Notebooks written by hand, promoted, and run: as a script of their own, and in a real kernel for comparison."""
+"""Notebooks that tests write, and their runs in a real kernel."""
 
 from __future__ import annotations
 
@@ -6,39 +6,36 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 
 from carrel.testing.waiting import PATIENCE
 
+RUNNER = Path(__file__).parents[2] / "src" / "carrel" / "notebooks" / "promote" / "payload" / "notebook_runner.py"
 #: A cell: its text, or its text and its tags.
 Given = str | tuple[str, ...]
 
 
-def write_notebook(path: Path, *cells: Given, **metadata: Any) -> Path:
+def write_notebook(path: Path, *cells: Given, minor: int = 5, **metadata: Any) -> Path:
     """Write a notebook with these code cells."""
     document = {
         "cells": [
             {
                 "cell_type": "code",
-                "execution_count": None,
-                "id": f"cell-{number}",
+                "execution_count": 7,
+                **({"id": f"cell-{number}"} if minor >= 5 else {}),
                 "metadata": {"tags": list(cell[1:])} if isinstance(cell, tuple) else {},
-                "outputs": [],
+                "outputs": [{"output_type": "stream", "name": "stdout", "text": "of an earlier run"}],
                 "source": cell if isinstance(cell, str) else cell[0],
             }
             for number, cell in enumerate(cells, start=1)
         ],
         "metadata": metadata,
         "nbformat": 4,
-        "nbformat_minor": 5,
+        "nbformat_minor": minor,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document))
@@ -50,53 +47,37 @@ class Ran:
     code: int
     out: str
     err: str
+    directory: Path
+
+    def executed(self) -> Any:
+        return read_executed(self.directory)
+
+    def text(self, cell: int) -> str:
+        """What a cell wrote to its streams, in the executed notebook."""
+        outputs = self.executed().cells[cell].outputs
+        return "".join(output.text for output in outputs if output.output_type == "stream")
 
 
-def run_script(directory: Path, program: str, *arguments: str, **variables: str) -> Ran:
-    """Run a promoted script with the packages of this environment, as its task would run it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CARREL_", "MPL"))}
-    environment |= {"SHELL": "/bin/sh", "PYTHONWARNINGS": "default", **variables}
-    done = subprocess.run(
-        [sys.executable, program, *arguments],
-        cwd=directory,
+def read_executed(directory: Path) -> Any:
+    notebook = nbformat.read(directory / "outputs" / "executed.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def start_runner(notebook: Path, *words: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CARREL_", "PYTEST_", "MPL"))}
+    return subprocess.Popen(
+        [sys.executable, RUNNER, notebook.name, *words],
+        cwd=notebook.parent,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=PATIENCE,
-        check=False,
     )
-    return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def run_notebook(path: Path) -> str:
-    """Run a notebook in a real kernel; return what its cells show as text, in order."""
-    notebook = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory(prefix="ck-") as place:
-
-        class OnSockets(AsyncKernelManager):
-            """Its kernel listens on unix sockets: TCP ports are chosen first and taken later, maybe by another kernel."""
-
-            def __init__(self, **options: Any) -> None:
-                super().__init__(**options)
-                self.transport, self.ip = "ipc", f"{place}/k"
-
-        # What stays open of a client is the kernel's business, not ours.
-        NotebookClient(
-            notebook,
-            timeout=PATIENCE,
-            kernel_name="python3",
-            kernel_manager_class=OnSockets,
-            resources={"metadata": {"path": str(path.parent)}},
-        ).execute()
-    return "".join(_shown(output) for cell in notebook.cells for output in cell.get("outputs", ()))
-
-
-def _shown(output: Any) -> str:
-    if output["output_type"] == "stream":
-        return str(output["text"])
-    return f"{output['data'].get('text/plain', '')}\n"
-
-
-def lines(text: str, without: Sequence[str] = ()) -> list[str]:
-    """The lines of a text that begin with none of `without`."""
-    return [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith(tuple(without))]
+def run(notebook: Path, *words: str) -> Ran:
+    """Run a notebook as its task does."""
+    with start_runner(notebook, *words) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+        return Ran(process.returncode, out, err, notebook.parent)

@@ -13,30 +13,32 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from promoting import PATIENCE, write_notebook
+from promoting import PATIENCE, read_executed, write_notebook
 
 from carrel.client import Client
-from carrel.notebooks.promote import promote
 from support.lab_process import LabProcess
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "notebooks"
-#: What an example says when it has run with these parameters, and what it leaves.
+#: What travels with an example, what it says when it has run with these parameters, and what it leaves.
 RUNS = {
     "digits": (
+        (),
         ("epochs=2",),
         ["(1347, 64), (450, 64)", "epoch 2/2  loss", "history.json", "model.joblib"],
-        ["outputs/history.json", "outputs/model.joblib"],
+        ["outputs/executed.ipynb", "outputs/history.json", "outputs/model.joblib"],
     ),
     "attractor": (
+        ("starts.csv",),
         ("steps=300", "style=points"),
         ["array([[ 1.,  1.,  1.]", "Wall time:", "[figure-2.png]", "(2, ['one', 'two'])", "x,y,z"],
-        ["ends.csv", "outputs/figure-1.png", "outputs/figure-2.png"],
+        ["outputs/ends.csv", "outputs/executed.ipynb", "outputs/figures/figure-1.png", "outputs/figures/figure-2.png"],
     ),
     "spirals_torch": (
+        (),
         ("epochs=4",),
         ["device(type='cpu')", "torch.Size([400, 2])", "epoch 4/4  loss", "accuracy 0."],
-        ["spirals.pt"],
+        ["outputs/executed.ipynb", "outputs/spirals.pt"],
     ),
 }
 
@@ -66,29 +68,13 @@ def needs_torch(name: str) -> None:
         pytest.skip("no wheel of torch 2.13.0 in PIP_FIND_LINKS")
 
 
-def test_the_page_tells_of_magics_that_there_are(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "promote.md").read_text()
-    table = page[page.index("## What becomes of IPython") : page.index("| any other magic")]
-    names = re.findall(r"`(%%?\w+)[^`]*`", table)
-    assert len(names) >= 25
-    follows = {
-        "%pip": "list",
-        "%conda": "list",
-        "%run": "a.py",
-        "%%script": "cat",
-        "%%writefile": "a.txt",
-        "%timeit": "1",
-        "%gpu": "2",
-    }
-    cells = [f"{name} {follows.get(name, '')}\n" + ("1\n" if name.startswith("%%") else "") for name in names]
-    promote(write_notebook(tmp_path / "work.ipynb", *cells))
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_an_example_runs_as_a_task_without_edits(name: str, carrel: dict[str, str], notebooks: Path, client: Client) -> None:
     needs_torch(name)
-    parameters, said, left = RUNS[name]
-    made = call(carrel, "promote", f"{name}.ipynb", "--json", cwd=notebooks)
+    if "torch" in name:
+        (notebooks / "requirements.txt").write_text("numpy\ntorch==2.13.0\n")
+    include, parameters, said, left = RUNS[name]
+    made = call(carrel, "promote", f"{name}.ipynb", "--json", *(f"--with={path}" for path in include), cwd=notebooks)
     assert made.returncode == 0, made.stderr
     directory = json.loads(made.stdout)["directory"]
     assert Path(directory) == notebooks / name
@@ -101,44 +87,44 @@ def test_an_example_runs_as_a_task_without_edits(name: str, carrel: dict[str, st
     assert [output.path for output in client.outputs(job.id)] == left
 
 
-def test_the_executed_notebook_comes_back(carrel: dict[str, str], notebooks: Path, client: Client, tmp_path: Path) -> None:
-    made = call(carrel, "promote", "attractor.ipynb", "--keep-notebook", "-o", "kept", "--name", "kept", cwd=notebooks)
-    assert made.returncode == 0, made.stderr
-    done = call(carrel, "run", "kept", "-P", "steps=200", "-P", "rho=14", cwd=notebooks)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "(2, ['one', 'two'])" in done.stdout
-    (job,) = client.jobs(name="kept")
-    client.download_outputs(job.id, tmp_path / "back")
-    executed = nbformat.read(tmp_path / "back" / "outputs" / "executed.ipynb", as_version=4)
-    nbformat.validate(executed)
-    code = [cell for cell in executed.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, 10))
-    assert code[1].metadata.tags == ["injected-parameters"]
-    assert code[1].source == "# Parameters\nrho = 14.0\nsteps = 200\nstyle = 'lines'"
-    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
-    assert "1,1,1" not in (tmp_path / "back" / "ends.csv").read_text()
-
-
-def test_a_cell_that_fails_leaves_what_was_done(carrel: dict[str, str], tmp_path: Path, client: Client) -> None:
-    notebook = write_notebook(tmp_path / "work.ipynb", "print('first')", "1 / 0", "print('never')")
-    assert call(carrel, "promote", str(notebook), "--keep-notebook", "--name", "failing", cwd=tmp_path).returncode == 0
-    done = call(carrel, "run", "failing", cwd=tmp_path)
+@pytest.mark.gate
+def test_a_notebook_is_run_as_it_is(carrel: dict[str, str], tmp_path: Path, client: Client) -> None:
+    (tmp_path / "helper.py").write_text("def double(n):\n    return 2 * n\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "n.txt").write_text("21")
+    cells = (("n = 1\nwhere = 'data/n.txt'", "parameters"), "import helper\nprint(helper.double(n))", "print(open(where).read())")
+    write_notebook(tmp_path / "my work.ipynb", *cells)
+    done = call(carrel, "run", "my work.ipynb", "-P", "n=4", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stdout.startswith("first\n")
-    assert "ZeroDivisionError" in done.stdout
-    (job,) = client.jobs(name="failing")
+    assert done.stdout.startswith("8\n")
+    assert "data/n.txt is in" in done.stderr, done.stderr
+    assert "--with data/n.txt adds it" in done.stderr
+    done = call(carrel, "run", "my work.ipynb", "--with", "data", "--name", "as-it-is", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "2\n21\n"), done.stderr
+    assert "helper.py" in done.stderr
+    done = call(carrel, "run", "my work.ipynb", "-P", "where=data/n.txt", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "2\n21\n"), done.stderr
+    (job,) = client.jobs(name="as-it-is")
     client.download_outputs(job.id, tmp_path / "back")
-    executed = nbformat.read(tmp_path / "back" / "outputs" / "executed.ipynb", as_version=4)
-    assert executed.cells[0].outputs[0].text == "first\n"
-    assert executed.cells[1].outputs[0].ename == "ZeroDivisionError"
-    assert "never" not in str(executed.cells[2].outputs)
+    assert read_executed(tmp_path / "back").cells[1].source == "# Parameters\nn = 1\nwhere = 'data/n.txt'"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "data", "helper.py", "my work.ipynb"]
+
+
+def test_a_notebook_that_exits_ends_its_task(carrel: dict[str, str], tmp_path: Path, client: Client) -> None:
+    for code, state in ((0, "COMPLETED"), (3, "FAILED")):
+        notebook = write_notebook(
+            tmp_path / f"exit{code}.ipynb", "print('before')", f"import sys; sys.exit({code})", "print('never')"
+        )
+        done = call(carrel, "run", str(notebook), cwd=tmp_path)
+        assert (done.returncode, "never" in done.stdout) == (code, False)
+        (job,) = client.jobs(name=f"exit{code}")
+        assert (job.state, job.exit_code) == (state, code)
 
 
 def test_a_task_that_is_stopped_leaves_what_was_done(carrel: dict[str, str], tmp_path: Path, client: Client) -> None:
-    notebook = write_notebook(
-        tmp_path / "work.ipynb", "print('first')", "print('second', flush=True)\nimport time; time.sleep(600)"
-    )
-    assert call(carrel, "promote", str(notebook), "--keep-notebook", "--name", "stopped", cwd=tmp_path).returncode == 0
+    write_notebook(tmp_path / "work.ipynb", "print('first')", "print('second', flush=True)\nimport time; time.sleep(600)")
+    made = call(carrel, "promote", "work.ipynb", "--name", "stopped", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
     job = client.submit_project(str(tmp_path / "stopped"))
     for event in client.events(job.id):
         if event.type == "log" and "second" in event.data["text"]:
@@ -146,50 +132,59 @@ def test_a_task_that_is_stopped_leaves_what_was_done(carrel: dict[str, str], tmp
     client.cancel(job.id)
     assert client.wait(job.id, timeout=PATIENCE).state == "CANCELLED"
     client.download_outputs(job.id, tmp_path / "back")
-    executed = nbformat.read(tmp_path / "back" / "outputs" / "executed.ipynb", as_version=4)
-    assert executed.cells[0].outputs[0].text == "first\n"
-
-
-def test_large_data_is_an_input_by_digest(carrel: dict[str, str], tmp_path: Path, client: Client) -> None:
-    (tmp_path / "data" / "many").mkdir(parents=True)
-    with (tmp_path / "data" / "large.bin").open("wb") as file:
-        file.truncate(11 * 1024**2)
-    for name in ("a", "b/c"):
-        file_ = tmp_path / "data" / "many" / name
-        file_.parent.mkdir(exist_ok=True)
-        with file_.open("wb") as file:
-            file.truncate(6 * 1024**2)
-    cells = (
-        ("size = 3\nwhere = 'data/large.bin'", "parameters"),
-        "import os\nprint(len(open(where, 'rb').read()), sorted(name for _, _, names in os.walk('data/many') for name in names))",
-    )
-    made = call(carrel, "promote", str(write_notebook(tmp_path / "large.ipynb", *cells)), "--json", cwd=tmp_path)
-    document = json.loads(made.stdout)
-    assert [(item["path"], item["size"]) for item in document["inputs"]] == [
-        ("data/large.bin", 11 * 1024**2),
-        ("data/many", 12 * 1024**2),
-    ]
-    assert not (tmp_path / "large" / "data").exists()
-    assert [item["type"] for item in document["parameters"]] == ["int", "path"]
-    done = call(carrel, "run", "large", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith(f"{11 * 1024**2} ['a', 'c']\n")
-    with (tmp_path / "data" / "large.bin").open("r+b") as file:
-        file.write(b"changed")
-    done = call(carrel, "run", "large", cwd=tmp_path)
-    assert done.returncode != 0
-    assert "digest" in done.stderr
-    done = call(carrel, "run", "large", "-P", f"where=file://{tmp_path}/data/many/a", cwd=tmp_path)
-    assert "digest" in done.stderr, "the input is checked whatever is done with it"
+    assert [cell.outputs[0].text for cell in read_executed(tmp_path / "back").cells] == ["first\n", "second\n"]
 
 
 def test_the_page_is_right(carrel: dict[str, str], notebooks: Path) -> None:
     page = (ROOT / "docs" / "promote.md").read_text()
     commands = [shlex.split(line, comments=True) for line in re.findall(r"^\$ carrel (.*)$", page, re.MULTILINE)]
-    assert [words[0] for words in commands] == ["promote", "run", "env", "promote", "run", "promote"]
+    assert [words[0] for words in commands] == ["run", "promote", "run", "env", "promote", "run"]
     for words in commands:
         done = call(carrel, *words, cwd=notebooks)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     for name, text in re.findall(r"^```python\n# (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         cells = nbformat.read(notebooks / name, as_version=4).cells
         assert any(text.strip() in cell.source for cell in cells)
+
+
+# --- the command
+
+
+def test_the_command_says_what_it_made(carrel: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("1\n")
+    write_notebook(tmp_path / "My work.ipynb", ("n = 3", "parameters"), "open('data.csv')")
+    done = call(carrel, "promote", "My work.ipynb", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0] == "Made My_work/ of My work.ipynb"
+    assert said[-1] == "Run it: carrel run My_work -P n=3"
+    for text in ("n=3", "ipykernel, nbclient", "Please check: No packages are known", "--with data.csv adds"):
+        assert text in done.stdout
+    done = call(
+        carrel,
+        "promote",
+        "My work.ipynb",
+        "-o",
+        "task",
+        "--name",
+        "job",
+        "-e",
+        sys.prefix,
+        "--with",
+        "data.csv",
+        "--json",
+        cwd=tmp_path,
+    )
+    found = json.loads(done.stdout)
+    assert (found["directory"], found["name"], found["program"]) == (str(tmp_path / "task"), "job", "job.ipynb")
+    assert (found["parameters"], found["gpus"], found["environment"]["source"]) == ({"n": 3}, 0, sys.prefix)
+    assert set(found["files"]) == {path.name for path in (tmp_path / "task").iterdir()}
+
+
+@pytest.mark.parametrize(("option", "remedy"), [(("--cells", "1-2"), "skip-execution"), (("--keep-notebook",), "Leave it out")])
+def test_options_of_the_translator_say_what_to_do(
+    carrel: dict[str, str], tmp_path: Path, option: tuple[str, ...], remedy: str
+) -> None:
+    done = call(carrel, "promote", str(write_notebook(tmp_path / "work.ipynb", "1")), *option, cwd=tmp_path)
+    assert done.returncode == 2
+    assert remedy in done.stderr

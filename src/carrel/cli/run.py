@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.options import AsJson, Home, open_client, simulated_jobs
 from carrel.cli.pipelines import is_pipeline, run_pipeline
+from carrel.cli.promote import as_project, as_sent
 from carrel.cli.task_options import takes_a_task
 
 if TYPE_CHECKING:
@@ -73,10 +75,13 @@ def _submit(client: Client, task: Mapping[str, Any], *, as_json: bool) -> tuple[
         if not as_json:
             _warn(travelling.warnings())
 
-    job = client.submit_project(**task, packed=packed)
+    with as_project(task) as (project, notebook):
+        if notebook is not None and not as_json:
+            _warn(notebook.notes)
+        job = client.submit_project(**project, packed=packed)
     if not as_json:
         _warn(job.notes)
-    return job, sent[0]
+    return job, as_sent(sent[0], Path(task["target"]), notebook) if notebook is not None else sent[0]
 
 
 def _warn(sentences: Iterable[str]) -> None:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from carrel.wire.v1 import ResourceRequest, SlurmRequest
 
 Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="A directory, a .py or .sh script, or a git address.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="TARGET", help="A directory, a .py or .sh script, a notebook (.ipynb), or a git address.", show_default=False
+    ),
 ]
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for a bare script.", show_default=False)

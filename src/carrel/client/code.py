@@ -52,13 +52,15 @@ def code_of(
             remedy="Check it out there, or name the repository by its address.",
         )
     if script is None and path.is_file():
+        if path.suffix == ".ipynb":
+            raise Invalid(f'"{target}" is a notebook.', remedy="Use `carrel run`, or make a task of it with `carrel promote`.")
         if path.suffix not in (".py", ".sh"):
             raise Invalid(f'"{target}" is not a task.', remedy="Name a directory, a .py or .sh file, or a git address.")
         return _bare(path.absolute(), words, include)
     if isinstance(target, Path) or path.is_dir():
         if not path.is_dir():
             raise NotFound(f'There is no file or directory "{target}".')
-        return Code(directory=path.absolute(), script=script, also=_included(include, path.absolute()))
+        return Code(directory=path.absolute(), script=script, also=included(include, path.absolute()))
     if not is_remote(str(target).partition("#")[0]):
         raise NotFound(
             f'There is no file or directory "{target}", and it is no git address.',
@@ -75,7 +77,7 @@ def code_of(
 def _bare(script: Path, words: Iterable[str], include: Sequence[str | Path]) -> Code:
     """A script in a project or a git repository travels with its directory, elsewhere with what it needs."""
     directory = script.parent
-    also = _included(include, directory)
+    also = included(include, directory)
     if _is_project(directory):
         return Code(directory=directory, script=script.name, also=also)
     found = find_companions(script, words)
@@ -130,8 +132,8 @@ class _Read:
         return found
 
 
-def _included(include: Sequence[str | Path], directory: Path) -> tuple[str, ...]:
-    """What --with names, as paths in the directory: they are looked for from here, then from there."""
+def included(include: Sequence[str | Path], directory: Path) -> tuple[str, ...]:
+    """Return what --with names, as paths in the directory: they are looked for from here, then from there."""
     return tuple(_included_one(str(given), directory) for given in include)
 
 

@@ -7,12 +7,14 @@ name of a file, and a file in a directory that is no project is not always for o
 from __future__ import annotations
 
 import ast
+import json
 import os
 import posixpath
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from carrel.core.snapshots import never_travels
 _READABLE = 4 << 20
 _SHELL_WORD = re.compile(r"[^\s'\"|&;<>()=,`]+")
 _SHELL_MODULE = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-m\s+([\w.]+)")
+#: A line of a notebook such as ``%time``, ``!ls`` or ``files = !ls``.
+_IPYTHON = re.compile(r"(?m)^([ \t]*)(?:[\w., \t]+=[ \t]*)?[!%?].*$")
 #: Where a task leaves its results: what lies there is of an earlier run.
 _OUTPUTS = "outputs"
 _LONGEST = 1000
@@ -74,18 +78,19 @@ class _Search:
         if path in self.taken:
             return
         self.taken[path] = None
-        if path.endswith(".py"):
+        if path.endswith((".py", ".ipynb")):
             self._read_python(path, posixpath.dirname(path) if root is None else root)
         elif path.endswith(".sh"):
             self._read_shell(path)
 
     def _read_python(self, path: str, root: str) -> None:
-        text = self._text(path)
+        text: bytes | str = self._text(path)
         try:
+            text = _notebook_code(text) if path.endswith(".ipynb") else text
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # escapes in somebody else's strings
                 tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
             return  # Python will say it where the task runs
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -176,6 +181,17 @@ class _Search:
             return sorted(os.listdir(self._base / folder))  # noqa: PTH208 - names only
         except OSError:
             return []
+
+
+def _notebook_code(text: bytes | str) -> str:
+    """Return the Python of a notebook (nbformat 4): its cells, without lines that IPython alone understands."""
+    found = []
+    for cell in json.loads(text)["cells"]:
+        code = _IPYTHON.sub(r"\1pass", "".join(cell["source"])) if cell["cell_type"] == "code" else ""
+        with suppress(SyntaxError):
+            ast.parse(code)
+            found.append(code)
+    return "\n".join(found)
 
 
 def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:

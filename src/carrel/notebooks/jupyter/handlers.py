@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tornado import web
 from tornado.ioloop import IOLoop
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
+from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.notebooks.jupyter.activity import activity
 from carrel.notebooks.jupyter.config import pages_directory
 from carrel.notebooks.jupyter.context import SessionContext
@@ -91,16 +91,17 @@ class PromoteHandler(_Handler):
 
     @web.authenticated
     async def post(self) -> None:
-        """Body: ``path`` of the notebook and ``cells`` ("3-9"; null: all). Answer: ``directory`` of the task."""
+        """Body: ``path`` of the notebook. Answer: ``directory`` of the task, and ``notes`` of what may be missing in it."""
+        from carrel.notebooks.promote import promote
+
         try:
-            path, cells = _asked(self.get_json_body(), Path(self.settings["server_root_dir"]))
-            made = await asyncio.get_running_loop().run_in_executor(None, _promote, path, cells)
+            path = _asked(self.get_json_body(), Path(self.settings["server_root_dir"]))
+            made = await asyncio.get_running_loop().run_in_executor(None, partial(promote, path, environ=os.environ))
         except CarrelError as error:
-            self.set_status(422 if isinstance(error, Invalid) else 503 if isinstance(error, Unavailable) else 409)
+            self.set_status(422 if isinstance(error, Invalid) else 409)
             self.answer({"message": error.message, "remedy": error.remedy})
             return
-        root = Path(self.settings["server_root_dir"])
-        self.answer({"directory": str(made.relative_to(root) if made.is_relative_to(root) else made)})
+        self.answer({"directory": os.path.relpath(made.directory, self.settings["server_root_dir"]), "notes": list(made.notes)})
 
 
 class TerminalPage(JupyterHandler):
@@ -210,26 +211,15 @@ class RunSocket(WebSocketMixin, WebSocketHandler, JupyterHandler):
             self.on_close()
 
 
-def _asked(body: Any, root: Path) -> tuple[Path, str | None]:
-    """Notebook and cells. Raises `Invalid`."""
+def _asked(body: Any, root: Path) -> Path:
+    """Return the notebook that a body names; raise `Invalid`."""
     path = body.get("path") if isinstance(body, dict) else None
-    cells = body.get("cells") if isinstance(body, dict) else None
-    if not isinstance(path, str) or not path or "\0" in path or not (cells is None or isinstance(cells, str)):
-        raise Invalid("The request names no notebook.", remedy='Send {"path": "work.ipynb", "cells": "3-9"}.')
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise Invalid("The request names no notebook.", remedy='Send {"path": "work.ipynb"}.')
     notebook = Path(os.path.normpath(root / path))
     if not notebook.is_relative_to(root) or notebook.suffix != ".ipynb" or not notebook.is_file():
         raise Invalid(f'"{path[:200]}" is not a notebook of this session.', remedy="Save it first.")
-    return notebook, cells or None
-
-
-def _promote(notebook: Path, cells: str | None) -> Path:
-    try:
-        promote = importlib.import_module("carrel.notebooks.promote").promote
-    except (ImportError, AttributeError) as error:
-        raise Unavailable(
-            "This installation cannot make tasks of notebooks.", remedy="Ask the lab's administrator to update it."
-        ) from error
-    return Path(promote(notebook, cells, None))
+    return notebook
 
 
 def add_handlers(app: Any) -> None:

@@ -1,10 +1,9 @@
-"""From a notebook to a task: `promote` makes a task directory that runs without edits.
+"""From a notebook to a task: `promote` makes a directory in which the notebook itself is the task; `payload` runs it there.
 
-Read, find and write apart: `notebook`, `lines`, `magics` and `cells` take cells to plain Python; `mentions`, `packages` and
-`gather` find what travels; `script`, `kept`, `project` and `writing` make the directory. No Jupyter is needed.
+No Jupyter is needed to make it.
 """
 
-from carrel.notebooks.promote.findings import Note, Severity
+from carrel.notebooks.promote.environment import Environment, installed, locked
 from carrel.notebooks.promote.promotion import Promoted, promote
 
-__all__ = ["Note", "Promoted", "Severity", "promote"]
+__all__ = ["Environment", "Promoted", "installed", "locked", "promote"]

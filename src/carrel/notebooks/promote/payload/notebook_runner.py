@@ -1,125 +1,280 @@
-"""Runs a notebook from top to bottom, and keeps what it has done after every cell. `carrel promote` put this file here.
+"""Runs a notebook from its first cell to its last, as papermill does. `carrel promote` put this file here.
 
     python notebook_runner.py NOTEBOOK [--NAME=VALUE ...]
 
-The values go into a cell behind the one tagged ``parameters``, as papermill does it (papermill's documentation,
-"Parameterize"). The executed notebook is outputs/executed.ipynb; it is written after every cell, so that a task that is
-stopped leaves what was done. When a cell fails, its traceback is in the log and the exit code is 1.
+* The values go into a cell with the tag ``injected-parameters`` behind the one with the tag ``parameters``, or to the top where
+  there is none (papermill's documentation, "Parameterize").
+* The executed notebook is outputs/executed.ipynb. It is written after every cell and while one runs, so that a task that is
+  stopped leaves what it had done. Pictures that cells show are in outputs/figures too.
+* The first error ends the run with exit code 1, ``sys.exit(N)`` and ``exit(N)`` with N. When the kernel dies, its exit code is
+  the runner's; 128 and the number of the signal that ended it.
+* SIGTERM and SIGINT are passed on to the kernel, so that a cell can save its checkpoint.
+
 Needs nbclient and ipykernel; Python 3.9 and newer.
 """
 
 from __future__ import annotations
 
-import argparse
-import ast
+import asyncio
+import base64
+import codecs
 import json
+import math
 import os
 import re
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionComplete, CellExecutionError, DeadKernelError
+from notebook_parameters import read_values, tagged
+from traitlets.config import Config
+
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_PICTURES = {"image/png": ".png", "image/jpeg": ".jpg", "image/svg+xml": ".svg"}
+#: Seconds from one save to the next while cells put something out; papermill's ``autosave_cell_every``.
+_AUTOSAVE = 5.0
+#: Seconds for what comes at once on a machine that is not busy. nbclient drops what a cell put out when it waits for less.
+_PATIENCE = 600
+#: Run in the kernel before the first cell: ``exit()`` ends the cell that says it, as in a script; a file descriptor stands behind
+#: sys.stdout and sys.stderr, as in a session; ``%gpu`` is known, and a task has its GPUs for itself.
+_PREPARE = """
+import sys, warnings
+def leave(self, code=None):
+    raise SystemExit(code)
+type(get_ipython().exiter).__call__ = leave
+for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+    if hasattr(stream, "parent_header"):
+        stream._original_stdstream_copy = number
+get_ipython().register_magic_function(lambda line: None, "line", "gpu")
+thread = get_ipython().kernel.iopub_thread
+thread.schedule(lambda socket=thread.socket: setattr(socket, "sndhwm", 0))
+warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+del sys, warnings, leave, number, stream, thread
+"""
 
 
 def main(words: Sequence[str]) -> int:
     """Run the notebook that the command line names; return the exit code."""
-    path = Path(words[0])
-    document = json.loads(path.read_text(encoding="utf-8"))
-    values = read_values(document, words[1:])
-    inject(document, values)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined,union-attr]
+    notebook = nbformat.read(words[0], as_version=4)
+    inject(notebook, read_values(notebook, words[1:]))
     outputs = Path(os.environ.get("CARREL_OUTPUT_DIR") or "outputs")
     outputs.mkdir(parents=True, exist_ok=True)
-    return execute(document, outputs / "executed.ipynb")
+    with tempfile.TemporaryDirectory(prefix="nb-") as place:
+        return _Run(notebook, outputs, Path(place)).run()
 
 
-def read_values(document: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return the values for parameters that a command line gives, each in the type of its default."""
-    defaults = _defaults(document)
-    parser = argparse.ArgumentParser(prog="notebook_runner.py NOTEBOOK", allow_abbrev=False, conflict_handler="resolve")
-    for name, default in defaults.items():
-        plain = name.startswith("_") or name.endswith("_")
-        option = name if plain else name.replace("_", "-")
-        parser.add_argument(f"--{option}", dest=name, type=_reader(default), default=argparse.SUPPRESS)
-    return vars(parser.parse_args(list(words)))
-
-
-def inject(document: dict[str, Any], values: dict[str, Any]) -> None:
-    """Put a cell with `values` behind the one tagged ``parameters``."""
-    index = _parameters_cell(document)
-    if index is None or not values:
+def inject(document: Any, values: dict[str, Any]) -> None:
+    """Put a cell with `values` where papermill puts it."""
+    if not values:
         return
-    cell = {
-        "cell_type": "code",
-        "execution_count": None,
-        "id": "injected-parameters",
-        "metadata": {"tags": ["injected-parameters"]},
-        "outputs": [],
-        "source": "# Parameters\n" + "\n".join(f"{name} = {value!r}" for name, value in values.items()),
-    }
-    if (document.get("nbformat"), document.get("nbformat_minor", 0)) < (4, 5):
+    cell = nbformat.v4.new_code_cell(
+        "# Parameters\n" + "\n".join(f"{name} = {_written(value)}" for name, value in values.items()),
+        metadata={"tags": ["injected-parameters"]},
+    )
+    earlier, declared = tagged(document, "injected-parameters"), tagged(document, "parameters")
+    if earlier is not None:
+        document["cells"][earlier] = cell
+    else:
+        document["cells"].insert(0 if declared is None else declared + 1, cell)
+    if (document["nbformat"], document["nbformat_minor"]) < (4, 5):
         del cell["id"]
-    document["cells"].insert(index + 1, cell)
 
 
-def execute(document: dict[str, Any], target: Path) -> int:
-    """Run all cells; return 0, or 1 when one failed."""
-    import nbformat
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, DeadKernelError
-    from traitlets.config import Config
+def _written(value: Any) -> str:
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
-    notebook = nbformat.from_dict(document)
 
-    def save() -> None:
-        beside = target.with_name(f".{target.name}.new")
-        with beside.open("w", encoding="utf-8") as file:
-            nbformat.write(notebook, file)
-        beside.replace(target)
+# --- the run
 
-    class Told(NotebookClient):  # type: ignore[misc]
-        """Tells the log what a reader of the notebook would see, while it is made."""
 
-        def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
-            content = msg["content"]
-            if msg["msg_type"] == "stream":
-                stream = sys.stderr if content["name"] == "stderr" else sys.stdout
-                stream.write(content["text"])
-                stream.flush()
-            elif msg["msg_type"] in ("execute_result", "display_data"):
-                print(content["data"].get("text/plain", ""), flush=True)
-            return super().process_message(msg, cell, cell_index)
+class _Run(NotebookClient):  # type: ignore[misc]
+    """One run: the log gets what a reader of the notebook sees, and the notebook is saved as it goes."""
 
-    def after(cell: Any, cell_index: int, execute_reply: Optional[dict[str, Any]] = None) -> None:  # noqa: ARG001
-        save()
+    def __init__(self, notebook: Any, outputs: Path, place: Path) -> None:
+        _describe_kernel(place)
+        # Sockets of our own instead of ports, which other users of the machine could reach.
+        config = Config({"KernelManager": {"transport": "ipc", "ip": f"{place}/k"}})
+        super().__init__(
+            notebook, config=config, kernel_name="python3", timeout=None, startup_timeout=_PATIENCE, iopub_timeout=_PATIENCE
+        )
+        self.on_notebook_start = self._prepare
+        self.on_cell_executed = self.on_cell_error = lambda **_: self.save()
+        self._outputs = outputs
+        self._kernel: Any = None
+        self._pipes: dict[str, tuple[int, Any]] = {}
+        #: The cells that ran, by the id of their request: what threads put out later belongs to the cell that started them.
+        self._ran: dict[str, tuple[Any, int]] = {}
+        #: What is still to be put behind the text of a stream. Texts that grow by each message would cost the square of them.
+        self._texts: dict[int, tuple[Any, list[str]]] = {}
+        self._changed = False
+        self._figures = 0
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.update(outputs=[], execution_count=None)
 
-    with tempfile.TemporaryDirectory() as place:
-        _own_kernel(Path(place))
-        save()
+    def run(self) -> int:
+        """Run all cells; return the exit code."""
+        write_ends = {}
+        for name in ("stdout", "stderr"):
+            read_end, write_ends[name] = os.pipe()
+            os.set_blocking(read_end, False)
+            self._pipes[name] = (read_end, codecs.getincrementaldecoder("utf-8")("replace"))
+        self.save()
         try:
-            # Sockets of our own instead of ports, which others of the machine could reach.
-            config = Config({"KernelManager": {"transport": "ipc", "ip": f"{place}/k"}})
-            hooks = {"on_cell_executed": after, "on_cell_error": after}
-            Told(notebook, config=config, timeout=None, kernel_name="python3", **hooks).execute()
+            self.execute(**write_ends)
         except CellExecutionError as error:
-            print(_COLOURS.sub("", str(error)), file=sys.stderr, flush=True)
-            return 1
-        except DeadKernelError as error:
-            print(f"The kernel died: {error}", file=sys.stderr, flush=True)
-            return 1
+            return _exit_code(error.ename, error.evalue)
+        except DeadKernelError:
+            return self._died()
         finally:
-            save()
-    return 0
+            for name in self._pipes:
+                self._hear(name)
+            self.save()
+        return 0
+
+    def save(self) -> None:
+        """Write the executed notebook, whole or not at all."""
+        for output, texts in self._texts.values():
+            output["text"] += "".join(texts)
+        self._texts.clear()
+        target = self._outputs / "executed.ipynb"
+        beside = target.with_name(f".{target.name}.new")
+        # A lone surrogate, which Python has for a byte of a file's name that is no UTF-8, is written as JSON escapes it.
+        with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            nbformat.write(self.nb, file)
+        beside.replace(target)
+        self._changed = False
+
+    def create_kernel_manager(self) -> Any:
+        """Make the manager of the kernel; its sockets hold any number of messages (ZeroMQ drops those beyond 1,000)."""
+        self._kernel = super().create_kernel_manager()
+        self._kernel.context.rcvhwm = 0
+        return self._kernel
+
+    def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        """Put a message of the kernel into the log and into the notebook."""
+        kind, content = msg["msg_type"], msg["content"]
+        if kind == "stream":
+            _tell(content["name"], content["text"])
+        elif kind in ("execute_result", "display_data", "update_display_data"):
+            shown = [content["data"].get("text/plain", ""), *self._pictures(content["data"])]
+            _tell("stdout", "".join(f"{line}\n" for line in shown if line))
+        elif kind == "error" and not (content["ename"] == "SystemExit" and _exit_code("SystemExit", content["evalue"]) == 0):
+            _tell("stderr", _COLOURS.sub("", "\n".join(content["traceback"])) + "\n")
+        return super().process_message(msg, cell, cell_index)
+
+    def output(self, outs: list[Any], msg: dict[str, Any], display_id: Optional[str], cell_index: int) -> Any:
+        """Add an output to a cell; a stream's text to the one that it continues."""
+        self._changed = True
+        last, content = outs[-1] if outs else {}, msg["content"]
+        continues = msg["msg_type"] == "stream" and last.get("output_type") == "stream" and last["name"] == content["name"]
+        if not continues or self.clear_before_next_output or self.output_hook_stack[msg["parent_header"].get("msg_id")]:
+            return super().output(outs, msg, display_id, cell_index)
+        self._texts.setdefault(id(last), (last, []))[1].append(content["text"])
+        return None
+
+    async def _async_poll_output_msg(self, parent_msg_id: str, cell: Any, cell_index: int) -> None:
+        """Take messages until the cell is over, also those of earlier cells' threads, which nbclient drops."""
+        self._ran[parent_msg_id] = (cell, cell_index)
+        while True:
+            msg = await self.kc.iopub_channel.get_msg(timeout=None)
+            request = msg["parent_header"].get("msg_id")
+            if request in self._ran:
+                try:
+                    self.process_message(msg, *self._ran[request])
+                except CellExecutionComplete:
+                    if request == parent_msg_id:
+                        for name in self._pipes:
+                            self._hear(name)
+                        return
+
+    async def _prepare(self, **_: Any) -> None:
+        """Prepare the kernel that has just started, and hear what is written to its descriptors.
+
+        ipykernel reads these by a thread of the kernel itself: a library that prints while it keeps the interpreter's lock would
+        wait for that thread for ever.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._pass_on, number)
+        for name, (descriptor, _decoder) in self._pipes.items():
+            loop.add_reader(descriptor, self._hear, name)
+        self.kc.execute(_PREPARE, silent=True)
+        loop.call_later(_AUTOSAVE, self._save_again)
+
+    async def _async_cleanup_kernel(self) -> None:
+        """End the kernel. What it says of its own end (ipykernel's sockets are gone before its threads) is no cell's output."""
+        if self._pipes and self.km is not None and await self.km.is_alive():
+            for name, (descriptor, _decoder) in self._pipes.items():
+                self._hear(name)
+                asyncio.get_running_loop().remove_reader(descriptor)
+            self._pipes = {}
+        await super()._async_cleanup_kernel()
+
+    def _save_again(self) -> None:
+        began = time.monotonic()
+        if self._changed:
+            self.save()
+        # A notebook that takes long to write is written less often.
+        asyncio.get_running_loop().call_later(max(_AUTOSAVE, 10 * (time.monotonic() - began)), self._save_again)
+
+    def _pass_on(self, number: int) -> None:
+        self._passing = asyncio.ensure_future(self._kernel.signal_kernel(number))
+
+    def _hear(self, name: str) -> None:
+        """Take what was written to a descriptor of the kernel until now; a pipe holds less than this reads at most."""
+        descriptor, decoder = self._pipes[name]
+        for _ in range(64):
+            try:
+                data = os.read(descriptor, 1 << 16)
+            except BlockingIOError:
+                return
+            text = decoder.decode(data)
+            _tell(name, text)
+            if self._ran and text:
+                cell, index = next(reversed(self._ran.values()))
+                message = {"msg_type": "stream", "header": {"msg_type": "stream"}, "parent_header": {}}
+                self.output(cell.outputs, {**message, "content": {"name": name, "text": text}}, None, index)
+
+    def _pictures(self, data: dict[str, Any]) -> list[str]:
+        """Write the pictures that a cell shows; return how the log names them."""
+        told = []
+        for kind, suffix in _PICTURES.items():
+            if kind not in data:
+                continue
+            text = data[kind] if isinstance(data[kind], str) else "".join(data[kind])
+            figures = self._outputs / "figures"
+            figures.mkdir(exist_ok=True)
+            self._figures += 1
+            path = figures / f"figure-{self._figures}{suffix}"
+            path.write_bytes(text.encode() if suffix == ".svg" else base64.b64decode(text))
+            told.append(f"[{path.name}]")
+        return told
+
+    def _died(self) -> int:
+        process = getattr(self._kernel.provisioner, "process", None)
+        code = process.poll() if process is not None else None
+        if code is None:
+            code = 1
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        _tell("stderr", f"The kernel ended {how}.\n")
+        return 128 - code if code < 0 else code or 1
 
 
-def _own_kernel(place: Path) -> None:
+def _describe_kernel(place: Path) -> None:
     """Have Jupyter find this very Python first, whatever kernels a user has (jupyter_core's documentation, "JUPYTER_PATH")."""
     directory = place / "kernels" / "python3"
     directory.mkdir(parents=True)
-    arguments = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    arguments = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--IPKernelApp.capture_fd_output=False"]
     specification = {"argv": arguments, "display_name": "Python 3", "language": "python"}
     (directory / "kernel.json").write_text(json.dumps(specification), encoding="utf-8")
     before = os.environ.get("JUPYTER_PATH")
@@ -127,55 +282,22 @@ def _own_kernel(place: Path) -> None:
     os.environ["JUPYTER_PATH"] = f"{place}{os.pathsep}{before}" if before else str(place)
 
 
-def _parameters_cell(document: dict[str, Any]) -> Optional[int]:
-    for index, cell in enumerate(document["cells"]):
-        if cell.get("cell_type") == "code" and "parameters" in (cell.get("metadata", {}).get("tags") or ()):
-            return index
-    return None
+def _tell(name: str, text: str) -> None:
+    stream = sys.stderr if name == "stderr" else sys.stdout
+    stream.write(text)
+    stream.flush()
 
 
-def _defaults(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the names that the parameters' cell gives a plain value, with it."""
-    index = _parameters_cell(document)
-    found: dict[str, Any] = {}
-    if index is None:
-        return found
-    lines = "".join(document["cells"][index]["source"]).split("\n")
-    source = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in lines)
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.AnnAssign):
-            targets: list[ast.expr] = [statement.target]
-        elif isinstance(statement, ast.Assign):
-            targets = statement.targets
-        else:
-            continue
-        if len(targets) == 1 and isinstance(targets[0], ast.Name) and statement.value is not None:
-            try:
-                found[targets[0].id] = ast.literal_eval(statement.value)
-            except (ValueError, TypeError, SyntaxError):
-                continue
-    return found
-
-
-def _reader(default: Any) -> Any:
-    if isinstance(default, bool):
-        return _truth
-    if isinstance(default, (int, float, str)):
-        return type(default)
-    return _literal
-
-
-def _truth(text: str) -> bool:
-    if text.lower() not in _TRUTHS:
-        raise argparse.ArgumentTypeError(f'"{text}" is neither true nor false')
-    return _TRUTHS[text.lower()]
-
-
-def _literal(text: str) -> Any:
+def _exit_code(name: str, value: str) -> int:
+    """Return what Python's own exit code is for an exception that no cell caught."""
+    if name != "SystemExit":
+        return 1
+    if value in ("", "None", "False"):
+        return 0
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+        return int(value) & 0xFF
+    except ValueError:
+        return 1
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 const COMMAND = 'carrel:promote';
 
 const promote = async (panel, lab, link) => {
-  const asked = await lab.InputDialog.getText({
+  const asked = await lab.showDialog({
     title: 'Promote to task',
-    label: 'Cells (for example 3-9; empty: all)',
-    okLabel: 'Promote'
+    body: 'Makes a directory beside the notebook that runs it from its first cell to its last, with the packages of this session.',
+    buttons: [lab.Dialog.cancelButton(), lab.Dialog.okButton({ label: 'Promote' })]
   });
   if (!asked.button.accept) {
     return;
@@ -17,12 +17,12 @@ const promote = async (panel, lab, link) => {
     await panel.context.save();
     const made = await link.request('promote', {
       method: 'POST',
-      body: JSON.stringify({ path, cells: (asked.value || '').trim() || null })
+      body: JSON.stringify({ path })
     });
     lab.Notification.update({
       id: note,
       type: 'success',
-      message: `The task is in ${made.directory}. Run it: carrel run ${made.directory}`,
+      message: [`The task is in ${made.directory}. Run it: carrel run ${made.directory}`, ...made.notes].join(' '),
       autoClose: false
     });
   } catch (error) {
@@ -33,7 +33,7 @@ const promote = async (panel, lab, link) => {
 export const addPromote = (app, tracker, palette, lab, link) => {
   app.commands.addCommand(COMMAND, {
     label: 'Promote Notebook to Task…',
-    caption: 'Make a task directory of this notebook: script, locked environment, inputs, parameters',
+    caption: 'Make a task directory of this notebook, with its parameters and the packages of this session',
     isEnabled: () => tracker.currentWidget !== null,
     execute: () => tracker.currentWidget && promote(tracker.currentWidget, lab, link)
   });
