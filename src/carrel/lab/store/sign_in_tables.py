@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from sqlalchemy import (
-    BigInteger,
     Column,
     Double,
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     String,
     Table,
     UniqueConstraint,
@@ -134,21 +132,4 @@ passwords = Table(
     Column("subject", ForeignKey("users.subject"), primary_key=True),
     Column("hash", String(255), nullable=False),
     Column("changed_at", Double, nullable=False),
-)
-
-#: Passkeys of users: public keys, and the authenticators' names for them.
-passkeys = Table(
-    "passkeys",
-    metadata,
-    Column("id", ID, primary_key=True, autoincrement=True),
-    Column("subject", ForeignKey("users.subject"), nullable=False),
-    Column("credential", LargeBinary, nullable=False),
-    Column("public_key", LargeBinary, nullable=False),
-    Column("sign_count", BigInteger, nullable=False),
-    Column("name", String(255), nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("last_used_at", Double),
-    UniqueConstraint("credential"),
-    Index(None, "subject"),
-    sqlite_autoincrement=True,
 )

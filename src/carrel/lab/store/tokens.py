@@ -79,7 +79,7 @@ class TokenTable:
     def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:
         """Revoke one token (default: all of the new one's owner) and remember the new one, in one step.
 
-        With all tokens go password and passkeys. None, and nothing has changed, when that one token is revoked already.
+        With all tokens goes the password. None, and nothing has changed, when that one token is revoked already.
         """
         with self._database.write() as connection:
             subject = new.subject if token_id is None else None
