@@ -107,24 +107,6 @@ device_codes = Table(
     UniqueConstraint("user_code"),
 )
 
-#: Codes that a browser brings to a program (RFC 6749, 4.1).
-authorization_codes = Table(
-    "authorization_codes",
-    metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("client", String(64), nullable=False),
-    Column("scopes", String(255), nullable=False),
-    Column("host", String(255), nullable=False),
-    Column("address", String(64), nullable=False),
-    Column("subject", ForeignKey("users.subject"), nullable=False),
-    Column("account", String(255)),
-    Column("redirect_uri", String(255), nullable=False),
-    Column("challenge", String(64), nullable=False),
-    Column("expires_at", Double, nullable=False),
-    #: Set when it was used.
-    Column("token_id", ForeignKey("tokens.id")),
-)
-
 #: Passwords of users, as Argon2id makes them (`carrel.lab.credentials.passwords`).
 passwords = Table(
     "passwords",
