@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from carrel.core.control.event_ports import NewEvent
@@ -86,28 +85,6 @@ def test_the_end_of_an_attempt_does_not_take_back_what_was_charged(store: Store)
     )
     store.jobs.change([fewer], now=30.0)
     assert [item.lease_seconds for item in store.jobs.used(since=0.0)] == [12.5]
-
-
-@pytest.mark.parametrize("wrong", [1e300, float("inf"), -1e300, 9.1e9])
-def test_moments_that_no_clock_shows_are_corrected_when_it_is_opened(store: Store, database_url: str, wrong: float) -> None:
-    jobs = [start(store, submit(store)) for _ in range(2)]
-    done = {"state": JobState.COMPLETED, "reason": COMPLETED.reason, "started_at": 25.0, "ended_at": 30.0}
-    store.jobs.change([AttemptChange(job_id=job.id, attempt=1, **done) for job in jobs], now=31.0)
-    with store.database.write() as connection:
-        for table, key in (("jobs", "id"), ("attempts", "job_id")):
-            values = {"at": wrong, "job": jobs[0].id}
-            connection.execute(
-                sa.text(f"UPDATE {table} SET started_at = :at, ended_at = :at, suspended_seconds = :at WHERE {key} = :job"),
-                values,
-            )
-    again = Store(Database(database_url), clock=lambda: 40.0)
-    try:
-        spoilt, sound = (again.jobs.get(job.id) for job in jobs)
-        assert (spoilt.started_at, spoilt.ended_at, spoilt.suspended_seconds) == (40.0, 40.0, 0.0)
-        assert (sound.started_at, sound.ended_at) == (25.0, 30.0)
-        assert [(item.until, item.suspended_seconds) for item in again.jobs.used(since=0.0)] == [(30.0, 0.0), (40.0, 0.0)]
-    finally:
-        again.close()
 
 
 def submit(

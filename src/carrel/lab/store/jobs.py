@@ -26,7 +26,6 @@ from carrel.core.domain.partition import read_cluster
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.task import TaskSpec
-from carrel.core.spool.foreign import LATEST, LONGEST
 from carrel.lab.store.attempts import (
     apply_change,
     attempt_row,
@@ -49,7 +48,6 @@ from carrel.lab.store.tables import attempts, jobs, leases, submissions
 
 _ACTIVE = sorted(state.value for state in ACTIVE)
 _HOLDING = frozenset(HOLDING)
-_MOMENTS, _SECONDS = ("started_at", "ended_at", "suspended_at"), ("suspended_seconds", "lease_seconds")
 _RESUMING = Reason(code="Resuming", message="Its place is free again; it goes on.")
 _KEEPS = Reason(code="Running", message="Its GPU state cannot be moved now, so it keeps its place.")
 _PREPARING = Reason(code="Preparing", message="Its environment and inputs are being prepared.")
@@ -236,23 +234,6 @@ class JobTable(JobReads):
         """Which job holds which device now."""
         with self._database.read() as connection:
             return {row.device: row.job_id for row in connection.execute(sa.select(leases.c.device, leases.c.job_id))}
-
-    def mend(self, now: float) -> int:
-        """Correct moments and seconds that no clock shows: a job's own journal may have said them. Return in how many rows.
-
-        What is said to be of the year 2255 or later is of `now`, and ten years of being stopped or charged are none.
-        """
-        mended = 0
-        with self._database.write() as connection:
-            for table in (jobs, attempts):
-                limits = [(table.c[name], LATEST, now) for name in _MOMENTS if name in table.c]
-                limits += [(table.c[name], LONGEST, 0.0) for name in _SECONDS if name in table.c]
-                wrong = {
-                    column: sa.or_(column > most, column < 0) for column, most, _ in limits
-                }  # NaN is the largest (PostgreSQL)
-                values = {column: sa.case((wrong[column], to), else_=column) for column, _, to in limits}
-                mended += connection.execute(sa.update(table).where(sa.or_(*wrong.values())).values(values)).rowcount
-        return mended
 
     def used(self, *, since: float) -> Sequence[Used]:
         """What the attempts that ended after `since` held, in the order of their ends."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 
@@ -32,8 +31,6 @@ from carrel.lab.store.tables import lab
 from carrel.lab.store.tokens import TokenTable
 from carrel.lab.store.verifications import VerificationTable
 
-_log = logging.getLogger(__name__)
-
 
 class Store:
     """Opens a database, makes its tables where it is empty, and offers them."""
@@ -59,8 +56,6 @@ class Store:
         self.baselines = BaselineTable(database)
         self.verifications = VerificationTable(database)
         self.outbox = OutboxTable(database, self.events, clock)
-        if mended := self.jobs.mend(clock()):
-            _log.warning("%d rows of jobs and attempts had moments or seconds that no clock shows; they are corrected.", mended)
 
     def lab_id(self) -> str:
         """Name of this lab, unique in the world; made when first asked."""
