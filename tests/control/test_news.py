@@ -156,7 +156,7 @@ def test_pauses_are_counted_and_for_how_many_people_they_were() -> None:
     )
     assert (change.pauses, change.pause_people, change.suspended_seconds) == (2, 2, 12.0)
     job = after_stops(job, change)
-    # A runner of an earlier version says no number.
+    # Nobody said for how many people it was.
     change = interpret(job, observe(Paused(), Continued(seconds=1.0)), log_size=0, now=1.0)
     assert (change.pauses, change.pause_people, change.suspended_seconds) == (3, 2, 13.0)
     change = interpret(after_stops(job, change), observe(Paused(), ended(JobState.FAILED)), log_size=0, now=200.0)

@@ -129,12 +129,13 @@ def test_a_process_of_another_machine_is_none_of_this_one(home):
     assert kill_leftovers(directory) == 0
 
 
-def test_claims_of_an_older_release_are_understood(directory):
+def test_a_damaged_claim_is_taken_for_a_copy(directory):
     os.close(take_claim(directory.claim, 4242))
     assert not read_claim(directory.claim).copied
+    directory.claim.chmod(0o600)
     directory.claim.write_text("4242\n")
     claim = read_claim(directory.claim)
-    assert (claim.pid, claim.held, claim.copied, claim.elsewhere) == (4242, False, False, False)
+    assert (claim.pid, claim.held, claim.copied, claim.elsewhere) == (4242, False, True, False)
 
 
 def test_an_engine_leaves_a_runner_on_another_machine_alone(home):

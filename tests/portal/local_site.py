@@ -1,4 +1,4 @@
-"""A lab with sign-in by passwords and passkeys."""
+"""A lab with sign-in by passwords."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from portal_site import Clock, Site
 
 from carrel.lab.audit import AuditFilter
 from carrel.lab.credentials import LocalSignIn
-from carrel.lab.credentials.passkeys import Party, Passkeys
 from carrel.lab.credentials.passwords import Hashes
 from carrel.lab.portal import Portal
 from carrel.lab.portal.local import LocalPages
@@ -55,7 +54,6 @@ OWN = {"Sec-Fetch-Site": "same-origin"}
 def a_local_site(tmp_path: Path) -> Iterator[LocalSite]:
     clock = Clock()
     made: list[tuple[Portal, LocalSignIn]] = []
-    origin = [""]
 
     def pages(rig: Rig) -> Portal:
         local = LocalSignIn(
@@ -66,10 +64,8 @@ def a_local_site(tmp_path: Path) -> Iterator[LocalSite]:
             monotonic=clock,
             hashes=Hashes(hasher=QUICK),
         )
-        passkeys = Passkeys(local=local, party=lambda: Party("localhost", origin[0]), key=rig.lab.secret)
-        made.append((Portal(clock=clock, local=LocalPages(local, passkeys)), local))
+        made.append((Portal(clock=clock, local=LocalPages(local)), local))
         return made[0][0]
 
     with a_lab(tmp_path, pages=pages, clock=clock) as rig, serve(rig.app) as url:
-        origin[0] = url.replace("127.0.0.1", "localhost")
         yield LocalSite(rig, made[0][0], clock, url, made[0][1])

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.quick
 
 def status(**parts: Any) -> dict[str, Any]:
     devices = [{"uuid": name, "withheld": None} for name in ("a", "b", "c")]
-    return {"devices": devices, "tenants": [], "leases": [], "queue": [], **parts}
+    host = {"limit": None, "left": None, "disk": None}
+    return {"devices": devices, "tenants": [], "leases": [], "queue": [], "charges": [], "host": host, **parts}
 
 
 def kept(**parts: Any) -> set[str]:
@@ -55,7 +56,7 @@ def test_a_device_whose_states_move_over_the_bus_is_not_kept_for_cells_that_may_
     assert kept(tenants=[*tenants, {"role": "kernel", "last_used": 99.0, "home": ["a"], "way": "driver"}]) == {"a"}
 
 
-def test_what_sessions_are_charged_is_read_and_an_older_broker_says_nothing() -> None:
+def test_what_sessions_are_charged_is_read() -> None:
     rows = [{"job": 7, "attempt": 1, "owner": "ada", "seconds": 2.5}, {"job": 8, "attempt": 2, "owner": "bob", "seconds": 0}]
     assert charges_of(status(charges=rows)) == {(7, 1): 2.5, (8, 2): 0.0}
     assert charges_of(status()) == {}
@@ -69,7 +70,8 @@ def test_faults_are_read_or_refused() -> None:
 
 
 def test_a_task_is_placed_where_the_states_in_its_way_have_room_on_the_disk() -> None:
-    def left(**host: Any) -> int | None:
+    def left(*, disk: dict[str, int] | None = None, **host: Any) -> int | None:
+        host["disk"] = disk
         return state_of(status(host=host), now=100.0).host_left
 
     assert left(limit=None, left=None) is None
@@ -81,7 +83,7 @@ def test_a_task_is_placed_where_the_states_in_its_way_have_room_on_the_disk() ->
 def test_which_tasks_states_can_leave_and_what_they_take_of_host_memory() -> None:
     def task(state: str = "resident", **about: Any) -> TaskState:
         row = {"role": "runner", "job": 7, "id": "t", "home": ["a"], "state": state, "bytes": 6 * GIB, "way": "bus"}
-        found = state_of(status(tenants=[{**row, "suspendable": True, **about}], host={"left": 8 * GIB}), now=100.0)
+        found = state_of(status(tenants=[{**row, "suspendable": True, **about}], host={"left": 8 * GIB, "disk": None}), now=100.0)
         assert (found.states, found.has_mover, found.host_left) == ((), True, 8 * GIB)
         return found.tasks[7]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from carrel.lab.server.sign_in import Party, party_of
 from carrel.testing.waiting import PATIENCE
 from support.fork_server import run_carrel
 from support.lab_process import start_lab
@@ -51,8 +50,6 @@ def test_a_lab_is_signed_in_to_without_a_terminal_and_its_secrets_are_in_no_file
             assert http.post("/sign-in/password", data={"name": "grace", "password": GOOD, "after": "/notebooks"}).url.path == (
                 "/notebooks"
             )
-            options = http.post("/sign-in/passkey/options", headers={**OWN, "Accept": "application/json"}).json()
-            assert options["rpId"] == "localhost"
         somebody = next(user.pw_name for user in pwd.getpwall() if user.pw_uid != 0 and user.pw_name.isalpha())
         if has_pam:
             with httpx.Client(base_url=lab.url, headers=OWN, timeout=PATIENCE, follow_redirects=True) as http:
@@ -60,7 +57,6 @@ def test_a_lab_is_signed_in_to_without_a_terminal_and_its_secrets_are_in_no_file
                 assert http.post("/sign-in/pam", data={"name": "root", "password": GOOD}).status_code == 401
         said = carrel(home, "doctor", "--json")
         (check,) = [one for one in json.loads(said)["checks"] if one["name"] == "sign-in"]
-        assert f"passkey (at {lab.url.replace('127.0.0.1', 'localhost')})" in check["message"]
         assert 'PAM service "carrel"' in check["message"]
         carrel(home, "user", "reset", "grace")
         with httpx.Client(base_url=lab.url, headers=OWN, timeout=PATIENCE) as http:
@@ -73,23 +69,3 @@ def test_a_lab_is_signed_in_to_without_a_terminal_and_its_secrets_are_in_no_file
         data = path.read_bytes()
         assert GOOD.encode() not in data, path
         assert code.encode() not in data, path
-
-
-@pytest.mark.parametrize(
-    ("url", "party"),
-    [
-        ("http://127.0.0.1:8642", Party("localhost", "http://localhost:8642")),
-        ("http://localhost:8642/", Party("localhost", "http://localhost:8642")),
-        ("https://127.0.0.1:8642", Party("localhost", "https://localhost:8642")),
-        ("http://[::1]:8642", Party("localhost", "http://localhost:8642")),
-        ("https://gpus.Example.org", Party("gpus.example.org", "https://gpus.example.org")),
-        ("https://gpus.example.org:443/", Party("gpus.example.org", "https://gpus.example.org")),
-        ("https://gpus.example.org:8443", Party("gpus.example.org", "https://gpus.example.org:8443")),
-        ("http://gpus.example.org", None),
-        ("http://0.0.0.0:8642", None),
-        ("https://10.0.0.7", None),
-        ("https://[2001:db8::1]", None),
-    ],
-)
-def test_passkeys_are_for_a_name_that_browsers_trust(url: str, party: Party | None) -> None:
-    assert party_of(url) == party

@@ -21,7 +21,6 @@ from carrel.lab.audit import AuditFilter
 from carrel.lab.credentials import LocalSignIn
 from carrel.lab.credentials.oidc import Client, OidcSignIn, Provider
 from carrel.lab.credentials.oidc.fetch import Fetch
-from carrel.lab.credentials.passkeys import Passkeys
 from carrel.lab.credentials.passwords import Hashes
 from carrel.lab.portal import Portal
 from carrel.lab.portal.local import LocalPages
@@ -118,7 +117,7 @@ def an_oidc_site(
             monotonic=clock,
             hashes=Hashes(hasher=QUICK),
         )
-        pages = LocalPages(local, Passkeys(local=local, party=lambda: None, key=rig.lab.secret))
+        pages = LocalPages(local)
         made.append((Portal(clock=clock, first=[OidcPage(oidc)], local=pages), oidc))
         return made[0][0]
 

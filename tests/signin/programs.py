@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
 from portal_site import Site
 
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
-#: The pair of RFC 7636, appendix B.
-VERIFIER, CHALLENGE = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
-REDIRECT = "http://127.0.0.1:49152/signed-in"
 
 
 @dataclass
@@ -74,34 +70,6 @@ def decide(browser: httpx.Client, user_code: str, decision: str = "approve") -> 
     assert page.status_code == 200, page.text
     fields = {"form_secret": form_secret(page), "user_code": user_code, "decision": decision}
     return browser.post("/device", data=fields)
-
-
-def authorize(browser: httpx.Client, *, decision: str = "approve", **change: str) -> httpx.Response:
-    """What the browser is told after the question was answered; or instead of the question."""
-    query = {
-        "response_type": "code",
-        "client_id": "carrel-cli",
-        "redirect_uri": REDIRECT,
-        "code_challenge": CHALLENGE,
-        "code_challenge_method": "S256",
-        "state": "a state",
-        "device_name": "the-laptop",
-    } | change
-    query = {name: value for name, value in query.items() if value}
-    page = browser.get("/oauth/authorize", params=query, follow_redirects=False)
-    if page.status_code != 200:
-        return page
-    return browser.post(
-        "/oauth/authorize", data={**query, "form_secret": form_secret(page), "decision": decision}, follow_redirects=False
-    )
-
-
-def brought(answer: httpx.Response) -> dict[str, str]:
-    """What the browser brings to the program."""
-    assert answer.status_code == 303, answer.text
-    parts = urlsplit(answer.headers["location"])
-    assert f"{parts.scheme}://{parts.netloc}{parts.path}" == REDIRECT
-    return {name: values[0] for name, values in parse_qs(parts.query).items()}
 
 
 def error_of(answer: httpx.Response) -> str:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from gateway_lab import client
 from portal_site import Site
-from programs import DEVICE_GRANT, REDIRECT, VERIFIER, Program, authorize, brought, decide, error_of, form_secret
+from programs import DEVICE_GRANT, Program, decide, error_of, form_secret
 
 from carrel.core.domain.user import User
 
@@ -45,12 +45,9 @@ def as_admin(site: Site, method: str, path: str, **more: Any) -> httpx.Response:
 def test_the_metadata_name_addresses_that_answer(site: Site, program: Program) -> None:
     found = program.http.get("/.well-known/oauth-authorization-server").json()
     assert found["issuer"] == site.url
-    assert found["code_challenge_methods_supported"] == ["S256"]
-    assert set(found["grant_types_supported"]) == {"authorization_code", "refresh_token", DEVICE_GRANT}
+    assert set(found["grant_types_supported"]) == {"refresh_token", DEVICE_GRANT}
     for name in ("token_endpoint", "device_authorization_endpoint", "revocation_endpoint"):
         assert program.http.post(found[name], data={"token": "x"}).status_code == 401  # no client_id
-    page = program.http.get(found["authorization_endpoint"], headers={"Accept": "text/html"})
-    assert (page.status_code, "Sign in" in page.text) == (401, True)
 
 
 def test_unknown_programs_and_grants_are_refused(site: Site, program: Program) -> None:
@@ -175,119 +172,25 @@ def test_who_lost_their_rights_between_approval_and_poll_gets_nothing(site: Site
     begun = program.begin()
     with site.browser("ada") as browser:
         decide(browser, begun["user_code"])
-        code = brought(authorize(browser))["code"]
     as_admin(
         site, "POST" if path else "DELETE", f"/users/ada/{path}".rstrip("/"), json={} if path in ("suspend", "reset") else None
     )
-    fields = {"redirect_uri": REDIRECT, "code_verifier": VERIFIER}
-    by_code = program.post("/oauth/token", grant_type="authorization_code", code=code, **fields)
-    expected = "access_denied" if path == "suspend" else "invalid_grant"
-    assert (error_of(program.poll(begun)), error_of(by_code)) == (expected, expected)
+    answer = program.poll(begun)
+    assert error_of(answer) == ("access_denied" if path == "suspend" else "invalid_grant")
     if path == "suspend":
-        assert "suspended" in by_code.json()["error_description"]
+        assert "suspended" in answer.json()["error_description"]
         assert lines(site, "ada")[-1]["rule"] == "state of the user"
 
 
-# ---- the flow with a browser
-
-
-def test_a_browser_brings_a_code_that_is_good_once(site: Site, program: Program) -> None:
-    with site.browser("ada") as browser:
-        page = browser.get(
-            "/oauth/authorize",
-            params={
-                "response_type": "code",
-                "client_id": "carrel-cli",
-                "redirect_uri": "http://[::1]:1/signed-in",
-                "code_challenge": "a" * 43,
-                "code_challenge_method": "S256",
-            },
-        )
-        assert "form-action 'self' http://[::1]:1;" in page.headers["content-security-policy"]
-        back = brought(authorize(browser))
-        assert (back["state"], back["iss"]) == ("a state", site.url)
-        refused = brought(authorize(browser, decision="refuse"))
-        assert (refused["error"], refused["state"], "code" in refused) == ("access_denied", "a state", False)
-    fields = {"grant_type": "authorization_code", "code": back["code"], "redirect_uri": REDIRECT, "code_verifier": VERIFIER}
-    tokens = program.post("/oauth/token", **fields).json()
-    assert program.works(tokens)
-    # Somebody else has it too: what was made of it ends.
-    assert error_of(program.post("/oauth/token", **fields)) == "invalid_grant"
-    assert not program.works(tokens)
-    assert error_of(program.renew(tokens)) == "invalid_grant"
-    assert any(line["rule"] == "code used twice" for line in lines(site, "ada") if line["result"] == "refused")
-
-
-def test_a_code_is_good_for_who_asked_only(site: Site, program: Program) -> None:
-    with site.browser("ada") as browser:
-        code = brought(authorize(browser))["code"]
-        right = {"grant_type": "authorization_code", "code": code, "redirect_uri": REDIRECT, "code_verifier": VERIFIER}
-        for change in (
-            {"code_verifier": ""},
-            {"code_verifier": "a" * 43},
-            {"code_verifier": "ä" * 43},
-            {"redirect_uri": ""},
-            {"redirect_uri": REDIRECT.replace("49152", "49153")},
-            {"code": "x" * 43},
-        ):
-            assert error_of(program.post("/oauth/token", **{**right, **change})) == "invalid_grant", change
-        assert program.post("/oauth/token", **right).status_code == 200
-        late = brought(authorize(browser))["code"]
-    site.clock.ahead += 61
-    assert error_of(program.post("/oauth/token", **{**right, "code": late})) == "invalid_grant"
-
-
-def test_nothing_is_sent_to_addresses_that_are_not_the_programs(site: Site) -> None:
-    with site.browser("ada") as browser:
-        for redirect in (
-            "https://evil.example/signed-in",
-            "http://127.0.0.1/signed-in",
-            "http://127.0.0.1:0/signed-in",
-            "http://127.0.0.1:99999/signed-in",
-            "http://localhost:49152/signed-in",
-            "http://127.0.0.1:49152/other",
-            "http://127.0.0.1:49152/signed-in?to=evil",
-            "http://127.0.0.1:49152/signed-in#x",
-            "http://127.0.0.1:49152@evil.example/signed-in",
-            "http://ada@127.0.0.1:49152/signed-in",
-            "https://127.0.0.1:49152/signed-in",
-            "javascript:alert(1)",
-            "http://[::1",
-            "",
-        ):
-            answer = authorize(browser, redirect_uri=redirect)
-            assert (answer.status_code, "location" in answer.headers) == (422, False), redirect
-        answer = authorize(browser, client_id="somebody-else")
-        assert (answer.status_code, "location" in answer.headers) == (422, False)
-        # What the program itself did wrong it is told.
-        for change in ({"code_challenge": ""}, {"code_challenge_method": "plain"}, {"code_challenge": "short"}):
-            assert brought(authorize(browser, **change))["error"] == "invalid_request"
-        assert brought(authorize(browser, response_type="token"))["error"] == "unsupported_response_type"
-        assert brought(authorize(browser, scope="root"))["error"] == "invalid_scope"
-        assert brought(authorize(browser, state="x" * 600))["error"] == "invalid_request"
-
-
-def test_the_question_wants_the_form_of_the_session(site: Site) -> None:
+def test_the_question_wants_the_form_of_the_session(site: Site, program: Program) -> None:
+    begun = program.begin()
+    fields = {"user_code": begun["user_code"], "decision": "approve"}
     with site.browser("ada") as ada, site.browser("bob") as bob:
-        of_bob = form_secret(bob.get("/device"))
-        fields = {
-            "response_type": "code",
-            "client_id": "carrel-cli",
-            "redirect_uri": REDIRECT,
-            "code_challenge": "a" * 43,
-            "code_challenge_method": "S256",
-            "decision": "approve",
-        }
-        for secret in (of_bob, "", "é"):
-            answer = ada.post("/oauth/authorize", data={**fields, "form_secret": secret}, follow_redirects=False)
-            assert (answer.status_code, "location" in answer.headers) == (403, False)
-        elsewhere = ada.post(
-            "/oauth/authorize",
-            data={**fields, "form_secret": form_secret(ada.get("/device"))},
-            headers={"Sec-Fetch-Site": "cross-site"},
-            follow_redirects=False,
-        )
-        assert elsewhere.status_code == 403
+        for secret in (form_secret(bob.get("/device")), "", "é"):
+            assert ada.post("/device", data={**fields, "form_secret": secret}).status_code == 403
+        elsewhere = {**fields, "form_secret": form_secret(ada.get("/device"))}
+        assert ada.post("/device", data=elsewhere, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert error_of(program.poll(begun)) == "authorization_pending"
 
 
 # ---- afterwards
@@ -412,12 +315,11 @@ def test_a_token_that_is_less_than_its_person_approves_nothing(site: Site, progr
 def test_nothing_that_is_stored_or_logged_signs_anybody_in(site: Site, program: Program) -> None:
     begun = program.begin()
     with site.browser("ada") as browser:
-        code = brought(authorize(browser))["code"]
         decide(browser, begun["user_code"])
     tokens = program.poll(begun).json()
     renewed = program.renew(tokens, key="the key of the program").json()
     family, _, part = renewed["refresh_token"].removeprefix("carrel_refresh_").partition(".")
-    planted = [begun["device_code"], begun["user_code"], code, tokens["access_token"], family, part, "the key of the program"]
+    planted = [begun["device_code"], begun["user_code"], tokens["access_token"], family, part, "the key of the program"]
     with sqlite3.connect(site.rig.home / "lab.db") as database:
         dump = "\n".join(database.iterdump())
     database.close()
@@ -439,8 +341,7 @@ def test_whatever_is_sent_nothing_fails(site: Site, program: Program) -> None:
         "openid",
         "\r\nX: 1",
         "%00",
-        REDIRECT,
-        VERIFIER,
+        "http://127.0.0.1:49152/signed-in",
         "a.b",
         "💥",
         "[::1",
@@ -448,17 +349,14 @@ def test_whatever_is_sent_nothing_fails(site: Site, program: Program) -> None:
     names = (
         "client_id",
         "grant_type",
-        "code",
         "device_code",
         "refresh_token",
-        "redirect_uri",
-        "code_verifier",
         "scope",
         "token",
         "x",
     )
-    kinds = ("authorization_code", "refresh_token", DEVICE_GRANT)
-    asked = ("response_type", "code_challenge", "code_challenge_method", "state", "device_name", "user_code", "decision", *names)
+    kinds = ("refresh_token", DEVICE_GRANT)
+    asked = ("device_name", "user_code", "decision", *names)
     begun, tokens = program.begin(), program.sign_in()
     known = (*wild, begun["device_code"], begun["user_code"], tokens["access_token"])
     counts: Counter[int] = Counter()
@@ -471,8 +369,7 @@ def test_whatever_is_sent_nothing_fails(site: Site, program: Program) -> None:
             path = chance.choice(("token", "revoke", "device_authorization"))
             counts[program.http.post(f"/oauth/{path}", data=fields, headers={"Idempotency-Key": "k"}).status_code] += 1
             more = {name: chance.choice(known) for name in asked if chance.random() < 0.6}
-            page = chance.choice(("/device", "/oauth/authorize"))
-            counts[browser.get(page, params=more, follow_redirects=False).status_code] += 1
-            answer = browser.post(page, data={**more, "form_secret": secret}, follow_redirects=False)
+            counts[browser.get("/device", params=more, follow_redirects=False).status_code] += 1
+            answer = browser.post("/device", data={**more, "form_secret": secret}, follow_redirects=False)
             counts[answer.status_code] += 1
     assert set(counts) <= {200, 303, 400, 401, 404, 422, 429}, counts

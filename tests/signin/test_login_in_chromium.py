@@ -1,8 +1,7 @@
-"""`carrel login` with a real browser: it follows the redirect to the loopback, which the page's policy has to allow."""
+"""`carrel login` with a real browser, which it opens."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from command_line import CommandLine
 from playwright.sync_api import Browser, expect
 from portal_site import Site
+from test_login import read_code
 
 from carrel.testing.waiting import PATIENCE, wait_until
 from support.chromium import a_chromium
@@ -25,7 +25,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("decision", ["Let it sign in", "Refuse"])
-def test_a_person_comes_back_to_the_terminal(site: Site, chromium: Browser, tmp_path: Path, decision: str) -> None:
+def test_a_person_signs_in_and_enters_the_code(site: Site, chromium: Browser, tmp_path: Path, decision: str) -> None:
     opened, program = tmp_path / "opened", tmp_path / "opens.py"
     program.write_text("import os, pathlib, sys\npathlib.Path(os.environ['TEST_OPENED']).write_text(sys.argv[1])\n")
     laptop = CommandLine(
@@ -37,6 +37,7 @@ def test_a_person_comes_back_to_the_terminal(site: Site, chromium: Browser, tmp_
         }
     )
     running = laptop.start("login", site.url)
+    code, _said = read_code(running)
     wait_until(lambda: opened.exists() and opened.read_text(), "the browser was opened")
     context = chromium.new_context()
     page = context.new_page()
@@ -44,10 +45,13 @@ def test_a_person_comes_back_to_the_terminal(site: Site, chromium: Browser, tmp_
     page.goto(opened.read_text())
     page.get_by_label("Access token").fill(site.rig.tokens["ada"])
     page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("Code").fill(code)
+    page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("heading")).to_have_text("Let this program sign in as Ada?")
     page.get_by_role("button", name=decision).click()
-    expect(page.get_by_role("heading")).to_have_text("Go back to the terminal")
-    assert re.match(r"http://127\.0\.0\.1:\d+/signed-in\?", page.url)
+    expect(page.get_by_role("heading")).to_have_text(
+        "The program is signed in" if decision == "Let it sign in" else "The program was refused"
+    )
     context.close()
     out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, "as Ada" in out) == ((0, True) if decision == "Let it sign in" else (4, False)), err

@@ -300,7 +300,7 @@ def test_a_sign_in_takes_ten_minutes_at_most(make_site: MakeSite) -> None:
 
 
 def test_the_lab_s_own_device_flow_goes_through_the_provider(make_site: MakeSite) -> None:
-    """`carrel login --device`: a program gets tokens of the lab's from a person whom the provider knows."""
+    """`carrel login`: a program gets tokens of the lab's from a person whom the provider knows."""
     site = make_site()
     with Program(site) as program, site.browser() as http:
         begun = program.begin()

@@ -35,18 +35,17 @@ def hasty(site):
 
 
 def submit(site, commands, name, script=SCRIPT, *options):
-    """Submit as the lab does, where `name` is an identity; else as a person, and as an earlier release of the lab did."""
-    called = ["--job-name=train", f"--comment={name}"] if name.startswith("carrel.") else [f"--job-name={name}"]
+    """Submit as the lab does: `name` is the job's identity."""
+    called = ["--job-name=train", f"--comment={name}"]
     return commands.submit([*called, "--parsable", f"--output={site.shared}/%j.out", *options], script)
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(("json", "earlier"), [(False, False), (True, False), (False, True)])
-def test_a_job_is_followed_from_submission_to_its_end(site, faults, json, earlier):
+@pytest.mark.parametrize("json", [False, True])
+def test_a_job_is_followed_from_submission_to_its_end(site, faults, json):
     commands = SlurmCommands(environ=faults.environ, json=json)
-    name = f"carrel.lab.{2 * json + earlier}.7"
-    where = [f"--job-name={name}", "--comment=train"] if earlier else []  # as a release did that had identities in names
-    number = submit(site, commands, name, SCRIPT, "--nodelist=node2", f"--chdir={site.shared}", *where)
+    name = f"carrel.lab.{int(json)}.7"
+    number = submit(site, commands, name, SCRIPT, "--nodelist=node2", f"--chdir={site.shared}")
     wait_until(lambda: find(commands.listing(), name)[0].state == "RUNNING")
     (job,) = find(commands.listing(), name)
     assert (job.id, job.nodes) == (number, "node2")
@@ -104,7 +103,7 @@ CALLS = {
     "squeue": lambda commands: commands.listing(),
     "sacct": lambda commands: commands.history([1]),
     "scontrol": lambda commands: commands.nodes(),
-    "scancel": lambda commands: commands.cancel(commands.submit(["--parsable", "--hold", "-J", "held"], SCRIPT), name="held"),
+    "scancel": lambda commands: commands.cancel(commands.submit(["--parsable", "--hold", "--comment=held"], SCRIPT), name="held"),
 }
 
 

@@ -176,7 +176,7 @@ def test_a_runner_that_has_begun_needs_no_srun(home, engine, listener, monkeypat
 @pytest.mark.parametrize("known", ["held\n", "held {number}\n"])
 def test_a_new_engine_gives_an_allocation_without_a_runner_back(site, home, faults, known):
     """Server and srun died before there was a step, and before or after the number was known."""
-    number = re.search(r"allocation (\d+)", site.run("salloc", "--no-shell", "--time=15", f"--job-name={name_of(home)}").err)[1]
+    number = re.search(r"allocation (\d+)", site.run("salloc", "--no-shell", "--time=15", f"--comment={name_of(home)}").err)[1]
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     write_launch(Watched(launch=launch, token=TOKEN, directory=home.attempt(launch)))
     (home.attempt(launch).path / "slurm").write_text(known.format(number=number))

@@ -30,7 +30,6 @@ from carrel.core.domain.serial import to_plain
 from carrel.core.spool import (
     AttemptDirectory,
     Journal,
-    append_entry,
     entry_to_plain,
     note_begun,
     read_claim,
@@ -181,18 +180,7 @@ def test_a_line_that_is_being_written_is_no_damage(tmp_path):
             assert [entry.record for entry in read_entries(path, over=over)[0]] == [Claimed(pid=7)]
 
 
-def test_journals_of_an_older_release_are_read_and_go_on_at_the_next_line(tmp_path):
-    path = tmp_path / "journal"
-    old = [json.dumps(entry_to_plain(float(n), Preparing(message=str(n)))).encode() + b"\n" for n in range(3)]
-    path.write_bytes(old[0] + b'{"at": 1, "ty' + b"\n" + old[2])
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-    append_entry(fd, 3.0, ENDS[0])
-    os.close(fd)
-    kinds = [type(entry.record) for entry in read_entries(path)[0]]
-    assert kinds == [Preparing, Damaged, Preparing, Ended]
-
-
-def test_an_object_without_a_checksum_is_not_believed_among_those_that_have_one(tmp_path):
+def test_an_object_without_a_checksum_is_not_believed(tmp_path):
     path = tmp_path / "journal"
     journal = Journal(path)
     journal.append(1.0, Claimed(pid=7))
@@ -260,7 +248,7 @@ def test_what_may_have_begun_does_not_begin_again(attempt):
 
 
 @pytest.mark.parametrize("record", [Started(pid=8), Sampled(usage=Usage()), Suspended()])
-def test_a_runner_of_an_older_release_has_said_that_it_began(attempt, record):
+def test_what_the_journal_says_began_has_begun_also_where_the_claim_lost_its_mark(attempt, record):
     add(attempt, 3.0, record)
     assert not attempt.news().unbegun
 

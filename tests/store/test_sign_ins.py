@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from carrel.core.domain.user import Role, User
-from carrel.lab.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal
+from carrel.lab.signin.port import AuthorizationRequest, Decision, Device, NewSignIn, Renewal
 from carrel.lab.store import Database, Store
 
 ASKED = AuthorizationRequest(client="carrel-cli", scopes=("read", "submit"), host="the-laptop", address="10.0.0.7")
 DEVICE = Device(asked=ASKED, created_at=100.0, expires_at=700.0, interval=5)
-CODE = Code(asked=ASKED, subject="ada", account="physics", redirect_uri="http://127.0.0.1:1/x", challenge="c", expires_at=160.0)
 
 
 def new(number: int = 1) -> NewSignIn:
@@ -73,18 +72,12 @@ def test_a_device_is_as_it_was_and_decided_on_once(store: Store) -> None:
 
 def test_of_many_that_ask_at_once_one_gets_the_tokens(store: Store) -> None:
     approve(store)
-    store.sign_ins.add_code("code", CODE, now=100.0)
     with ThreadPoolExecutor(4) as pool:
-        of_device = list(pool.map(lambda number: store.sign_ins.take_device("device", new(number), now=120.0), range(4)))
-        of_code = list(pool.map(lambda number: store.sign_ins.take_code("code", new(10 + number), now=120.0), range(4)))
-    for made in (of_device, of_code):
-        (token,) = [one for one in made if one is not None]
-        assert (token.scopes, token.account, token.created_by) == (("read", "submit"), "physics", "ada")
-        assert store.sign_ins.is_sign_in(token.id)
-    code = store.sign_ins.code("code")
-    assert code is not None
-    assert code.token_id == token.id
-    assert len(store.tokens.list("ada")) == 2
+        made = list(pool.map(lambda number: store.sign_ins.take_device("device", new(number), now=120.0), range(4)))
+    (token,) = [one for one in made if one is not None]
+    assert (token.scopes, token.account, token.created_by) == (("read", "submit"), "physics", "ada")
+    assert store.sign_ins.is_sign_in(token.id)
+    assert len(store.tokens.list("ada")) == 1
 
 
 def test_a_refresh_token_is_replaced_once_and_access_that_ended_is_forgotten(store: Store) -> None:
@@ -108,7 +101,5 @@ def test_a_refresh_token_is_replaced_once_and_access_that_ended_is_forgotten(sto
 
 def test_what_a_person_approved_goes_with_all_of_their_tokens(store: Store) -> None:
     approve(store)
-    store.sign_ins.add_code("code", CODE, now=100.0)
     store.tokens.revoke(by="root", now=115.0, subject="ada")
     assert store.sign_ins.take_device("device", new(), now=120.0) is None
-    assert store.sign_ins.take_code("code", new(), now=120.0) is None

@@ -147,7 +147,7 @@ def _print_memory(lending: Lending) -> None:
         room = "" if host.left is None else f", room for {format_size(host.left)} more"
         disk = host.disk
         behind = "" if disk is None else f"; room for {format_size(disk.left or 0)} of {format_size(disk.limit or 0)} on the disk"
-        print(f"Host memory: {format_size(host.states or 0)} of GPU state{room}{behind}.")
+        print(f"Host memory: {format_size(host.states)} of GPU state{room}{behind}.")
     if host is not None and host.disk_problem:
         print(f"No GPU state goes to the disk (state_disk): {host.disk_problem}")
     if host is not None and host.pool is not None:

@@ -21,9 +21,6 @@ Url = Annotated[
 
 def login_command(
     url: Url = None,
-    device: Annotated[
-        bool, typer.Option("--device", help="Show a code to enter in any browser, also where there is one here.")
-    ] = False,
     typed: Annotated[bool, typer.Option("--token", help="Keep a token that is typed or piped in.")] = False,
     invitation: Annotated[
         str | None, typer.Option("--invitation", metavar="CODE", help="A code that an administrator gave you; it works once.")
@@ -34,17 +31,19 @@ def login_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Sign in to a lab, in the browser of this machine or of another, and stay so; or keep a token for it."""
+    """Sign in to a lab with a code that is entered in any browser, and stay so; or keep a token for it."""
     from carrel.cli.screen import print_json
     from carrel.client import Client
+    from carrel.core.domain.errors import Invalid
 
     address = _address(url)
     if trusted is not None:
         from carrel.client.trust import trust
 
         trust(address, trusted)
-    _one_way(device=device, typed=typed, invited=invitation is not None)
-    credential = _redeemed(address, invitation) if invitation else _sign_in(address, device=device, typed=typed)
+    if typed and invitation is not None:
+        raise Invalid("--token and --invitation are two ways to sign in.", remedy="Leave one out.")
+    credential = _redeemed(address, invitation) if invitation else _sign_in(address, typed=typed)
     with Client(address, credential.access_token) as client:
         who, address = client.lab().caller, client.url
     where = _keep(address, credential)
@@ -94,23 +93,11 @@ def _address(url: str | None) -> str:
     return check_address(found)
 
 
-def _one_way(*, device: bool, typed: bool, invited: bool) -> None:
-    from carrel.core.domain.errors import Invalid
-
-    if device + typed + invited > 1:
-        raise Invalid("--device, --token and --invitation are three ways to sign in.", remedy="Leave out all but one.")
-
-
-def _sign_in(address: str, *, device: bool, typed: bool) -> Credential:
+def _sign_in(address: str, *, typed: bool) -> Credential:
     from carrel.cli.signing_in import sign_in
     from carrel.client.credential import Credential
 
-    made = None if typed else sign_in(address, device=device)
-    if made is not None:
-        return made
-    if not typed:
-        print(f"The lab at {address} has no sign-in in a browser (it is older): it takes a token.", file=sys.stderr)
-    return Credential(access_token=_typed(address))
+    return Credential(access_token=_typed(address)) if typed else sign_in(address)
 
 
 def _redeemed(address: str, invitation: str) -> Credential:

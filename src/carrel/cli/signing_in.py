@@ -1,4 +1,4 @@
-"""How `carrel login` gets its tokens: through the browser of this machine, or with a code for the browser of another."""
+"""How `carrel login` gets its tokens: with a code for any browser, and by opening that of this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from carrel.client import issuer
 from carrel.client.locate import default_home, trusted
-from carrel.client.loopback import Loopback
 from carrel.client.transport import explained, open_http
-from carrel.core.domain.errors import Unauthenticated
 
 if TYPE_CHECKING:
     import webbrowser
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Seconds for an answer.
 _PATIENCE = 60.0
-#: Seconds for somebody to sign in with a browser, and approve.
-_LOOK = 600.0
 
 
 class _Lab:
@@ -35,23 +31,26 @@ class _Lab:
         self.url = url
         self._http = http
 
-    def get(self, path: str) -> httpx.Response:
-        with explained(self.url):
-            return self._http.get(path)
-
     def post(self, path: str, form: Mapping[str, str]) -> httpx.Response:
         with explained(self.url):
             return self._http.post(path, data=dict(form))
 
 
-def sign_in(url: str, *, device: bool) -> Credential | None:
-    """Tokens for the lab, once somebody has approved this program; None for a lab that has no issuer."""
+def sign_in(url: str) -> Credential:
+    """Tokens for the lab, once somebody has approved this program on the lab's page (RFC 8628)."""
     with _open(url) as lab:
-        name = issuer.issuer_of(lab.get)
-        if name is None:
-            return None
-        browser = None if device else find_browser(os.environ)
-        return _by_code(lab, name, browser) if browser is not None else _by_device(lab)
+        waiting = issuer.begin(lab.post)
+        _say(f"Open  {waiting.page}  in any browser and enter the code  {waiting.user_code}")
+        if waiting.link != waiting.page:
+            _say(f"(the same in one: {waiting.link})")
+        browser = find_browser(os.environ)
+        if browser is not None:
+            _say("The page opens in the browser of this machine, too.")
+            # Without the code: every user of the machine can read a browser's arguments. Some browsers end when they are closed,
+            # and not before.
+            threading.Thread(target=browser.open, args=(waiting.page,), daemon=True).start()
+        _say(f"Waiting until you have approved it there, {waiting.expires_in / 60:.0f} minutes at most. Ctrl-C stops.")
+        return issuer.wait(lab.post, waiting)
 
 
 def end(url: str, credential: Credential) -> None:
@@ -80,38 +79,6 @@ def find_browser(environment: Mapping[str, str]) -> webbrowser.BaseBrowser | Non
 def _open(url: str) -> Iterator[_Lab]:
     with open_http(url, trusted(url, default_home(os.environ), os.environ), timeout=_PATIENCE) as http:
         yield _Lab(url, http)
-
-
-def _by_code(lab: _Lab, name: str, browser: webbrowser.BaseBrowser) -> Credential:
-    with Loopback(name) as loopback:
-        asking = issuer.Asking.new(loopback.redirect_uri)
-        loopback.expect(asking.state)
-        _say("Opening a page of the lab's in a browser. Waiting until you have approved `carrel login` there; Ctrl-C stops.")
-        _say(f"(no browser? `carrel login {lab.url} --device`)")
-
-        def open_page() -> None:
-            if not browser.open(asking.address(lab.url)):
-                loopback.give_up()
-
-        # Some browsers end when they are closed, and not before.
-        threading.Thread(target=open_page, daemon=True).start()
-        code = loopback.code(_LOOK)
-    if code is not None:
-        return issuer.exchange(lab.post, asking, code)
-    if loopback.given_up:
-        _say("The browser did not open.")
-        return _by_device(lab)
-    again = f"Try a code: `carrel login {lab.url} --device`."
-    raise Unauthenticated(f"No browser came back within {_LOOK / 60:.0f} minutes.", remedy=again)
-
-
-def _by_device(lab: _Lab) -> Credential:
-    waiting = issuer.begin(lab.post)
-    _say(f"Open  {waiting.page}  in any browser in which you are signed in to the lab, and enter the code  {waiting.user_code}")
-    if waiting.link != waiting.page:
-        _say(f"(the same in one: {waiting.link})")
-    _say(f"Waiting until you have approved it there, {waiting.expires_in / 60:.0f} minutes at most. Ctrl-C stops.")
-    return issuer.wait(lab.post, waiting)
 
 
 def _say(text: str) -> None:

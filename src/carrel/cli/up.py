@@ -34,9 +34,6 @@ def up_command(
     moved: Annotated[
         bool, typer.Option("--moved", help="The home is not where it was: it is the same lab, and goes on with its jobs.")
     ] = False,
-    copy: Annotated[
-        bool, typer.Option("--copy", help="The home is a copy: become a lab of its own, and leave the original's jobs to it.")
-    ] = False,
     strict_modes: Annotated[
         bool, typer.Option(help="Refuse a home that other Unix users could write to, or put another in the place of.")
     ] = True,
@@ -52,8 +49,6 @@ def up_command(
             "The database's address has a password in it, which every user of this machine could read in the process list.",
             remedy="Put it into carrel.toml, or into CARREL_DATABASE.",
         )
-    if moved and copy:
-        raise Invalid("A home was either moved or copied.", remedy="Give --moved or --copy, not both.")
     place = (home or default_home(os.environ)).expanduser().absolute()
     options = {
         "host": host,
@@ -66,7 +61,6 @@ def up_command(
         "default_qos": default_qos,
     }
     try:
-        from carrel.lab.server.home_location import Answer
         from carrel.lab.server.up import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "carrel":
@@ -78,7 +72,7 @@ def up_command(
     return run(
         home=place,
         options={k: v for k, v in options.items() if v is not None},
-        answer=Answer.MOVED if moved else Answer.COPY if copy else None,
+        moved=moved,
         strict=strict_modes,
         say=_json_say(place) if as_json else _say,
     )

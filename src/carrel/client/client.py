@@ -7,7 +7,6 @@ import math
 import secrets
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -199,7 +198,6 @@ class Client(
         packed: Callable[[Travelling], None] | None = None,
         key: str | None = None,
         deliver: Callable[[v1.TaskRequest], v1.JobView] | None = None,
-        secret_names: Sequence[str] = (),
         step: v1.StepRequest | None = None,
         **options: Unpack[TaskArguments],
     ) -> v1.JobView:
@@ -217,9 +215,6 @@ class Client(
         from carrel.client.travelling import Travelling
         from carrel.core.snapshots import git_state, pack
 
-        if secret_names:
-            warnings.warn("secret_names is called secrets now.", DeprecationWarning, stacklevel=2)
-            options["secrets"] = [*secret_names, *(options.get("secrets") or ())]
         with tempfile.TemporaryDirectory(prefix="carrel-fetch-") as scratch:
             words = [*arguments, *(parameters or {}).values()]
             code = code_of(target, script, version, Path(scratch), include=include, words=words)

@@ -1,15 +1,11 @@
-"""The lab's issuer, as `carrel login` asks it: the device flow (RFC 8628), and codes with PKCE (RFC 6749, RFC 7636)."""
+"""The lab's issuer, as `carrel login` asks it: the device flow (RFC 8628)."""
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import socket
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlencode
 
 import httpx
 
@@ -20,7 +16,6 @@ from carrel.core.domain.errors import CarrelError, Denied, Unauthenticated, Unav
 #: By which the lab knows this program.
 CLIENT_ID = "carrel-cli"
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
-_METADATA = "/.well-known/oauth-authorization-server"
 #: Seconds more between two questions when the lab says that they come too often (RFC 8628, 3.5).
 _SLOWER = 5.0
 #: Seconds between two questions to a lab that does not answer, at most.
@@ -47,52 +42,16 @@ class Waiting:
     interval: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """What a browser is sent to the lab with, and what proves that the code it brings is ours."""
-
-    verifier: str = field(repr=False)
-    state: str = field(repr=False)
-    redirect_uri: str
-
-    @classmethod
-    def new(cls, redirect_uri: str) -> Asking:
-        """With new secrets."""
-        return cls(verifier=secrets.token_urlsafe(48), state=secrets.token_urlsafe(24), redirect_uri=redirect_uri)
-
-    def address(self, url: str) -> str:
-        """The page of the lab on which a person approves us."""
-        challenge = urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).rstrip(b"=").decode()
-        query = {
-            "response_type": "code",
-            "client_id": CLIENT_ID,
-            "redirect_uri": self.redirect_uri,
-            "code_challenge": challenge,
-            "code_challenge_method": "S256",
-            "state": self.state,
-            "device_name": socket.gethostname(),
-        }
-        return f"{url}/oauth/authorize?{urlencode(query)}"
-
-
-def issuer_of(get: Callable[[str], httpx.Response]) -> str | None:
-    """What the lab's issuer calls itself (RFC 8414); None for a lab that has none."""
-    response = get(_METADATA)
-    try:
-        found = response.json() if response.status_code == 200 else {}
-        return str(found["issuer"]) if found.get("token_endpoint") else None
-    except (ValueError, KeyError, AttributeError):
-        return None
-
-
 def begin(post: Post) -> Waiting:
-    """Ask for a code that somebody can approve in any browser."""
+    """Ask for a code that somebody can approve in any browser. Raises `Unavailable` for an answer that is none of a lab's."""
     response = post("/oauth/device_authorization", {"client_id": CLIENT_ID, "device_name": socket.gethostname()})
     if response.status_code != 200:
         raise refusal(response)
     try:
         found = response.json()
         page = str(found["verification_uri"])
+        if not page.startswith(("https://", "http://")):  # a browser may be opened with it
+            raise _strange()
         return Waiting(
             device_code=str(found["device_code"]),
             user_code=str(found["user_code"]),
@@ -130,15 +89,6 @@ def wait(
         elif error != "authorization_pending":
             raise refusal(response)
     raise Unauthenticated("Nobody has approved it in time.", remedy="Run `carrel login` again for another code.")
-
-
-def exchange(post: Post, asking: Asking, code: str) -> Credential:
-    """The tokens for the code that a browser brought."""
-    form = {"grant_type": "authorization_code", "client_id": CLIENT_ID, "code": code}
-    response = post("/oauth/token", {**form, "redirect_uri": asking.redirect_uri, "code_verifier": asking.verifier})
-    if response.status_code != 200:
-        raise refusal(response)
-    return read_tokens(response)
 
 
 def revoke(post: Post, credential: Credential) -> None:

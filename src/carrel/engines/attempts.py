@@ -100,7 +100,7 @@ class Watched:
             entries, _ = read_entries(self.directory.journal)
         except OSError:
             return False
-        # A runner of an earlier release did not mark its claim, but it wrote down that it had started.
+        # After a power cut the mark may be gone, and the journal be there.
         return all(isinstance(entry.record, (Claimed, Preparing, EnvironmentReady, InputsReady)) for entry in entries)
 
     def ended(self) -> bool:

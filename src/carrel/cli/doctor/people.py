@@ -14,8 +14,7 @@ def sign_in(place: Path) -> Check:
     from carrel.lab.server.settings import read_settings
     from carrel.lab.server.sign_in import describe
 
-    home = LabHome(place)
-    status, message, remedy = describe(read_settings(home.settings, os.environ, {}), home.read_address())
+    status, message, remedy = describe(read_settings(LabHome(place).settings, os.environ, {}))
     return Check("sign-in", status, message, remedy)
 
 

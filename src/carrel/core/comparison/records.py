@@ -17,11 +17,11 @@ Record = Mapping[str, Any]
 #: Facts that are not about the machine itself.
 _ELSEWHERE = ("slurm_job", "slurm_nodes", "node", "network")
 _LIMITS = ("cgroup_cpu", "cgroup_memory", "cpus_allowed")
-#: Set for every command since all of the variables that matter are recorded.
+#: Set for every command.
 _ALL_RECORDED = "OMP_NUM_THREADS"
 #: What MLflow's own and the lab's measurements of the machine begin with.
 _SYSTEM = "system/"
-_NOT_SAID = "The machine did not say, or an earlier version recorded the attempt."
+_NOT_SAID = "The machine did not say."
 
 
 def side_of(record: Record, number: int, *, label: str, code: Code, metrics: Metrics) -> Side:
@@ -150,7 +150,7 @@ def _seeds(attempt: Record, task: Record) -> Section:
     told |= {} if order in (None, "record") else {ORDER_OF_SAMPLES: f"that of job {order}"}
     # What the task itself says is known in any case.
     found = {DETERMINISTIC: "no", ORDER_OF_SAMPLES: "its own", **attempt.get("seeds", {}), **told}
-    lacks = "" if _ALL_RECORDED in found else "Its command did not begin, or an earlier version recorded fewer variables."
+    lacks = "" if _ALL_RECORDED in found else "Its command did not begin."
     return Section(values=found, missing=lacks)
 
 

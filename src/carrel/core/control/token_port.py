@@ -57,7 +57,7 @@ class TokenStore(Protocol):
     def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:
         """Revoke one token (default: all of the new one's owner) and remember the new one, in one step.
 
-        With all tokens go password and passkeys. None, and nothing has changed, when that one token is revoked already.
+        With all tokens goes the password. None, and nothing has changed, when that one token is revoked already.
         """
         ...
 

@@ -125,7 +125,6 @@ REASONS: dict[str, str] = {
     "OutOfMemory": "It used more memory than it asked for.",
     "DiskLimit": "It took more room on the disk than a job may have here.",
     "Cancelled": "Somebody cancelled it.",
-    "Copied": "This lab is a copy of another, in which the job goes on.",
     "EnvironmentFailed": "Its environment could not be built.",
     "InputFailed": "An input could not be staged.",
     "LaunchFailed": "Its command could not be started.",

@@ -69,7 +69,7 @@ class Action(StrEnum):
     LIST_TOKENS = "list the tokens of others"
     SIGN_OUT = "end the token that asks"
     READ_AUDIT = "read the audit log"
-    #: One's own password and passkeys.
+    #: One's own password.
     CHANGE_SIGN_IN = "change how they sign in"
     #: With an invitation.
     ENTER = "turn an invitation into a token"

@@ -78,7 +78,7 @@ def read_claim(path: Path) -> Claim | None:
     except FileNotFoundError:
         return None
     try:
-        # A claim of an older release holds the process id alone.
+        # Without a boot where the kernel names none; what is damaged is taken for a copy, for which nothing is ended.
         pid, inode, boot, *_ = [*os.read(fd, 256).decode("ascii", "replace").split(), "", "", ""]
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -89,7 +89,7 @@ def read_claim(path: Path) -> Claim | None:
         return Claim(
             pid=int(pid) if pid.isdigit() else 0,
             held=held,
-            copied=bool(inode) and inode != str(os.fstat(fd).st_ino),
+            copied=inode != str(os.fstat(fd).st_ino),
             begun=stat.S_IMODE(os.fstat(fd).st_mode) == _BEGUN,
             elsewhere=bool(boot) and boot != boot_id(),
         )

@@ -82,7 +82,6 @@ def read_entries(path: Path, offset: int = 0, *, over: bool = False) -> tuple[tu
     """
     try:
         with open_regular(path) as file:
-            unchecked = file.read(1) == b"{"  # of a release that wrote no checksums
             skipped = max(0, os.fstat(file.fileno()).st_size - offset - _LONGEST)
             file.seek(offset + skipped)
             data = file.read(_LONGEST)
@@ -93,7 +92,7 @@ def read_entries(path: Path, offset: int = 0, *, over: bool = False) -> tuple[tu
     entries = [Journaled(at=0.0, record=Damaged(offset=offset, size=skipped))] if skipped else []
     offset += skipped
     at, read = 0.0, 0
-    for line in read_lines(data, unchecked=unchecked, over=over):
+    for line in read_lines(data, over=over):
         read = line.end
         try:
             entry = entry_from_plain(json.loads(line.text)) if line.text is not None else None

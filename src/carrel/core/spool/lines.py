@@ -30,30 +30,27 @@ def checked(text: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def read_lines(data: bytes, *, unchecked: bool, over: bool = False) -> Iterator[Line]:
+def read_lines(data: bytes, *, over: bool = False) -> Iterator[Line]:
     """Yield the lines of `data`, and between them what is damaged.
 
     The part after the last newline is being written and is left out, unless the writer is `over`: then it is looked at, too, and
-    left out only where nothing whole is in it. `unchecked` is for journals of releases that wrote no checksums: what has none is
-    yielded as it is.
+    left out only where nothing whole is in it.
     """
     start = 0
     while (newline := data.find(b"\n", start)) >= 0:
-        yield from _line(data, start, newline, newline + 1, unchecked=unchecked)
+        yield from _line(data, start, newline, newline + 1)
         start = newline + 1
     if over and start < len(data):
-        found = list(_line(data, start, len(data), len(data), unchecked=False))
+        found = list(_line(data, start, len(data), len(data)))
         if any(line.text is not None for line in found):
             yield from found
 
 
-def _line(data: bytes, start: int, stop: int, end: int, *, unchecked: bool) -> Iterator[Line]:
+def _line(data: bytes, start: int, stop: int, end: int) -> Iterator[Line]:
     """What stands between `start` and `stop`; `end` is where the next one begins."""
     line = data[start:stop]
     if (text := _whole(line)) is not None:
         yield Line(start, end, text)
-    elif unchecked and line.startswith(b"{"):
-        yield Line(start, end, line)
     else:
         yield from _salvage(data, start, stop, end)
 

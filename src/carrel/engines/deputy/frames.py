@@ -15,7 +15,7 @@ from carrel.core.spool import entry_from_plain, entry_to_plain
 from carrel.core.transport.framing import Garbled, Incoming, TooLong, object_line, object_of
 
 #: The form of the conversation. Lab and deputy have to agree on it; after an update both are started anew.
-VERSION = 4
+VERSION = 1
 #: Bytes of raw data in one frame at most.
 CHUNK = 256 * 1024
 #: Bytes of a JSON line at most: the names of very many outputs.

@@ -267,7 +267,7 @@ def write_end(directory: AttemptDirectory, ended: Ended, at: float) -> None:
         tail = os.pread(fd, 65536, max(0, size - 65536))
         if tail and not tail.endswith(b"\n"):  # it was killed in the middle of a line, or the end of one is damaged
             torn = tail[tail.rfind(b"\n") + 1 :]
-            if any(read_lines(torn, unchecked=False, over=True)):
+            if any(read_lines(torn, over=True)):
                 os.write(fd, b"\n")
             else:
                 os.ftruncate(fd, size - len(torn))

@@ -238,9 +238,7 @@ def _srun_of(followed: Followed) -> int | None:
 
 
 def _is_srun(pid: int, identity: str) -> bool:
-    # A release that put identities into names may have started it.
-    told = {f"--{option}={identity}".encode() for option in ("comment", "job-name")}
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return not told.isdisjoint(words) and any(word.endswith(b"srun") for word in words[:2])
+        return f"--comment={identity}".encode() in words and any(word.endswith(b"srun") for word in words[:2])
     return False

@@ -60,12 +60,10 @@ class SlurmJob:
 
     @property
     def identity(self) -> str:
-        """What the lab calls the job: its comment, or its name where a release submitted it that said so there."""
-        return self.comment if self.comment.startswith(OURS) else self.name
+        """What the lab calls the job: its comment."""
+        return self.comment
 
 
-#: What the identities of all jobs of Carrel's begin with.
-OURS = "carrel."
 #: Bytes of a job's name in Slurm: accounting has room for 255.
 _LONGEST_NAME = 200
 _STATE = re.compile(r"[A-Z][A-Z_]{2,}")
@@ -91,9 +89,7 @@ def slurm_name(name: str) -> str:
 
     Commas, "|" and all that is not printable ASCII would be read as something else by one of Slurm's programs or by accounting.
     """
-    plain = re.sub(r"[^ -~]|[,|%\"'\\\\`]", "_", name)[:_LONGEST_NAME].strip()
-    # No task can be taken for a job of a release that put identities into names.
-    return plain.replace(".", "-", 1) if plain.startswith(OURS) else plain or "task"
+    return re.sub(r"[^ -~]|[,|%\"'\\\\`]", "_", name)[:_LONGEST_NAME].strip() or "task"
 
 
 def parse_squeue(text: str, mark: str) -> tuple[SlurmJob, ...]:

@@ -1,6 +1,6 @@
-"""How people prove who they are: by passwords, passkeys, the accounts of the lab's machine (PAM), or through a provider."""
+"""How people prove who they are: by passwords, the accounts of the lab's machine (PAM), or through a provider."""
 
 from carrel.lab.credentials.local import LocalSignIn, Proof
-from carrel.lab.credentials.port import CredentialStore, NewPasskey, Passkey
+from carrel.lab.credentials.port import CredentialStore
 
-__all__ = ["CredentialStore", "LocalSignIn", "NewPasskey", "Passkey", "Proof"]
+__all__ = ["CredentialStore", "LocalSignIn", "Proof"]

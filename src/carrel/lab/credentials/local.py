@@ -110,7 +110,7 @@ class LocalSignIn:
         subject = caller.user.subject
         kept = self.hashes.make(check_new(password, subject, caller.user.name))
         assert caller.token_id is not None
-        if not self.store.redeem(caller.token_id, subject, hash=kept, passkey=None, now=self.clock()):
+        if not self.store.redeem(caller.token_id, subject, hash=kept, now=self.clock()):
             raise Unauthenticated("This invitation was used just now.", remedy="Ask an administrator for another.")
         _log.info("%s chose a password by invitation.", subject)
 

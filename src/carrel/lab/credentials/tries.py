@@ -45,7 +45,7 @@ class Tries:
             wait = max(1, int((1 - left.tries) * self._again) + 1)
         raise TooMany(
             f"There were more than {self._most} wrong tries to sign in.",
-            remedy=f"Wait {_words(wait)}, then try again. A passkey or the lab's one-time link works meanwhile; an administrator "
+            remedy=f"Wait {_words(wait)}, then try again. The lab's one-time link works meanwhile; an administrator "
             "helps with `carrel user invite NAME`.",
             retry_after=wait,
         )

@@ -10,9 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, Unauthenticated
+from carrel.core.domain.errors import CarrelError, Denied, Invalid, Unauthenticated
 from carrel.lab.credentials import LocalSignIn
-from carrel.lab.credentials.passkeys import Passkeys
 from carrel.lab.gateway.gate import same_origin
 from carrel.lab.portal.entrance import read_form
 from carrel.lab.portal.my_sign_in import MySignIn
@@ -29,26 +28,22 @@ class LocalPages:
     """Implements `carrel.lab.portal.sign_in_methods.SignInMethod`, with pages of its own (`use` gives their look)."""
 
     template = "sign_in_local.html"
-    public = frozenset(
-        {"/invitation", "/invitation/passkey", "/sign-in/password", "/sign-in/passkey", "/sign-in/passkey/options"}
-    )
+    public = frozenset({"/invitation", "/sign-in/password"})
     changing: frozenset[str] = frozenset()
     known: Mapping[str, Any] = {}
 
-    def __init__(self, local: LocalSignIn, passkeys: Passkeys) -> None:
+    def __init__(self, local: LocalSignIn) -> None:
         self._local = local
-        self._passkeys = passkeys
         self._look: Templates | None = None
 
     def use(self, look: Templates) -> None:
         """Show pages by these templates."""
         self._look = look
-        look.know(passkeys=self._passkeys.party)
 
     def own(self, sessions: Sessions) -> MySignIn:
         """The page of who is signed in."""
         assert self._look is not None
-        return MySignIn(self._local, self._passkeys, sessions, self._look)
+        return MySignIn(self._local, sessions, self._look)
 
     def routes(self, door: Admits) -> list[BaseRoute]:
         """The routes of these pages."""
@@ -59,14 +54,8 @@ class LocalPages:
         async def invitation(request: Request) -> Response:
             return await self._by_invitation(request, door)
 
-        async def passkey(request: Request) -> Response:
-            return await self._by_passkey(request, door)
-
         return [
             Route("/sign-in/password", password, methods=["POST"]),
-            Route("/sign-in/passkey", passkey, methods=["POST"]),
-            Route("/sign-in/passkey/options", self.ask, methods=["POST"]),
-            Route("/invitation/passkey", self.ask_invited, methods=["POST"]),
             Route("/invitation", self.invitation, methods=["GET"]),
             Route("/invitation", invitation, methods=["POST"]),
         ]
@@ -87,28 +76,6 @@ class LocalPages:
             return door.admit(request, proof.subject, how="by password", after=after, confirm=proof.confirm)
 
         return await to_thread.run_sync(sign_in)
-
-    # ---- by passkey
-
-    async def ask(self, request: Request) -> Response:
-        """What the browser is to sign."""
-        await own_form(request)
-        return json_of(self._passkeys.ask())
-
-    async def _by_passkey(self, request: Request, door: Admits) -> Response:
-        fields = await own_form(request)
-        after = request.state.after = local_path(fields.get("after"))
-
-        def sign_in() -> Response:
-            proof = self._passkeys.sign_in(fields.get("answer", ""), lambda subject: setattr(request.state, "tried", subject))
-            return door.admit(request, proof.subject, how="by passkey", after=after, confirm=proof.confirm)
-
-        return await to_thread.run_sync(sign_in)
-
-    async def ask_invited(self, request: Request) -> Response:
-        """What the browser of an invited person is to make."""
-        fields = await own_form(request)
-        return json_of(await to_thread.run_sync(self._passkeys.ask_invited, fields.get("code", "").strip()))
 
     # ---- by invitation
 
@@ -131,17 +98,14 @@ class LocalPages:
         except CarrelError as error:
             return self._page(request, code=None, name=None, problem=error, status=401)
         request.state.tried = name
-        password, answer = fields.get("password"), fields.get("answer")
-        if password is None and answer is None:
+        password = fields.get("password")
+        if password is None:
             return self._page(request, code=code, name=name, problem=None)
         try:
-            if answer is not None:
-                proof = self._passkeys.by_invitation(code, answer, fields.get("called", ""))
-            elif password is None or password != fields.get("again", password):
+            if password != fields.get("again", password):
                 raise Invalid("The two passwords differ.", remedy="Type the same one twice.")
-            else:
-                proof = self._local.choose_password(code, password)
-        except (Invalid, Conflict) as error:
+            proof = self._local.choose_password(code, password)
+        except Invalid as error:
             return self._page(request, code=code, name=name, problem=error, status=422)
         except Unauthenticated as error:
             return self._page(request, code=None, name=None, problem=error, status=401)
@@ -165,11 +129,6 @@ async def own_form(request: Request) -> dict[str, str]:
     if not same_origin(request.headers):
         raise Denied("This request comes from another site.", remedy="Use the lab's own pages.")
     return await read_form(request)
-
-
-def json_of(text: str) -> Response:
-    """An answer for the script of these pages."""
-    return Response(text, media_type="application/json", headers=_HEADERS)
 
 
 def address_of(request: Request) -> str:

@@ -1,10 +1,9 @@
-"""The page "Your sign-in": one's password, passkeys and browsers."""
+"""The page "Your sign-in": one's password and browsers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -15,7 +14,6 @@ from carrel.core.control.tokens import BROWSER
 from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, TooMany
 from carrel.core.domain.user import Caller
 from carrel.lab.credentials import LocalSignIn
-from carrel.lab.credentials.passkeys import Passkeys
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.signin import Sessions, session_in
@@ -28,9 +26,8 @@ _STATUS: dict[type[CarrelError], int] = {Denied: 403, Conflict: 409, TooMany: 42
 class MySignIn:
     """``/my-sign-in``, with its buttons."""
 
-    def __init__(self, local: LocalSignIn, passkeys: Passkeys, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, local: LocalSignIn, sessions: Sessions, look: Templates) -> None:
         self._local = local
-        self._passkeys = passkeys
         self._sessions = sessions
         self._look = look
 
@@ -39,9 +36,6 @@ class MySignIn:
         return [
             Route(PATH, self.page, methods=["GET"]),
             Route(f"{PATH}/password", self.change_password, methods=["POST"]),
-            Route(f"{PATH}/passkeys", self.add_passkey, methods=["POST"]),
-            Route(f"{PATH}/passkeys/options", self.ask, methods=["POST"]),
-            Route(f"{PATH}/passkeys/{{number}}/remove", self.remove_passkey, methods=["POST"]),
             Route(f"{PATH}/browsers/{{number}}/end", self.end_browser, methods=["POST"]),
         ]
 
@@ -56,34 +50,9 @@ class MySignIn:
             new = fields.get("password", "")
             if new != fields.get("again", ""):
                 raise Invalid("The two new passwords differ.", remedy="Type the same one twice.")
-            if not self._local.has_password(caller):
-                self._passkeys.confirm(caller, "")
             self._local.change_password(caller, fields.get("old", ""), new)
 
         return await self._do(request, "password", change)
-
-    async def ask(self, request: Request) -> Response:
-        """What the browser is to make, for the script."""
-        fields = await self._form(request)
-        text = await to_thread.run_sync(self._passkeys.ask_another, caller_of(request), fields.get("old", ""))
-        return Response(text, media_type="application/json")
-
-    async def add_passkey(self, request: Request) -> Response:
-        """Remember the passkey that the browser has made."""
-
-        def add(caller: Caller, fields: dict[str, str]) -> None:
-            self._passkeys.add(caller, fields.get("answer", ""), fields.get("called", ""))
-
-        return await self._do(request, "passkey", add)
-
-    async def remove_passkey(self, request: Request) -> Response:
-        """Forget one."""
-        number = number_in(request.path_params["number"]) or 0
-
-        def remove(caller: Caller, fields: dict[str, str]) -> None:
-            self._passkeys.remove(caller, number, fields.get("old", ""))
-
-        return await self._do(request, "removed", remove)
 
     async def end_browser(self, request: Request) -> Response:
         """Sign another browser out."""
@@ -131,10 +100,6 @@ class MySignIn:
             for one in self._local.tokens.list(caller)
             if one.valid(now) and one.name.startswith(BROWSER)
         ]
-        passkeys: list[dict[str, Any]] = [
-            {"id": one.id, "name": one.name, "since": _moment(one.created_at), "used": _moment(one.last_used_at)}
-            for one in self._passkeys.of(caller)
-        ]
         return self._look.page(
             request,
             "my_sign_in.html",
@@ -142,7 +107,6 @@ class MySignIn:
             problem=problem,
             done=_DONE.get(request.query_params.get("done", "")) if problem is None else None,
             has_password=self._local.has_password(caller),
-            keys=passkeys,
             browsers=browsers,
             here=caller.token_id,
             may_change=not self._local.is_less(caller),
@@ -152,8 +116,6 @@ class MySignIn:
 
 _DONE = {
     "password": "Your password is changed.",
-    "passkey": "The passkey is added.",
-    "removed": "The passkey is removed.",
     "browser": "That browser is signed out.",
 }
 

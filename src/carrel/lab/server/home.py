@@ -130,11 +130,6 @@ class LabHome:
         return self.path / "logs"
 
     @property
-    def written(self) -> tuple[Path, ...]:
-        """Everything in it that is written while a lab runs."""
-        return (*self._directories, self.path / "mlflow", self.database)
-
-    @property
     def _directories(self) -> tuple[Path, ...]:
         return (
             self.snapshots,

@@ -1,7 +1,8 @@
 """Where a lab's home is, so that a copy of it knows that it is one (docs/decisions/0025-a-home-knows-where-it-is.md).
 
 What a home holds speaks of processes, sockets and jobs of a cluster. In a copy all of that is the original's. So a home remembers
-where it was opened, and one that finds itself elsewhere asks what it is before anything in it is believed.
+where it was opened, and one that finds itself elsewhere is refused before anything in it is believed, until its administrator
+says that it is the same lab.
 """
 
 from __future__ import annotations
@@ -10,26 +11,20 @@ import hashlib
 import json
 import os
 import platform
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from carrel.core.domain.errors import Conflict, Invalid
-from carrel.core.spool.claim import boot_id
+from carrel.core.domain.errors import Conflict
+from carrel.core.spool.claim import boot_id, read_claim
+from carrel.core.spool.trees import remove_tree
 from carrel.lab.server.home import LabHome, write_private
 
 #: Where systems keep a name that stays over boots (machine-id(5)).
 _MACHINE = ("/etc/machine-id", "/var/lib/dbus/machine-id")
-
-
-class Answer(StrEnum):
-    """What the administrator says about a home that is not where it was."""
-
-    #: It is the same lab, and nothing is left at the old place.
-    MOVED = "moved"
-    #: It is to be a lab of its own, and the original goes on.
-    COPY = "copy"
+#: Jobs that a refusal names.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +39,6 @@ class HomeLocation:
     boot: str = ""
     machine: str = ""
     host: str = ""
-    #: Digest of the address of a database outside of the home.
-    database: str = ""
 
     @property
     def words(self) -> str:
@@ -53,8 +46,8 @@ class HomeLocation:
         return f"{self.path} on {self.host}" if self.host else self.path
 
 
-def look(home: Path, database: str) -> HomeLocation:
-    """Return where `home` is now; `database` is the address of the one that it uses, "" for its own."""
+def look(home: Path) -> HomeLocation:
+    """Return where `home` is now."""
     about = home.stat()
     machine = ""
     for path in _MACHINE:
@@ -66,67 +59,55 @@ def look(home: Path, database: str) -> HomeLocation:
         # Network file systems and containers have numbers that are given anew at each mount; their major part is 0.
         disk=about.st_dev if os.major(about.st_dev) else 0,
         boot=boot_id(),
-        machine=_digest(f"carrel:{machine}") if machine else "",
+        machine=hashlib.sha256(f"carrel:{machine}".encode()).hexdigest()[:32] if machine else "",
         host=platform.node(),
-        database=_digest(database) if database else "",
     )
 
 
 def strangeness(known: HomeLocation, now: HomeLocation) -> str:
     """Return in words why the home is not where it was, "" when it is. Another boot of the same machine is nothing strange."""
-    if known.boot != now.boot and known.machine and now.machine and known.machine != now.machine:
-        return f"ran on the machine {known.host} and is opened on {now.host}"
     if known.path != now.path and not _leads_to(known.path, now):
         return f"was {known.words}, and is a copy of that or was moved"
+    if known.boot != now.boot and known.machine and now.machine and known.machine != now.machine:
+        return f"ran on the machine {known.host} and is opened on {now.host}"
     disk = known.boot == now.boot and known.disk and now.disk and known.disk != now.disk
     if (known.inode and known.inode != now.inode) or disk:
         return "is not the directory that it was: it was restored from a backup, or a copy has taken its place"
     return ""
 
 
-def check(home: LabHome, database: str, answer: Answer | None) -> HomeLocation | None:
-    """Return where the home was, None when it still is there. Nothing is changed.
-
-    Raises `Conflict` when it is elsewhere and `answer` does not say what it is, or what it says cannot be.
-    """
-    known, now = read(home), look(home.path, database)
+def check(home: LabHome, *, moved: bool) -> None:
+    """Raise `Conflict` when the home is not where it was: at another path always, else unless it was `moved`."""
+    known, now = read(home), look(home.path)
     strange = strangeness(known, now) if known is not None else ""
-    if not strange or known is None:
-        if answer is Answer.COPY:
-            raise Invalid(
-                f"{home.path} is no copy: it is where it was when a lab ran in it last.",
-                remedy="Leave --copy out; it would end the records of jobs that run.",
-            )
-        return None
-    if answer is None:
+    if known is None or not strange:
+        return
+    refused = f"The lab's home {home.path} {strange}. Jobs of the original may be running, so nothing is started."
+    another = "If the original is to go on, start another lab in an empty directory: `carrel up --home DIRECTORY`."
+    if known.path != now.path and not _leads_to(known.path, now):
         raise Conflict(
-            f"The lab's home {home.path} {strange}. Jobs of the original may be running, so nothing is started.",
-            remedy="If it is the same lab and nothing of it is left at the old place: `carrel up --moved` goes on with its jobs. "
-            "If the original is to go on: `carrel up --copy` makes this one a lab of its own, which leaves those jobs to the "
-            "original.",
+            refused,
+            remedy="If it is the same lab and nothing of it is left at the old place, keep its path, which environments and jobs "
+            f"hold: `ln -s {home.path} {known.path}`, then `carrel up --moved --home {known.path}`. {another}",
         )
-    if answer is Answer.MOVED and (old := _still_there(home, known)) is not None:
+    if not moved:
+        raise Conflict(refused, remedy=f"If it is the same lab and no other is left of it: `carrel up --moved`. {another}")
+    _check_database(home)
+    running = [path.parent.parent.name for path in home.spool.glob("*/*/claim") if _held_elsewhere(path)]
+    if running:
+        named = ", ".join(running[:_NAMED]) + (", …" if len(running) > _NAMED else "")
         raise Conflict(
-            f"The lab's home is still at {old}, so {home.path} is a copy of it.",
-            remedy="Start it there; or `carrel up --copy` makes this one a lab of its own; or remove the old one first.",
+            f"Jobs of this lab still run on {known.host}: {named}.",
+            remedy=f"Wait until they have ended, or end them with the lab on {known.host}; then start it here.",
         )
-    shared = [path for path in home.written if path.is_symlink()]
-    if answer is Answer.COPY and shared:
-        raise Conflict(
-            f"{shared[0]} is a link to {shared[0].readlink()}, which belongs to the original.",
-            remedy="Put a copy of that, or an empty directory, in the place of the link.",
-        )
-    if answer is Answer.COPY and known.database and known.database == now.database:
-        raise Conflict(
-            "The copy would use the very database of the original.",
-            remedy="Copy that too, and name the copy in this home's carrel.toml or with --database.",
-        )
-    return known
+    if known.machine != now.machine:  # its journal speaks of processes and GPUs of the other one
+        for path in home.broker.iterdir():
+            remove_tree(path) if path.is_dir() else path.unlink()
 
 
-def remember(home: LabHome, database: str) -> None:
+def remember(home: LabHome) -> None:
     """Write down where the home is. A full disk does not keep a lab from starting where it was before."""
-    now = look(home.path, database)
+    now = look(home.path)
     if read(home) != now:
         try:
             write_private(home.whereabouts, json.dumps(asdict(now)) + "\n")
@@ -137,30 +118,16 @@ def remember(home: LabHome, database: str) -> None:
 
 
 def read(home: LabHome) -> HomeLocation | None:
-    """Return where the home was, None for a new one. One of an older release says by its files what its path was."""
+    """Return where the home was, None for a new one."""
     try:
-        fields = json.loads(home.whereabouts.read_text())
-        known = HomeLocation(path=str(fields["path"]))
-        return replace(known, **{name: type(getattr(known, name))(fields[name]) for name in asdict(known) if name in fields})
+        return HomeLocation(**json.loads(home.whereabouts.read_text()))
     except FileNotFoundError:
-        return _guess(home)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return None
+    except (OSError, ValueError, TypeError) as error:
         raise Conflict(
             f"{home.whereabouts}, which says where this home belongs, cannot be read: {error}.",
             remedy="If this is the original and no copy, remove that file.",
         ) from error
-
-
-def _guess(home: LabHome) -> HomeLocation | None:
-    """From the launch file of an attempt: releases before this one wrote the home's path into each."""
-    if not home.spool.is_dir():
-        return None
-    with os.scandir(home.spool) as jobs:
-        for job in jobs:
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                paths = json.loads((Path(job.path) / "1" / "launch.json").read_text())["paths"]
-                return HomeLocation(path=str(Path(paths["snapshots"]).parent))
-    return None
 
 
 def _leads_to(path: str, now: HomeLocation) -> bool:
@@ -171,14 +138,23 @@ def _leads_to(path: str, now: HomeLocation) -> bool:
         return False
 
 
-def _still_there(home: LabHome, known: HomeLocation) -> str | None:
-    """The old path, when a home of the same lab is there; only of this machine can that be said."""
-    old = LabHome(Path(known.path))
-    with suppress(OSError):
-        if not old.path.samefile(home.path) and (old.path / "secret").read_bytes() == (home.path / "secret").read_bytes():
-            return known.path
-    return None
+def _held_elsewhere(claim: Path) -> bool:
+    """True when a runner of another machine lives, by a lock on a shared file system."""
+    found = read_claim(claim)
+    return found is not None and found.held and found.elsewhere
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _check_database(home: LabHome) -> None:
+    """Raise `Conflict` when the database was damaged on its way, as happens to one that is copied while a lab writes into it."""
+    if not home.database.exists():
+        return
+    try:
+        with closing(sqlite3.connect(home.database)) as connection:
+            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.Error as error:
+        found = str(error)
+    if found != "ok":
+        raise Conflict(
+            f"The database {home.database} is damaged ({found}): it was copied while a lab wrote into it.",
+            remedy="Copy the home again while its lab is stopped (jobs go on meanwhile).",
+        )

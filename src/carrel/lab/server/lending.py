@@ -182,8 +182,8 @@ class Lender:
 
 
 def charges_of(status: Mapping[str, Any]) -> dict[tuple[int, int], float]:
-    """What cells have borrowed by a broker's `status`: devices × seconds by job and attempt. An older broker does not say."""
-    return {(int(row["job"]), int(row["attempt"])): float(row["seconds"]) for row in status.get("charges", ())}
+    """What cells have borrowed by a broker's `status`: devices × seconds by job and attempt."""
+    return {(int(row["job"]), int(row["attempt"])): float(row["seconds"]) for row in status["charges"]}
 
 
 def cells_of(broker: str, leases: Sequence[Mapping[str, Any]]) -> list[RecordedCell]:
@@ -237,22 +237,22 @@ _THERE = ("resident", "suspending", "resuming")
 
 
 def state_of(status: Mapping[str, Any], *, now: float) -> GpuState:
-    """The state of a broker's `status` that a job's devices have to be cleared of. An older broker knows no limit of it."""
+    """The state of a broker's `status` that a job's devices have to be cleared of."""
     found = [
         IdleState(
             tenant=row["id"],
             devices=tuple(row["home"]),
-            bytes=0 if row["state"] == "suspending" else int(row["bytes"]) - int(row.get("cached", 0)),
+            bytes=0 if row["state"] == "suspending" else int(row["bytes"]) - int(row["cached"]),
             stays=_stays(row, now),
         )
         for row in status["tenants"]
         # What a task has on its own devices goes with it, or back to it.
         if row["state"] in _THERE and row["home"] and row.get("role") != RUNNER
     ]
-    host = status.get("host") or {}
-    left, disk = host.get("left"), (host.get("disk") or {}).get("left", 0)
-    if left is not None:
-        left = int(max(left, disk))  # a state lies in one place: what is left in both is not one room
+    host = status["host"]
+    left = host["left"]
+    if left is not None and host["disk"] is not None:
+        left = int(max(left, host["disk"]["left"]))  # a state lies in one place: what is left in both is not one room
     tasks = {int(row["job"]): _task_state(row, left) for row in status["tenants"] if row.get("role") == RUNNER}
     return GpuState(states=tuple(found), has_mover=True, tasks=tasks, host_left=left)
 

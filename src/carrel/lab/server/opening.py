@@ -51,7 +51,6 @@ from carrel.lab.server.home_location import remember
 from carrel.lab.server.identity import read_identity
 from carrel.lab.server.isolation import LabIsolation
 from carrel.lab.server.lending import Lender, NoLender, socket_directory
-from carrel.lab.server.moved_home import MovedHome, check_database
 from carrel.lab.server.node_reports import NodeReports
 from carrel.lab.server.preload import library_for
 from carrel.lab.server.preparable import Preparable
@@ -117,15 +116,10 @@ def open_lab(
     settings: Settings,
     url: str,
     rules: RuleBook,
-    origin: MovedHome | None = None,
     authority: Authority | None = None,
 ) -> RunningLab:
-    """Wire store, engine and loop; nothing runs yet but the engine's nursery. `origin` is of a home that is not where it was."""
-    if origin is not None:
-        check_database(home)
+    """Wire store, engine and loop; nothing runs yet but the engine's nursery."""
     store = Store(Database(settings.database) if settings.database else Database.at(home.database))
-    if origin is not None:
-        origin.prepare(home, store)
     lab_id = store.lab_id()
     secret = home.secret()
     found = this_node(
@@ -214,9 +208,7 @@ def open_lab(
     storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
     drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
-    if origin is not None:
-        origin.end_jobs(home, store, describer if settings.tracking else None)
-    remember(home, settings.database)
+    remember(home)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator
 from ctypes.util import find_library
-from urllib.parse import urlsplit
 
 from carrel.core.control.lab import Lab
 from carrel.lab.audit import AuditLog
@@ -15,12 +14,10 @@ from carrel.lab.credentials import LocalSignIn
 from carrel.lab.credentials.oidc import Client, Membership, Naming, OidcSignIn, Provider
 from carrel.lab.credentials.oidc.failures import ProviderFailed
 from carrel.lab.credentials.pam import PamService, PamSignIn
-from carrel.lab.credentials.passkeys import Party, Passkeys
 from carrel.lab.portal import Portal
 from carrel.lab.portal.local import LocalPages
 from carrel.lab.portal.oidc import BACK, OidcPage
 from carrel.lab.portal.pam import PamPage
-from carrel.lab.server.network import loopback
 from carrel.lab.server.oidc_settings import OidcSettings
 from carrel.lab.server.settings import Settings
 from carrel.lab.server.sign_in_settings import PamSettings, SignInSettings
@@ -36,10 +33,8 @@ def portal_of(store: Store, lab: Lab, url: str, settings: Settings, audit: Audit
     """
     _take_back(store, settings.sign_in.oidc, audit)
     local = LocalSignIn(store=store.credentials, people=lab.people, tokens=lab.tokens, clock=time.time, monotonic=time.monotonic)
-    party = party_of(settings.public_url or url)
-    pages = LocalPages(local, Passkeys(local=local, party=lambda: party, key=lab.secret))
     first = [*_oidc(settings, store, lab, url)]
-    return Portal(clock=time.time, first=first, ways=[*_pam(settings.sign_in, local, lab)], local=pages)
+    return Portal(clock=time.time, first=first, ways=[*_pam(settings.sign_in, local, lab)], local=LocalPages(local))
 
 
 def _oidc(settings: Settings, store: Store, lab: Lab, url: str) -> Iterator[OidcPage]:
@@ -118,29 +113,9 @@ def _pam(settings: SignInSettings, local: LocalSignIn, lab: Lab) -> Iterator[Pam
     yield PamPage(PamSignIn(pam=service, people=lab.people, local=local, enroll=enroll))
 
 
-def party_of(url: str) -> Party | None:
-    """What passkeys of a lab at this address are for; None where browsers allow none.
-
-    They want a secure context: https with a name, or localhost (Secure Contexts, 3.1), by which a lab on a loopback address is
-    reached, too.
-    """
-    parts = urlsplit(url)
-    host = (parts.hostname or "").lower()
-    port = f":{parts.port}" if parts.port is not None else ""
-    if loopback(host):
-        return Party("localhost", f"{parts.scheme}://localhost{port}")
-    if parts.scheme != "https" or not host or ":" in host or host.replace(".", "").isdigit():
-        return None
-    default = port == ":443"
-    return Party(host, f"https://{host}{'' if default else port}")
-
-
-def describe(settings: Settings, address: str | None) -> tuple[str, str, str]:
-    """For `carrel doctor`: "ok", "warn" or "fail"; by what people sign in; and a remedy. `address`: where the lab was last."""
-    party = party_of(settings.public_url or address or "http://127.0.0.1")
+def describe(settings: Settings) -> tuple[str, str, str]:
+    """For `carrel doctor`: "ok", "warn" or "fail"; by what people sign in; and a remedy."""
     ways = ["one-time link", "access token", "invitation", "password"]
-    if party is not None:
-        ways.append(f"passkey (at {party.origin})")
     if settings.sign_in.oidc is not None:
         ways.insert(0, settings.sign_in.oidc.name)
     pam: PamSettings | None = settings.sign_in.pam
@@ -156,6 +131,4 @@ def describe(settings: Settings, address: str | None) -> tuple[str, str, str]:
             f"{said} Without root's rights pam_unix knows the password of the lab's own Unix user alone.",
             "Modules that ask a service (pam_sss, pam_krb5) know everybody's; else use another way.",
         )
-    if party is None:
-        return "ok", f"{said} Not by passkeys.", "They want https and a name: public_url."
     return "ok", said, ""

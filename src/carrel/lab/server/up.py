@@ -16,7 +16,6 @@ from carrel.core.control.rules import RuleBook
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.units import format_size
 from carrel.core.spool import Spool
-from carrel.core.spool.trees import remove_tree
 from carrel.lab.gateway.app import create_app
 from carrel.lab.gateway.comparing import no_metrics
 from carrel.lab.gateway.context import TrackingStatus
@@ -24,10 +23,9 @@ from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.server.addresses import read_from
 from carrel.lab.server.engine_factories import reasons
 from carrel.lab.server.home import LabHome
-from carrel.lab.server.home_location import Answer, check
+from carrel.lab.server.home_location import check
 from carrel.lab.server.issuing import issuer_of
 from carrel.lab.server.log import log_to
-from carrel.lab.server.moved_home import MovedHome
 from carrel.lab.server.network import BehindProxy, certified, names, warnings
 from carrel.lab.server.notebooks import Notebooks
 from carrel.lab.server.opening import RunningLab, body_socket, open_lab
@@ -50,14 +48,14 @@ def run(
     *,
     home: Path,
     options: Mapping[str, Any],
-    answer: Answer | None = None,
+    moved: bool = False,
     strict: bool = True,
     say: Callable[[str], None] = print,
 ) -> int:
     """Run a lab in the foreground until SIGINT or SIGTERM; return the exit code.
 
-    `options` are settings from the command line, by name. `answer` says what a home is that is not where it was. Raises
-    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and nobody has said why, and for `strict` `Denied`
+    `options` are settings from the command line, by name. `moved`: the home is not where it was, and is the same lab. Raises
+    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and was not `moved`, and for `strict` `Denied`
     when other Unix users could change it.
     """
     place_ = LabHome(home.expanduser().absolute())
@@ -78,23 +76,19 @@ def run(
     log_to(place_.logs / "server.log")
     lock = place_.lock()
     try:
-        known = check(place_, settings.database, answer)
-        origin = MovedHome(known, answer) if known is not None and answer is not None else None
-        copied = origin is not None and origin.answer is Answer.COPY
-        with contextlib.closing(listen(settings, None if copied else place_.read_port())) as listener:
+        check(place_, moved=moved)
+        with contextlib.closing(listen(settings, place_.read_port())) as listener:
             url = f"http://{name_of(settings.host)}:{listener.getsockname()[1]}"
             if certificate is not None:
                 url = settings.public_url.rstrip("/")
             elif settings.tls_own:
                 from carrel.lab.server.authority import Authority, local_names
 
-                if copied:
-                    remove_tree(place_.tls)  # what is trusted there is the original
                 url = (settings.public_url or f"https{url.removeprefix('http')}").rstrip("/")
                 authority = Authority(place_.tls, [*certified(url, settings.session_host, settings.slurm_url), *local_names()])
                 certificate = Certificate(authority.certificate, authority.key, authority.renew)
             rules = RuleBook(settings.rules, reread=lambda: read().rules)
-            return _serve(place_, settings, rules, listener, url, say, origin, certificate, authority)
+            return _serve(place_, settings, rules, listener, url, say, certificate, authority)
     finally:
         os.close(lock)
 
@@ -106,12 +100,11 @@ def _serve(
     listener: socket.socket,
     url: str,
     say: Callable[[str], None],
-    origin: MovedHome | None,
     certificate: Certificate | None = None,
     authority: Authority | None = None,
 ) -> int:
     """Bring the parts up, serve until a signal comes, take them down."""
-    running = open_lab(home, settings, url, rules, origin, authority)
+    running = open_lab(home, settings, url, rules, authority)
     tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
     portal = portal_of(running.store, running.lab, url, settings, running.audit)
     environments = NamedEnvironments(home.environments, walls=running.isolation)

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from carrel.lab.signin.refused import Refused
-
-#: Where a program on the person's own machine may wait for its code (RFC 8252, 7.3): by address, not by a name that
-#: something else could answer to.
-_LOOPBACK = ("127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +15,10 @@ class Client:
     id: str
     #: What people read.
     name: str
-    #: Path of its redirect address on the loopback, whose port is its own choice.
-    path: str
 
 
 #: `carrel login`.
-COMMAND_LINE = Client(id="carrel-cli", name="carrel login", path="/signed-in")
+COMMAND_LINE = Client(id="carrel-cli", name="carrel login")
 CLIENTS: Mapping[str, Client] = {client.id: client for client in (COMMAND_LINE,)}
 
 
@@ -35,15 +28,3 @@ def find_client(client_id: str | None) -> Client:
     if found is None:
         raise Refused("invalid_client", "This lab does not know the program that asks (client_id).")
     return found
-
-
-def is_redirect_of(client: Client, address: str) -> bool:
-    """True when the client may have a code sent to this address: http on the loopback, any port, its own path, nothing else."""
-    try:
-        parts = urlsplit(address)
-        port = parts.port
-    except ValueError:
-        return False
-    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
-    exact = f"http://{host}:{port}{client.path}"
-    return bool(port) and parts.hostname in _LOOPBACK and address == exact

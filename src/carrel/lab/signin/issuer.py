@@ -15,11 +15,9 @@ from carrel.core.domain.ports import Clock
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import Caller, User
 from carrel.core.policy.access import ALL, CHOICES, Action, Resource, allowed
-from carrel.lab.signin import code as codes
 from carrel.lab.signin import device as devices
 from carrel.lab.signin.clients import Client, find_client
-from carrel.lab.signin.code import CodeRequest
-from carrel.lab.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal, SignIn, SignInStore
+from carrel.lab.signin.port import AuthorizationRequest, Decision, Device, NewSignIn, Renewal, SignIn, SignInStore
 from carrel.lab.signin.refused import Refused
 
 #: Seconds for which an access token is good.
@@ -92,7 +90,7 @@ class Issuer:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_wrong", devices.WrongTries(self.clock))
 
-    # ---- without a browser (RFC 8628)
+    # ---- signing in (RFC 8628)
 
     def begin_device(self, *, client_id: str, scope: str, host: str, address: str) -> DeviceAuthorization:
         """Give a program the codes with which it waits for a person."""
@@ -151,50 +149,6 @@ class Issuer:
         if token is None:
             raise Refused("invalid_grant", "The tokens of this device code were handed out already.", user=user)
         return self._granted(made, token, user)
-
-    # ---- with a browser (RFC 6749, 4.1)
-
-    def asked(self, request: CodeRequest, *, address: str) -> AuthorizationRequest:
-        """What a person is asked about. Raises `Returned` for scopes that there are not."""
-        try:
-            return self._asked(request.client, request.scope, request.host, address)
-        except Refused as refused:
-            raise request.returned(refused.error, refused.message) from None
-
-    def authorize(self, caller: Caller, request: CodeRequest, *, address: str) -> str:
-        """The code for a program that the caller lets sign in as them."""
-        self._may_sign_in(caller)
-        asked = self.asked(request, address=address)
-        now, text = self.clock(), secrets.token_urlsafe(32)
-        code = Code(
-            asked=asked,
-            subject=caller.user.subject,
-            account=caller.account,
-            redirect_uri=request.redirect_uri,
-            challenge=request.challenge,
-            expires_at=now + codes.LIFETIME,
-        )
-        self.store.add_code(token_digest(text), code, now=now)
-        _log.info("%s: approved by %s.", _name(asked), caller.user.subject)
-        return text
-
-    def exchange_code(self, *, client_id: str, code: str, redirect_uri: str, verifier: str) -> Granted:
-        """The tokens for a code, once: one that comes again ends what was made of it (RFC 6749, 4.1.2)."""
-        client, digest = find_client(client_id), token_digest(code)
-        found, now = self.store.code(digest), self.clock()
-        if found is None:
-            raise Refused("invalid_grant", "The code is not known here. Sign in again.")
-        if found.token_id is None:
-            codes.check_use(found, client, redirect_uri, verifier, now)
-            user = self._active(found.subject)
-            new, made = self._new(found.asked, user, found.account)
-            token = self.store.take_code(digest, new, now=now)
-            if token is not None:
-                return self._granted(made, token, user)
-            found = self.store.code(digest)
-        if found is not None and found.token_id is not None:
-            self._end(found.token_id, by="the lab: its code was used twice")
-        raise Refused("invalid_grant", "The code was used already.", user=self._known(found), rule="code used twice")
 
     # ---- afterwards
 
@@ -278,9 +232,6 @@ class Issuer:
     def _may_sign_in(self, caller: Caller) -> None:
         # A sign-in is a token of theirs, made in another way.
         allowed(caller, Action.MANAGE_TOKENS, Resource(owner=caller.user.subject)).check()
-
-    def _known(self, code: Code | None) -> User | None:
-        return None if code is None else self.find_user(code.subject)
 
     def _active(self, subject: str) -> User:
         """The user, as they are now. Raises `Refused` for somebody who may not do anything."""

@@ -51,21 +51,6 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
-    """An authorization code (RFC 6749, 4.1): a person has approved, in a browser beside the program."""
-
-    asked: AuthorizationRequest
-    subject: str
-    account: str | None
-    redirect_uri: str
-    #: SHA-256 of what only the program knows that asked (RFC 7636), in its form there.
-    challenge: str
-    expires_at: float
-    #: The number of the token that was made of it, once it was used.
-    token_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NewSignIn:
     """A sign-in before it has a number; its secrets as digests."""
 
@@ -134,18 +119,6 @@ class SignInStore(Protocol):
 
     def take_device(self, digest: str, new: NewSignIn, *, now: float) -> Token | None:
         """Make the sign-in of an approved device, once; None when that was done, or it is not approved."""
-        ...
-
-    def add_code(self, digest: str, code: Code, *, now: float) -> None:
-        """Remember a code."""
-        ...
-
-    def code(self, digest: str) -> Code | None:
-        """The code with this digest, used or not; or None."""
-        ...
-
-    def take_code(self, digest: str, new: NewSignIn, *, now: float) -> Token | None:
-        """Make the sign-in of a code, once; None when that was done."""
         ...
 
     def sign_in(self, family: str) -> SignIn | None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from sqlalchemy import (
-    BigInteger,
     Column,
     Double,
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     String,
     Table,
     UniqueConstraint,
@@ -109,24 +107,6 @@ device_codes = Table(
     UniqueConstraint("user_code"),
 )
 
-#: Codes that a browser brings to a program (RFC 6749, 4.1).
-authorization_codes = Table(
-    "authorization_codes",
-    metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("client", String(64), nullable=False),
-    Column("scopes", String(255), nullable=False),
-    Column("host", String(255), nullable=False),
-    Column("address", String(64), nullable=False),
-    Column("subject", ForeignKey("users.subject"), nullable=False),
-    Column("account", String(255)),
-    Column("redirect_uri", String(255), nullable=False),
-    Column("challenge", String(64), nullable=False),
-    Column("expires_at", Double, nullable=False),
-    #: Set when it was used.
-    Column("token_id", ForeignKey("tokens.id")),
-)
-
 #: Passwords of users, as Argon2id makes them (`carrel.lab.credentials.passwords`).
 passwords = Table(
     "passwords",
@@ -134,21 +114,4 @@ passwords = Table(
     Column("subject", ForeignKey("users.subject"), primary_key=True),
     Column("hash", String(255), nullable=False),
     Column("changed_at", Double, nullable=False),
-)
-
-#: Passkeys of users: public keys, and the authenticators' names for them.
-passkeys = Table(
-    "passkeys",
-    metadata,
-    Column("id", ID, primary_key=True, autoincrement=True),
-    Column("subject", ForeignKey("users.subject"), nullable=False),
-    Column("credential", LargeBinary, nullable=False),
-    Column("public_key", LargeBinary, nullable=False),
-    Column("sign_count", BigInteger, nullable=False),
-    Column("name", String(255), nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("last_used_at", Double),
-    UniqueConstraint("credential"),
-    Index(None, "subject"),
-    sqlite_autoincrement=True,
 )

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from carrel.core.domain.token import Token
-from carrel.lab.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal, SignIn
+from carrel.lab.signin.port import AuthorizationRequest, Decision, Device, NewSignIn, Renewal, SignIn
 from carrel.lab.store.database import Database
 from carrel.lab.store.people import USER, user_of
-from carrel.lab.store.sign_in_tables import access_tokens, authorization_codes, device_codes, sign_ins, tokens
+from carrel.lab.store.sign_in_tables import access_tokens, device_codes, sign_ins, tokens
 from carrel.lab.store.tables import users
 from carrel.lab.store.tokens import TOKEN, token_of
 
@@ -20,7 +20,6 @@ from carrel.lab.store.tokens import TOKEN, token_of
 _REMEMBERED = 86400.0
 _ASKED = ("client", "scopes", "host", "address")
 _DEVICE = ("created_at", "expires_at", "interval", "polled_at", "subject", "account")
-_CODE = ("subject", "account", "redirect_uri", "challenge", "expires_at", "token_id")
 
 
 class SignInTable:
@@ -89,31 +88,6 @@ class SignInTable:
             if not connection.execute(sa.update(device_codes).where(approved).values(decision=Decision.TAKEN.value)).rowcount:
                 return None
             return _insert(connection, new, now)
-
-    # ---- codes
-
-    def add_code(self, digest: str, code: Code, *, now: float) -> None:
-        """Remember a code."""
-        row = {name: getattr(code, name) for name in _CODE} | _asked_row(code.asked)
-        with self._database.write() as connection:
-            connection.execute(sa.delete(authorization_codes).where(authorization_codes.c.expires_at < now - _REMEMBERED))
-            connection.execute(sa.insert(authorization_codes), {"digest": digest, **row})
-
-    def code(self, digest: str) -> Code | None:
-        """The code with this digest, used or not; or None."""
-        with self._database.read() as connection:
-            row = connection.execute(sa.select(authorization_codes).where(authorization_codes.c.digest == digest)).first()
-        return None if row is None else Code(asked=_asked_of(row), **{name: row._mapping[name] for name in _CODE})
-
-    def take_code(self, digest: str, new: NewSignIn, *, now: float) -> Token | None:
-        """Make the sign-in of a code, once; None when that was done."""
-        unused = sa.and_(authorization_codes.c.digest == digest, authorization_codes.c.token_id.is_(None))
-        with self._database.write() as connection:
-            if connection.execute(sa.select(authorization_codes.c.digest).where(unused)).first() is None:
-                return None
-            made = _insert(connection, new, now)
-            connection.execute(sa.update(authorization_codes).where(unused).values(token_id=made.id))
-            return made
 
     # ---- sign-ins
 

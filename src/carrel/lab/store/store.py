@@ -71,11 +71,6 @@ class Store:
                 connection.execute(sa.insert(lab), {"key": "lab_id", "value": known})
         return str(known)
 
-    def new_lab_id(self) -> None:
-        """Be another lab from now on: this database is a copy."""
-        with self.database.write() as connection:
-            connection.execute(sa.delete(lab).where(lab.c.key == "lab_id"))
-
     def secrets(self, key: bytes) -> SecretTable:
         """What users keep for their jobs, sealed under a key of the lab's."""
         return SecretTable(self.database, key)

@@ -16,7 +16,7 @@ from carrel.lab.store.credentials import forget_credentials
 from carrel.lab.store.database import Database
 from carrel.lab.store.known import Known
 from carrel.lab.store.people import USER, user_of
-from carrel.lab.store.sign_in_tables import access_tokens, authorization_codes, device_codes, tokens
+from carrel.lab.store.sign_in_tables import access_tokens, device_codes, tokens
 from carrel.lab.store.tables import users
 
 #: What a `Token` is made of.
@@ -79,7 +79,7 @@ class TokenTable:
     def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:
         """Revoke one token (default: all of the new one's owner) and remember the new one, in one step.
 
-        With all tokens go password and passkeys. None, and nothing has changed, when that one token is revoked already.
+        With all tokens goes the password. None, and nothing has changed, when that one token is revoked already.
         """
         with self._database.write() as connection:
             subject = new.subject if token_id is None else None
@@ -114,8 +114,7 @@ def _insert(connection: sa.Connection, new: NewToken, now: float) -> Token:
 
 def _revoke(connection: sa.Connection, by: str, now: float, *, token_id: int | None, subject: str | None) -> int:
     if token_id is None:  # nor does what they have approved come true
-        for table in (device_codes, authorization_codes):
-            connection.execute(sa.delete(table).where(table.c.subject == subject))
+        connection.execute(sa.delete(device_codes).where(device_codes.c.subject == subject))
         connection.execute(sa.update(users).where(users.c.subject == subject).values(revoked_at=now))
     change = sa.update(tokens).where(tokens.c.revoked_at.is_(None)).values(revoked_at=now, revoked_by=by)
     one = sa.or_(tokens.c.id == token_id, tokens.c.parent == token_id)

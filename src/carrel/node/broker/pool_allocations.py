@@ -14,7 +14,6 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from carrel.core.domain.errors import in_words
 from carrel.core.domain.ports import Clock
@@ -61,8 +60,8 @@ class PoolAllocations:
         """Read what earlier brokers wrote down there, and write down there from now on. Raises `OSError`."""
         for _at, rows, drops in read_lines(path):
             for kind, row in rows:
-                if kind == _KIND and (found := _row(row)) is not None:
-                    self._note(found)
+                if kind == _KIND:
+                    self._note(PoolAllocation(**row))
                 elif kind == _LAST:
                     self.last = max(self.last, int(row["number"]))
             for kind, name in drops:
@@ -116,11 +115,3 @@ class PoolAllocations:
         assert self._journal is not None
         rows = [(_LAST, {"number": self.last}), *((_KIND, asdict(row)) for row in self._rows.values())]
         self._journal.start(rows, self._clock())
-
-
-def _row(values: dict[str, Any]) -> PoolAllocation | None:
-    """A row as it was written, or None for one that another version wrote differently."""
-    try:
-        return PoolAllocation(**values)
-    except TypeError:
-        return None

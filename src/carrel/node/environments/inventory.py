@@ -107,7 +107,7 @@ def _used(layout: Layout, path: Path, otherwise: float) -> float:
 def _size_of_image(path: Path) -> int:
     try:
         return int(json.loads((path / IMAGE_ABOUT).read_bytes())["size"])
-    except (OSError, ValueError, LookupError, TypeError):  # of a version that did not say it
+    except (OSError, ValueError, LookupError, TypeError):  # it is damaged
         return room_of(path)
 
 

@@ -109,7 +109,7 @@ Broker to client
                states (bytes that they take),
                pool (limit, given to processes and ready for others, of the pieces for residency libraries; null: there is none),
                disk (limit and left of the disk's room for states that host memory has none for; null: there is no such room)
-             charges (for an observer of the whole node; an older broker has none): job, attempt, owner, seconds (devices ×
+             charges (for an observer of the whole node): job, attempt, owner, seconds (devices ×
                seconds that the session's cells have borrowed until now: held leases too, pauses not; it grows unless the
                broker's journal is lost, and is kept for a while after the session's end)
 

@@ -125,7 +125,7 @@ class LentDevice(Response):
     lease: str | None = None
     #: Ids of the tenants whose state is in its memory.
     residents: list[str] = Field(default_factory=list)
-    #: How much each of them has there; an older broker does not say.
+    #: How much each of them has there.
     by: list[DeviceShareView] = Field(default_factory=list)
     strangers: list[StrangerView] = Field(default_factory=list)
     #: From when on `Lending.hour` tells everything of it (Unix seconds), or None.
@@ -257,8 +257,8 @@ class PoolView(Response):
 class HostView(RoomView):
     """Where states go that leave their GPUs: host memory, of that the pool, and the disk behind it (None: there is none)."""
 
-    #: What they take in host memory now; None where an older broker does not say.
-    states: int | None = None
+    #: What they take in host memory now.
+    states: int
     pool: PoolView | None = None
     disk: RoomView | None = None
     #: Why no state goes to the disk although the lab's settings have room for some, with the remedy; "": nothing is wrong.
@@ -280,7 +280,7 @@ class Lending(Response):
     #: What was so on the devices within the last hour, of each device the oldest first, and what is so now.
     hour: list[StretchView] = Field(default_factory=list)
     rates: list[MoveRateView] = Field(default_factory=list)
-    #: None where nothing is lent, and from an older broker.
+    #: None where nothing is lent.
     host: HostView | None = None
 
 

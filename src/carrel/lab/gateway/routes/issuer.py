@@ -44,17 +44,13 @@ async def metadata(request: Request) -> Response:
     return JSONResponse(
         {
             "issuer": base,
-            "authorization_endpoint": f"{base}/oauth/authorize",
             "token_endpoint": f"{base}/oauth/token",
             "device_authorization_endpoint": f"{base}/oauth/device_authorization",
             "revocation_endpoint": f"{base}/oauth/revoke",
-            "response_types_supported": ["code"],
-            "response_modes_supported": ["query"],
-            "grant_types_supported": ["authorization_code", "refresh_token", DEVICE_GRANT],
-            "code_challenge_methods_supported": ["S256"],
+            "response_types_supported": [],  # there is no authorization endpoint
+            "grant_types_supported": [DEVICE_GRANT, "refresh_token"],
             "token_endpoint_auth_methods_supported": ["none"],
             "revocation_endpoint_auth_methods_supported": ["none"],
-            "authorization_response_iss_parameter_supported": True,
             "scopes_supported": list(CHOICES),
             "service_documentation": f"{base}/docs",
         }
@@ -63,7 +59,7 @@ async def metadata(request: Request) -> Response:
 
 @router.post("/oauth/device_authorization")
 async def device_authorization(request: Request) -> Response:
-    """The codes for a program that has no browser (RFC 8628, 3.1)."""
+    """The codes with which a program waits for a person (RFC 8628, 3.1)."""
 
     def begin(issuer: Issuer, fields: Fields) -> dict[str, Any]:
         begun = issuer.begin_device(
@@ -87,19 +83,12 @@ async def device_authorization(request: Request) -> Response:
 
 @router.post("/oauth/token")
 async def token(request: Request) -> Response:
-    """Tokens for a code, for an approved device, or for a refresh token (RFC 6749, 3.2)."""
+    """Tokens for an approved device, or for a refresh token (RFC 6749, 3.2)."""
 
     def grant(issuer: Issuer, fields: Fields) -> dict[str, Any]:
         client_id, kind = fields.get("client_id", ""), fields.get("grant_type", "")
         if kind == DEVICE_GRANT:
             made = issuer.exchange_device(client_id=client_id, device_code=_needed(fields, "device_code"))
-        elif kind == "authorization_code":
-            made = issuer.exchange_code(
-                client_id=client_id,
-                code=_needed(fields, "code"),
-                redirect_uri=fields.get("redirect_uri", ""),
-                verifier=fields.get("code_verifier", ""),
-            )
         elif kind == "refresh_token":
             tell_audit(request.scope, action="renew a sign-in")
             made = issuer.renew(
@@ -109,7 +98,7 @@ async def token(request: Request) -> Response:
                 retry=request.headers.get("idempotency-key"),
             )
         else:
-            known = f"authorization_code, refresh_token, {DEVICE_GRANT}"
+            known = f"{DEVICE_GRANT} and refresh_token"
             raise Refused("unsupported_grant_type" if kind else "invalid_request", f"The grant types are {known}.")
         _about(request, made.user, made.token)
         return _tokens(made)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from carrel.core.domain.lease import LeaseState, Residency
@@ -127,12 +127,6 @@ class DeviceHistory:
         """An earlier broker was heard last at that time: what was so then is open still. What it ended is among its rows."""
         self._open = {stretch.key: stretch for stretch in _so(at, leases, tenants)}
         self.version += 1
-
-
-def stretch_of(values: Mapping[str, Any]) -> Stretch:
-    """The stretch of a journal's row; fields that this version does not know are left out."""
-    known = {item.name for item in fields(Stretch)}
-    return Stretch(**{name: value for name, value in values.items() if name in known})
 
 
 def plain_stretch(stretch: Stretch) -> dict[str, Any]:

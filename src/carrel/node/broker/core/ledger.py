@@ -12,7 +12,7 @@ from typing import Any
 
 from carrel.core.domain.lease import LeaseState
 from carrel.core.policy.lend_first_room import first_room
-from carrel.node.broker.core.device_history import DeviceHistory, plain_stretch, stretch_of
+from carrel.node.broker.core.device_history import DeviceHistory, Stretch, plain_stretch
 from carrel.node.broker.core.effects import Line
 from carrel.node.broker.core.ended_leases import EndedLeases
 from carrel.node.broker.core.rows import ChargeRow, LeaseRow, RequestRow, Row, TenantRow, plain, rebuilt
@@ -373,7 +373,7 @@ class Ledger:
             self.rates.pop((values["way"], values["direction"]), None)
             self.rates[values["way"], values["direction"]] = float(values["rate"])
         elif kind == "stretch":
-            self.hour.add(stretch_of(values))
+            self.hour.add(Stretch(**values))
         elif kind == "peak":
             self.peaks.appendleft((str(values["owner"]), str(values["label"]), int(values["bytes"])))
         elif kind == "past":

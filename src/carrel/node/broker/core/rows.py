@@ -349,11 +349,8 @@ def plain(row: Row) -> dict[str, Any]:
 
 
 def rebuilt(cls: type[Row], values: dict[str, Any]) -> Row:
-    """The row that `plain` wrote; fields that this version does not know are left out."""
-    known = {item.name for item in fields(cls)}
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in known
-    }
+    """The row that `plain` wrote."""
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     if "residency" in given:
         given["residency"] = Residency(given["residency"])
     if cls is LeaseRow:
