@@ -102,7 +102,7 @@ def test_no_more_is_suspended_than_host_memory_has_room_for() -> None:
     lab = Lab()
     lab.said = replace(lab.said, host_left=9 * GIB)
     assert lab.preempts(gpus=2) == {1: "requeue", 2: "suspend"}
-    assert lab.movable.stays == {1: "host memory has no room for the states of all that would be suspended"}
+    assert lab.movable.stays == {1: "host memory has no room for the GPU state of all jobs that would be stopped"}
     lab.said = replace(lab.said, host_left=10 * GIB)
     assert lab.preempts(gpus=2) == {1: "suspend", 2: "suspend"}
 

@@ -45,7 +45,7 @@ class Movable:
                 return () if any(job_id in self._since for job_id in moved) else decided
             largest = moved[sizes.index(max(sizes))]
             movable = movable - {largest}
-            self.stays[largest] = "host memory has no room for the states of all that would be suspended"
+            self.stays[largest] = "host memory has no room for the GPU state of all jobs that would be stopped"
 
     def stuck(self, now: float) -> Sequence[int]:
         """The jobs that were to be suspended, run on, and have GPU state that turned out to stay."""
