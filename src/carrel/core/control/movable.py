@@ -47,6 +47,20 @@ class Movable:
             movable = movable - {largest}
             self.stays[largest] = "host memory has no room for the GPU state of all jobs that would be stopped"
 
+    def why_requeued(self, job: Job) -> str:
+        """Why the last decision requeues a job whose class wants it suspended, for its owner."""
+        if job.id in self.stays:
+            return self.stays[job.id]
+        if job.state is not JobState.RUNNING:
+            return "it is still being prepared"
+        if job.kind is not JobKind.TASK:
+            return f"it is a {job.kind.value}"
+        if job.others:
+            return "its processes are on several nodes"
+        if not can_stop(job) and not self._gpu_state().has_mover:
+            return "no broker on its node moves GPU state"
+        return "its memory is needed, too"
+
     def stuck(self, now: float) -> Sequence[int]:
         """The jobs that were to be suspended, run on, and have GPU state that turned out to stay."""
         leaving = [held.id for held in self._queue.holding.values() if held.leaving and self._leaves_by_broker(held.id)]

@@ -91,7 +91,8 @@ class Preempting:
         service = picture.qos[job.qos]
         waits = self._parents.of(one.by) == job.id
         preemption = Preemption(mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace, waits=waits)
-        stays = self._movable.stays.get(job.id, "") if service.preempt_mode is PreemptMode.SUSPEND else None
+        falls_back = service.preempt_mode is PreemptMode.SUSPEND and one.mode is PreemptMode.REQUEUE
+        stays = self._movable.why_requeued(job) if falls_back else ""
         return PreemptOrder(
             job_id=job.id,
             attempt=job.attempt,
@@ -106,10 +107,10 @@ class Preempting:
         return replace(self._queue.holding[job.id], resources=job.resources, devices=job.devices, ends_by=ends_by)
 
 
-def _message(preemption: Preemption, stays: str | None, place: str) -> str:
+def _message(preemption: Preemption, stays: str, place: str) -> str:
     """What the owner of a job that is preempted reads.
 
-    `stays`: why it cannot be suspended, None where its class does not want that. `place`: what the other job gets.
+    `stays`: why it cannot be suspended, "" where its class does not want that. `place`: what the other job gets.
     """
     if preemption.waits:
         return f"Job {preemption.by}, which this job submitted and waits for, takes its {place} until it ends."
@@ -117,8 +118,7 @@ def _message(preemption: Preemption, stays: str | None, place: str) -> str:
     if preemption.mode is PreemptMode.SUSPEND:
         return f"{taker} This job is stopped, and resumes by itself when they are free."
     ends = f"This job has {format_duration(preemption.grace)} to end, and goes back to the queue."
-    if stays is None:
+    if not stays:
         return f"{taker} {ends}"
-    fact = stays.rstrip(".")
-    why = f"This job cannot be stopped and resumed here{f': {fact}' if fact else ''}."
+    why = f"This job cannot be stopped and resumed here: {stays.rstrip('.')}."
     return f"{taker} {why} {ends} What it writes into $CARREL_CHECKPOINT_DIR is there when it starts again."
