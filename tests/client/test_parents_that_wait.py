@@ -47,7 +47,10 @@ def test_one_gpu_is_enough_for_a_parent_and_the_children_that_it_waits_for(clien
     assert {job.devices[0] for job in (ended, *children)} == {ended.devices[0]}
     events = [event.data for event in client.events(parent.id) if event.type == "state"]
     said = [event["message"] for event in events if event["state"] == "SUSPENDED"]
-    assert said[0] == f"Job {children[0].id}, which it submitted and waits for, has its place; it goes on when that is over."
+    assert said[0] == (
+        f"Job {children[0].id}, which this job submitted and waits for, took its GPUs. "
+        f"This job resumes by itself when job {children[0].id} ends."
+    )
 
 
 def test_a_parent_that_does_not_wait_keeps_its_gpu(client: Client, tmp_path: Path) -> None:

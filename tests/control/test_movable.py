@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from carrel.core.control.rules import RuleBook
 from carrel.core.control.scheduler import Scheduler
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import LaunchPaths, Resumed
-from carrel.core.domain.node import Device, Node
+from carrel.core.domain.node import Device, Node, NodePart
 from carrel.core.domain.placement import UNKNOWN_STATE, GpuState, Snapshot, TaskState, Waiting
 from carrel.core.domain.qos import JobKind, Lends, PreemptMode, QoS
 from carrel.core.domain.resources import Resources
@@ -102,7 +103,7 @@ def test_no_more_is_suspended_than_host_memory_has_room_for() -> None:
     lab = Lab()
     lab.said = replace(lab.said, host_left=9 * GIB)
     assert lab.preempts(gpus=2) == {1: "requeue", 2: "suspend"}
-    assert lab.movable.stays == {1: "host memory has no room for the states of all that would be suspended"}
+    assert lab.movable.stays == {1: "host memory has no room for the GPU state of all jobs that would be stopped"}
     lab.said = replace(lab.said, host_left=10 * GIB)
     assert lab.preempts(gpus=2) == {1: "suspend", 2: "suspend"}
 
@@ -115,6 +116,25 @@ def test_where_nothing_moves_states_and_what_lends_to_nobody_is_requeued_at_once
     alone = Lab("alone")
     assert alone.preempts() == {2: "requeue"} or alone.preempts() == {1: "requeue"}
     assert alone.movable.stays[1] == 'work of the class of service "alone" lends to nobody'
+
+
+@pytest.mark.parametrize(
+    ("about", "mover", "why"),
+    [
+        ({"state": JobState.CONFIGURING}, True, "it is still being prepared"),
+        ({"kind": JobKind.SESSION}, True, "it is a session"),
+        ({"others": (NodePart(node="n2", devices=()),)}, True, "its processes are on several nodes"),
+        ({}, False, "no broker on its node moves GPU state"),
+        ({}, True, "its memory is needed, too"),
+        ({"devices": ()}, False, "its memory is needed, too"),
+    ],
+)
+def test_an_owner_reads_why_a_job_is_requeued_that_its_class_would_suspend(about: dict[str, Any], mover: bool, why: str) -> None:
+    lab = Lab()
+    lab.said = replace(lab.said, has_mover=mover)
+    job = lab.queue.job(1)
+    assert job is not None
+    assert lab.movable.why_requeued(replace(job, **about)) == why
 
 
 def test_a_task_that_was_to_be_suspended_and_stays_is_stuck_once_that_is_certain() -> None:

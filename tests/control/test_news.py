@@ -170,7 +170,8 @@ def test_being_stopped_and_going_on_are_told_and_counted() -> None:
     change = interpret(running, observe(Suspended()), log_size=0, now=200.0)
     assert (change.state, change.suspended_at, change.ended_at) == (JobState.SUSPENDED, 100.0, None)
     assert change.reason is not None
-    assert 'A job of QoS "desk" has its place' in change.reason.message
+    assert change.reason.message.startswith('Job 9 of QoS "desk" took this job\'s ')
+    assert change.reason.message.endswith("This job resumes by itself when they are free.")
     stopped = replace(running, state=JobState.SUSPENDED, suspended_at=50.0)
     change = interpret(stopped, observe(Resumed(seconds=50.0)), log_size=0, now=200.0)
     assert (change.state, change.suspended_at, change.suspended_seconds) == (JobState.RUNNING, None, 55.0)

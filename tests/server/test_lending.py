@@ -83,7 +83,8 @@ def test_a_task_is_placed_where_the_states_in_its_way_have_room_on_the_disk() ->
 def test_which_tasks_states_can_leave_and_what_they_take_of_host_memory() -> None:
     def task(state: str = "resident", **about: Any) -> TaskState:
         row = {"role": "runner", "job": 7, "id": "t", "home": ["a"], "state": state, "bytes": 6 * GIB, "way": "bus"}
-        found = state_of(status(tenants=[{**row, "suspendable": True, **about}], host={"left": 8 * GIB, "disk": None}), now=100.0)
+        tenant = {**row, "suspendable": True, "failures": 0, **about}
+        found = state_of(status(tenants=[tenant], host={"left": 8 * GIB, "disk": None}), now=100.0)
         assert (found.states, found.has_mover, found.host_left) == ((), True, 8 * GIB)
         return found.tasks[7]
 
@@ -91,7 +92,10 @@ def test_which_tasks_states_can_leave_and_what_they_take_of_host_memory() -> Non
     assert task(bytes=6 * GIB + 1) == TaskState(bytes=6 * GIB + 1024**2), "whole MiB"
     assert task(state="none") == UNKNOWN_STATE
     assert task(suspendable=False, stays="JAX").stays == "JAX"
-    assert task(bytes=9 * GIB).stays == "it takes 9G, and host memory has room for 8G more"
+    assert task(bytes=9 * GIB).stays == "its GPU state takes 9G, and host memory has room for 8G more"
+    assert task(failures=6).stays == "moving its GPU state to host memory has failed 6 times"
+    assert task(failures=5).stays == "", "its library could not move it three times, and the driver is still tried"
+    assert task(state="suspended", failures=6) == TaskState(), "bringing it back failed"
     assert task(state="suspended", bytes=9 * GIB) == TaskState(), "it is there already"
 
 

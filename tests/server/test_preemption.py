@@ -119,7 +119,9 @@ def test_who_is_requeued_writes_a_checkpoint_and_goes_on_from_it(lab: Lab) -> No
     assert 'SIGTERM: a job of QoS "desk" takes this place; SIGKILL in 40 s.' in lab.log(batch, attempt=1)
     assert "saved 2" in lab.log(batch, attempt=1)
     told = [event.data["message"] for event in lab.client.events(batch) if event.type == "progress"]
-    assert any(text.startswith('A job of QoS "desk" takes its place; it has 40 s to end') for text in told), told
+    assert any(text.startswith(f'Job {desk} of QoS "desk" takes this job\'s GPUs. This job has 40 s to end') for text in told), (
+        told
+    )
     wait_until(lambda: not any((lab.home / "spool" / str(batch)).glob("checkpoint")))
 
 
@@ -146,7 +148,7 @@ def test_who_is_suspended_goes_on_where_it_was(lab: Lab) -> None:
     lab.until(desk, lambda job: job.state == "RUNNING")
     job = lab.client.job(rack)
     assert (job.state, job.reason) == ("SUSPENDED", "Suspended")
-    assert job.message == 'A job of QoS "desk" has its place; it goes on when that is free again.'
+    assert job.message == f'Job {desk} of QoS "desk" took this job\'s GPUs. This job resumes by itself when they are free.'
     assert lab.client.job(desk).devices == job.devices
     size = ticks.stat().st_size
     other = lab.submit("true", "batch")  # it comes later, and stays behind

@@ -1,8 +1,14 @@
-"""Jobs with state on GPUs are suspended for others: a whole lab on the fake driver, and every value is checked."""
+"""Jobs of `batch` with state on GPUs are suspended for jobs of `short`: a lab without a file of settings, on the fake driver.
+
+Every value on the GPU is checked.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
+from carrel.core.spool import Spool, read_claim
 from carrel.lab.server.preload import find_library
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
@@ -22,18 +29,6 @@ pytestmark = [
 ]
 
 MIB = 1024**2
-RULES = """
-[qos.desk]
-preempts = ["rack", "alone"]
-
-[qos.rack]
-preempt_mode = "suspend"
-
-[qos.alone]
-preempt_mode = "suspend"
-preempt_grace = "1s"
-lends = "nobody"
-"""
 #: Fills a part of the device, and says each time that it finds there what it has written, until it may end.
 TASK = """\
 import ctypes, pathlib, random, sys, time
@@ -65,7 +60,6 @@ class Lab:
     def __init__(self, place: Path, driver: FakeDriver) -> None:
         self.home, self.driver = place / "lab", driver
         self.home.mkdir()
-        (self.home / "carrel.toml").write_text(RULES)
         names = ("LD_LIBRARY_PATH", "CARREL_FAKE_DRIVER")
         environment = driver.environment()
         self.variables = {name: environment[name] for name in names}
@@ -82,13 +76,17 @@ class Lab:
         self.process = self._start()
         self.client = Client(url=self.process.url, token=self.process.token)
 
-    def submit(self, name: str, qos: str = "rack", *, size: int = 60 * MIB) -> int:
+    def kill_broker(self) -> None:
+        os.kill(json.loads((self.home / "broker" / "broker.lock").read_text())["pid"], signal.SIGKILL)
+
+    def submit(self, name: str, qos: str = "batch", *, size: int = 60 * MIB, library: bool = True) -> int:
         directory = self.home.parent / name
         directory.mkdir()
         (directory / "task.py").write_text(TASK)
         script = directory / "work.sh"
         given = " ".join(f"{name}={value}" for name, value in self.variables.items())
-        script.write_text(f'export {given}; exec {shlex.quote(sys.executable)} -I {directory}/task.py "$HERE" {size}')
+        python = f"{'' if library else 'env -u LD_PRELOAD '}{shlex.quote(sys.executable)}"
+        script.write_text(f'export {given}; exec {python} -I {directory}/task.py "$HERE" {size}')
         return self.client.submit_project(
             script,
             qos=qos,
@@ -144,7 +142,7 @@ def two(lab: Lab) -> tuple[int, int]:
     """The first one has been suspended for the second one."""
     first = lab.submit("first")
     lab.computes("first")
-    second = lab.submit("second", "desk")
+    second = lab.submit("second", "short")
     lab.out(first)
     lab.computes("second")
     return first, second
@@ -172,14 +170,15 @@ def labs(tmp_path: Path, driver: FakeDriver) -> Iterator[Callable[..., Lab]]:
 def test_a_task_is_suspended_for_one_that_does_not_fit_beside_it_and_goes_on(labs: Callable[..., Lab]) -> None:
     lab = labs()
     first, second = two(lab)
-    assert lab.client.job(first).message == 'A job of QoS "desk" has its place; it goes on when that is free again.'
+    what = f'Job {second} of QoS "short"'
+    assert lab.client.job(first).message == f"{what} took this job's GPUs. This job resumes by itself when they are free."
     steps = lab.steps("first")
     lab.ends(second, "second")
     lab.computes("first")
     assert lab.steps("first") > steps
     lab.goes_on_and_ends(first, "first")
-    told = list(lab.told(first))
-    assert 'A job of QoS "desk" takes its place; it is stopped and goes on when that is free again.' in told
+    ours = f"{what} takes this job's GPUs. This job is stopped, and resumes by itself when they are free."
+    assert ours in list(lab.told(first))
 
 
 def test_a_task_that_is_suspended_is_cancelled(labs: Callable[..., Lab]) -> None:
@@ -190,17 +189,20 @@ def test_a_task_that_is_suspended_is_cancelled(labs: Callable[..., Lab]) -> None
     lab.ends(second, "second")
 
 
-def test_who_cannot_be_moved_is_requeued_and_reads_why(labs: Callable[..., Lab]) -> None:
+def test_a_task_that_the_driver_does_not_move_is_requeued_and_its_owner_reads_why(labs: Callable[..., Lab]) -> None:
     lab = labs()
-    stays = lab.submit("stays", "alone")
+    stays = lab.submit("stays", library=False)
     lab.computes("stays")
-    second = lab.submit("second", "desk")
-    told = next(text for text in lab.told(stays) if "takes its place" in text)
-    assert 'it cannot be stopped here (work of the class of service "alone" lends to nobody)' in told
+    lab.driver.inject("cuCheckpointProcessCheckpoint", "error", 801, count=-1)
+    second = lab.submit("second", "short")
     lab.ends(second, "second")
     lab.let_end("stays")
     done = lab.client.wait(stays, timeout=PATIENCE)
     assert (done.state, done.attempt, lab.starts("stays")) == ("COMPLETED", 2, 2), done.message
+    (told,) = (text for text in lab.told(stays) if "goes back to the queue" in text)
+    assert told.startswith(f'Job {second} of QoS "short" takes this job\'s GPUs. This job cannot be stopped and resumed here: ')
+    assert "the checkpoint answered CUDA_ERROR" in told
+    assert "This job has 1 min to end, and goes back to the queue. What it writes into $CARREL_CHECKPOINT_DIR" in told
 
 
 def test_a_task_goes_on_on_its_own_gpu_although_another_is_free(labs: Callable[..., Lab]) -> None:
@@ -208,7 +210,7 @@ def test_a_task_goes_on_on_its_own_gpu_although_another_is_free(labs: Callable[.
     jobs = {lab.submit(name): name for name in ("first", "second")}
     for name in jobs.values():
         lab.computes(name)
-    third = lab.submit("third", "desk")
+    third = lab.submit("third", "short")
     lab.computes("third")
     (stopped,) = [one for one in jobs if lab.client.job(one).devices == lab.client.job(third).devices]
     (other,) = jobs.keys() - {stopped}
@@ -226,7 +228,7 @@ def test_a_server_that_is_killed_loses_nothing_of_a_task_that_is_suspended(labs:
     lab.computes("first")
     if when == "runs":  # the new server has not heard yet what can be moved
         lab.kill_and_restart()
-    second = lab.submit("second", "desk")
+    second = lab.submit("second", "short")
     if when == "gives way":
         lab.until(first, lambda job: job.reason in ("Preempting", "Suspended"))
         lab.kill_and_restart()
@@ -241,3 +243,42 @@ def test_a_server_that_is_killed_loses_nothing_of_a_task_that_is_suspended(labs:
         lab.kill_and_restart()
     lab.ends(second, "second")
     lab.goes_on_and_ends(first, "first")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("when", ["gives way", "waits", "goes on"])
+def test_a_broker_that_is_killed_loses_nothing_of_a_task_that_is_suspended(labs: Callable[..., Lab], when: str) -> None:
+    lab = labs()
+    first = lab.submit("first")
+    lab.computes("first")
+    second = lab.submit("second", "short")
+    if when == "gives way":
+        lab.until(first, lambda job: job.reason in ("Preempting", "Suspended"))
+        lab.kill_broker()
+    lab.computes("second")
+    lab.out(first)
+    if when == "waits":
+        lab.kill_broker()
+        lab.computes("second")
+        assert lab.client.job(first).state == "SUSPENDED"
+    lab.let_end("second")
+    if when == "goes on":
+        wait_until(lambda: lab.client.job(second).ended)
+        lab.kill_broker()
+    lab.ends(second, "second")
+    lab.goes_on_and_ends(first, "first")
+
+
+@pytest.mark.chaos
+def test_a_runner_that_is_killed_while_its_task_is_suspended_leaves_the_gpu_to_others(labs: Callable[..., Lab]) -> None:
+    lab = labs()
+    first, second = two(lab)
+    runner = read_claim(Spool(lab.home / "spool").attempt(first, 1).claim)
+    assert runner is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    assert lab.client.wait(first, timeout=PATIENCE).reason == "RunnerLost"
+    lab.computes("second")
+    third = lab.submit("third")
+    lab.ends(second, "second")
+    lab.computes("third")
+    lab.ends(third, "third")

@@ -119,12 +119,16 @@ def test_who_gives_way_comes_from_the_file(tmp_path: Path) -> None:
     assert (rack.preempt_mode, rack.preempt_exempt_time, rack.preempt_grace, rack.max_gpus) == (PreemptMode.REQUEUE, 300, 0, 6)
 
 
-def test_in_the_presets_sessions_take_from_batch_and_from_nobody_else(tmp_path: Path) -> None:
+def test_in_the_presets_short_jobs_and_sessions_preempt_batch_and_no_other_class(tmp_path: Path) -> None:
     default, mlerp = tmp_path / "none", tmp_path / "mlerp"
     mlerp.write_text('preset = "mlerp"')
-    assert {name: set(qos.preempts) for name, qos in read_settings(default, {}, {}).rules.qos.items() if qos.preempts} == {
-        "interactive": {"batch"}
+    classes = read_settings(default, {}, {}).rules.qos
+    assert {name: set(qos.preempts) for name, qos in classes.items() if qos.preempts} == {
+        "interactive": {"batch"},
+        "short": {"batch"},
     }
+    modes = {name: qos.preempt_mode for name, qos in classes.items() if qos.preempt_mode is not PreemptMode.NONE}
+    assert modes == {"batch": PreemptMode.SUSPEND}
     assert not any(qos.preempts for qos in read_settings(mlerp, {}, {}).rules.qos.values())
 
 

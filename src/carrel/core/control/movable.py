@@ -45,7 +45,21 @@ class Movable:
                 return () if any(job_id in self._since for job_id in moved) else decided
             largest = moved[sizes.index(max(sizes))]
             movable = movable - {largest}
-            self.stays[largest] = "host memory has no room for the states of all that would be suspended"
+            self.stays[largest] = "host memory has no room for the GPU state of all jobs that would be stopped"
+
+    def why_requeued(self, job: Job) -> str:
+        """Why the last decision requeues a job whose class wants it suspended, for its owner."""
+        if job.id in self.stays:
+            return self.stays[job.id]
+        if job.state is not JobState.RUNNING:
+            return "it is still being prepared"
+        if job.kind is not JobKind.TASK:
+            return f"it is a {job.kind.value}"
+        if job.others:
+            return "its processes are on several nodes"
+        if not can_stop(job) and not self._gpu_state().has_mover:
+            return "no broker on its node moves GPU state"
+        return "its memory is needed, too"
 
     def stuck(self, now: float) -> Sequence[int]:
         """The jobs that were to be suspended, run on, and have GPU state that turned out to stay."""

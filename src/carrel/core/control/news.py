@@ -180,10 +180,13 @@ def _computed(job: Job, at: float) -> float:
 
 
 def _why_suspended(job: Job) -> str:
-    if job.preemption is not None and job.preemption.waits:
-        return f"Job {job.preemption.by}, which it submitted and waits for, has its place; it goes on when that is over."
-    taker = f' of QoS "{job.preemption.qos}"' if job.preemption is not None else ""
-    return f"A job{taker} has its place; it goes on when that is free again."
+    what, wish = job.place_in_words, job.preemption
+    if wish is None:
+        return f"Another job took this job's {what}. This job resumes by itself when they are free."
+    if wish.waits:
+        taker = f"Job {wish.by}, which this job submitted and waits for,"
+        return f"{taker} took its {what}. This job resumes by itself when job {wish.by} ends."
+    return f'Job {wish.by} of QoS "{wish.qos}" took this job\'s {what}. This job resumes by itself when they are free.'
 
 
 def _goes_on(draft: _Draft, job: Job, people: int) -> Job:

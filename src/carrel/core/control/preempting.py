@@ -91,12 +91,13 @@ class Preempting:
         service = picture.qos[job.qos]
         waits = self._parents.of(one.by) == job.id
         preemption = Preemption(mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace, waits=waits)
-        stays = self._movable.stays.get(job.id, "") if service.preempt_mode is PreemptMode.SUSPEND else None
+        falls_back = service.preempt_mode is PreemptMode.SUSPEND and one.mode is PreemptMode.REQUEUE
+        stays = self._movable.why_requeued(job) if falls_back else ""
         return PreemptOrder(
             job_id=job.id,
             attempt=job.attempt,
             preemption=preemption,
-            reason=Reason(code="Preempting", message=_message(preemption, stays)),
+            reason=Reason(code="Preempting", message=_message(preemption, stays, job.place_in_words)),
         )
 
     def _whole(self, job: Job, now: float) -> Holding:
@@ -106,12 +107,18 @@ class Preempting:
         return replace(self._queue.holding[job.id], resources=job.resources, devices=job.devices, ends_by=ends_by)
 
 
-def _message(preemption: Preemption, stays: str | None) -> str:
-    """What the owner of a job reads that is preempted; `stays`: why it cannot be suspended, None where nobody wanted that."""
+def _message(preemption: Preemption, stays: str, place: str) -> str:
+    """What the owner of a job that is preempted reads.
+
+    `stays`: why it cannot be suspended, "" where its class does not want that. `place`: what the other job gets.
+    """
     if preemption.waits:
-        return f"It waits for job {preemption.by}, which it submitted, and gives its place to it until that is over."
-    taker = f'A job of QoS "{preemption.qos}" takes its place'
+        return f"Job {preemption.by}, which this job submitted and waits for, takes its {place} until it ends."
+    taker = f'Job {preemption.by} of QoS "{preemption.qos}" takes this job\'s {place}.'
     if preemption.mode is PreemptMode.SUSPEND:
-        return f"{taker}; it is stopped and goes on when that is free again."
-    why = "" if stays is None else f"; it cannot be stopped here{f' ({stays})' if stays else ''}"
-    return f"{taker}{why}; it has {format_duration(preemption.grace)} to end, and goes back to the queue."
+        return f"{taker} This job is stopped, and resumes by itself when they are free."
+    ends = f"This job has {format_duration(preemption.grace)} to end, and goes back to the queue."
+    if not stays:
+        return f"{taker} {ends}"
+    why = f"This job cannot be stopped and resumed here: {stays.rstrip('.')}."
+    return f"{taker} {why} {ends} What it writes into $CARREL_CHECKPOINT_DIR is there when it starts again."

@@ -110,12 +110,12 @@ REASONS: dict[str, str] = {
     "JobHeldAdmin": "An administrator has suspended its owner, and it is not placed.",
     "PartitionDown": "Its partition does not exist in this lab any more.",
     "InvalidQOS": "Its QoS does not exist in this lab any more.",
-    "Preempting": "Another job preempts it: it is being ended or stopped.",
-    "Preempted": "A job that goes before it took its place; it is in line again.",
-    "Suspended": "It is stopped while a job of another QoS, or one of its own that has had less, has its place; it goes on.",
+    "Preempting": "Another job takes its GPUs or processors. It is being stopped, or ended and put back into the queue.",
+    "Preempted": "Another job took its GPUs or processors. It is in the queue again, and starts by itself.",
+    "Suspended": "Stopped while another job uses its GPUs or processors. It resumes by itself.",
     "GpuLent": "Cells of notebooks have its GPUs for a while. Its walltime stands still meanwhile; Slurm's does not.",
     "GpuStateLost": "Its GPU state was lost on its way back from host memory; it is in line again, or has failed the third time.",
-    "Resuming": "Its place is free again; it goes on.",
+    "Resuming": "Its GPUs or processors are free again. It resumes.",
     "Preparing": "Its environment and inputs are being prepared.",
     "Running": "Its command is running.",
     "Completed": "The command ended with exit code 0.",
@@ -240,3 +240,8 @@ class Job:
     def stopped(self) -> bool:
         """True while it is suspended and others may have its devices and processors; only its memory is kept for it."""
         return self.state is JobState.SUSPENDED and self.preemption is not None
+
+    @property
+    def place_in_words(self) -> str:
+        """What another job gets that preempts this one, for sentences that users read."""
+        return "GPUs" if self.devices else "processors"

@@ -232,6 +232,9 @@ def kept_for_cells(status: Mapping[str, Any], *, now: float, linger: float) -> s
     return kept | {device["uuid"] for device in status["devices"] if device["withheld"]}
 
 
+#: So often moves of a task's state fail (three times by its library, then by the driver) before it counts as one that stays.
+_TRIES = 6
+
 #: Where a tenant's state takes room on its devices, or is about to.
 _THERE = ("resident", "suspending", "resuming")
 
@@ -263,8 +266,10 @@ def _task_state(row: Mapping[str, Any], left: int | None) -> TaskState:
         return UNKNOWN_STATE
     if not row["suspendable"]:
         return TaskState(stays=str(row.get("stays", "")) or "this machine cannot move it")
+    if there and row["failures"] >= _TRIES:
+        return TaskState(stays=f"moving its GPU state to host memory has failed {row['failures']} times")
     if there and left is not None and size > left:
-        return TaskState(stays=f"it takes {format_size(size)}, and host memory has room for {format_size(left)} more")
+        return TaskState(stays=f"its GPU state takes {format_size(size)}, and host memory has room for {format_size(left)} more")
     # Whole MiB, so that placement is not asked again for each byte.
     return TaskState(bytes=-(-size // 1024**2) * 1024**2 if there else 0)
 

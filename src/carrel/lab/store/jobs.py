@@ -51,8 +51,8 @@ from carrel.lab.store.tables import attempts, jobs, leases, submissions
 _ACTIVE = sorted(state.value for state in ACTIVE)
 _HOLDING = frozenset(HOLDING)
 _MOMENTS, _SECONDS = ("started_at", "ended_at", "suspended_at"), ("suspended_seconds", "lease_seconds")
-_RESUMING = Reason(code="Resuming", message="Its place is free again; it goes on.")
-_KEEPS = Reason(code="Running", message="Its GPU state cannot be moved now, so it keeps its place.")
+_RESUMING = Reason(code="Resuming", message="Its GPUs or processors are free again. It resumes.")
+_KEEPS = Reason(code="Running", message="Its GPU state cannot be moved, so it keeps its GPUs and is not stopped.")
 _PREPARING = Reason(code="Preparing", message="Its environment and inputs are being prepared.")
 
 _SELECT_JOB_AND_SPEC = sa.select(jobs).where(jobs.c.id == sa.bindparam("job_id"))

@@ -156,6 +156,7 @@ class Status:
                 "stays": row.broken or row.stays,
                 "last_used": row.last_used,
                 "retry_at": row.retry_at,
+                "failures": row.failures,
                 "cells": row.cells,
                 "gpu_seconds": round(row.gpu_seconds, 3),
                 "waited_seconds": round(row.waited_seconds, 3),

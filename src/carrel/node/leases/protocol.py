@@ -88,9 +88,9 @@ Broker to client
              tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, cached (of them, kept in
                reserve), way (how its state leaves its devices, `MoveSpeeds`), not_bus (why not over the bus, in words of ours),
                suspendable (way is not "hold"), why_not (why it is), stays (why_not in words of ours), last_used, retry_at
-               (moving its state did not begin: not tried again before, Unix seconds), cells, gpu_seconds, waited_seconds,
-               background, context (where its CUDA contexts are while its state is away: "device", "leaving", "away"; "" where
-               none is known), context_bytes, mine (bool)
+               (moving its state did not begin: not tried again before, Unix seconds), failures (such tries in a row), cells,
+               gpu_seconds, waited_seconds, background, context (where its CUDA contexts are while its state is away: "device",
+               "leaving", "away"; "" where none is known), context_bytes, mine (bool)
              leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
                aside (set aside), wanted_since (since when others wait for a held one, or null), mine
              queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,

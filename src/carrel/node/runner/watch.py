@@ -253,11 +253,9 @@ class Watch:
     def _stop(self, wish: Preemption) -> None:
         self._aside = self._hold.set_aside()
         if self._aside:
-            self._log.note(
-                f'A job of QoS "{wish.qos}" has this place: the GPU state makes room; the job goes on when it is free again.'
-            )
+            self._log.note(f'Job {wish.by} of QoS "{wish.qos}" takes the GPUs. This job is paused, and resumes by itself.')
             return
-        self._log.note(f'SIGSTOP: a job of QoS "{wish.qos}" has this place; the job goes on when it is free again.')
+        self._log.note(f'SIGSTOP: job {wish.by} of QoS "{wish.qos}" takes this place. This job resumes by itself.')
         self._preemption = wish
         if self._before_stop is not None and self._status is None:
             self._before_stop(self._pid)

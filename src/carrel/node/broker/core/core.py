@@ -22,8 +22,8 @@ from carrel.node.broker.core.lender import Lender
 from carrel.node.broker.core.library_clients import LibraryClients
 from carrel.node.broker.core.messages import Peer, device_fields, text_of, words_of
 from carrel.node.broker.core.moves import Moves
+from carrel.node.broker.core.preempted_tasks import PreemptedTasks
 from carrel.node.broker.core.rows import TenantRow
-from carrel.node.broker.core.turns import Turns
 from carrel.node.leases.protocol import VERSION
 from carrel.node.suspension.ports import Moved, Target, Use
 from carrel.node.suspension.survival import staying_modules
@@ -58,7 +58,7 @@ class Core:
         self._idle_leases = IdleLeases(self.lender, hold_time=config.hold_time, grace=config.grace)
         self._client_requests = ClientRequests(lender=self.lender, config=config)
         self._library_clients = LibraryClients(self.lender, self._client_requests, self._moves)
-        self._turns = Turns(self.lender, self._moves)
+        self._preempted_tasks = PreemptedTasks(self.lender, self._moves)
         self._config = config
         #: When those who waited at a restart, and libraries that were connected, and have not come back, are not waited for.
         self._drop_at = NEVER
@@ -66,8 +66,8 @@ class Core:
             "acquire": self._client_requests.acquire,
             "cancel": lambda row, message: self._client_requests.cancel(row, text_of(message, "request")),
             "release": self._client_requests.release,
-            "set_aside": self._turns.set_aside,
-            "go_on": self._turns.go_on,
+            "set_aside": self._preempted_tasks.set_aside,
+            "go_on": self._preempted_tasks.go_on,
             "touched": lambda row, _message: self._client_requests.touched(row),
             "simulate": lambda row, message: self._client_requests.simulate(row, message.get("bytes"), message.get("cached")),
             "home": lambda row, message: self._client_requests.set_gpus(row, message.get("gpus")),
@@ -288,7 +288,7 @@ class Core:
             self._moves.time_is_up(now)
         self._library_clients.due = NEVER
         self._library_clients.serve()
-        self._turns.review(now)
+        self._preempted_tasks.review(now)
         self._decide(now)
         known = len(self.ledger.requests)
         self._library_clients.serve()
@@ -302,7 +302,13 @@ class Core:
         look = self.device_scans.wanted(now)
         if look is not None:
             actions.append(look)
-        parts = (self._moves.due(), self._idle_leases.due(), self.device_scans.due, self._library_clients.due, self._turns.due)
+        parts = (
+            self._moves.due(),
+            self._idle_leases.due(),
+            self.device_scans.due,
+            self._library_clients.due,
+            self._preempted_tasks.due,
+        )
         wake = min(lender.again_at, self._drop_at, *parts)
         return Effects(line, tells, tuple(actions), wake)
 

@@ -267,7 +267,7 @@ class Lender:
         return {uuid: min(first, size) if first else int(size * share) for uuid, size in memory.items()}
 
     def pause(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
-        """The lease's devices are free for others; it asks for them again at once, unless its turn is over."""
+        """The lease's devices are free for others; it asks for them again at once, unless its task is preempted."""
         self.ledger.pause(lease, now)
         if not lease.aside:
             self.ledger.add_request(resumption(row, lease, now))

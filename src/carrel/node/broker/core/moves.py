@@ -180,7 +180,7 @@ class Moves:
             row.libraries = moved.libraries
             row.broken = "" if moved.libraries else moved.message or "the driver refuses to move it"
             if row.role == RUNNER:
-                text = f"Cells wait for the GPUs of this task, which keeps them: it cannot be paused ({row.why_not})."
+                text = f"This task keeps its GPUs although others wait for them: its GPU state cannot be moved ({row.why_not})."
                 self._lender.say(row.id, "notice", level="warning", message=text)
             self._stay(row)
         else:

@@ -267,7 +267,7 @@ class LeaseRow:
     lends: bool = False
     began: float = 0.0
     ends_by: float | None = None
-    #: The task's turn is over: paused, it does not ask for its devices again before its runner says so.
+    #: The task is preempted by suspension: it is to be paused, and asks for its devices again when its runner says so.
     aside: bool = False
     held_until: float | None = None
     by_choice: bool = False

@@ -1,8 +1,8 @@
-"""Tasks whose turn is over: paused with their state, without asking for their devices again before their runners say so.
+"""Tasks that are preempted by suspension: paused with their state, until their runners ask for the devices again.
 
-That a turn is over is a wish, written down with the lease. Each settling looks whether it has come true, so a broker that was
-killed, and a pause that failed, need no rule of their own. A task that is paused is moved off its devices as anybody idle is,
-when somebody needs the room.
+The lease records that its task is to be paused (`LeaseRow.aside`). Each settling checks whether the pause happened, and begins it
+again if not; so a broker that was killed, and a pause that failed, need no rule of their own. The state of a paused task leaves
+its devices as that of an idle kernel does, when another process needs the room.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from carrel.node.broker.core.rows import LeaseRow, TenantRow
 from carrel.node.leases.protocol import RUNNER
 
 
-class Turns:
-    """Pauses tasks whose turn is over. The core settles after each call."""
+class PreemptedTasks:
+    """Pauses tasks that are preempted by suspension. The core settles after each call."""
 
     def __init__(self, lender: Lender, moves: Moves) -> None:
         self._lender = lender
@@ -30,7 +30,7 @@ class Turns:
         self.due = NEVER
 
     def set_aside(self, row: TenantRow, message: Mapping[str, Any]) -> None:
-        """The turn of a task is over. Its runner is told once it is paused."""
+        """Pause the task. Its runner is told once it is paused."""
         lease = self._lease(row, message)
         if lease is None:
             return
@@ -43,7 +43,7 @@ class Turns:
             self._lender.say_paused(row, lease)
 
     def go_on(self, row: TenantRow, message: Mapping[str, Any]) -> None:
-        """The task has its next turn: it asks for its devices again. One that was not paused yet goes on as if nothing was."""
+        """Ask for the task's devices again. A task that was not paused yet goes on at once."""
         lease = self._lease(row, message)
         if lease is None or not lease.aside:
             return
@@ -56,7 +56,7 @@ class Turns:
             self._lender.resumed(row, lease)
 
     def review(self, now: float) -> None:
-        """Begin to pause those whose turn is over, where that has not begun."""
+        """Begin to pause the tasks that are to be paused, where that has not begun."""
         self.due = NEVER
         for lease in [one for one in self._ledger.leases.values() if one.aside and _computes(one)]:
             row = self._ledger.tenants[lease.tenant]

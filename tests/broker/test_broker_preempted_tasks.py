@@ -1,4 +1,7 @@
-"""Tasks whose turn is over: a real broker, programs with the residency library, states that do not fit beside each other."""
+"""Tasks that are preempted by suspension: a real broker, and programs with the residency library.
+
+Their states do not fit beside each other.
+"""
 
 from __future__ import annotations
 
@@ -36,30 +39,30 @@ class Task:
     def say(self, op: str) -> None:
         self.runner.say(op, lease=self.lease["lease"])
 
-    def ends_turn(self) -> None:
+    def is_preempted(self) -> None:
         self.say("set_aside")
         assert self.runner.expect("paused")["aside"]
 
-    def has_turn(self) -> None:
+    def resumes(self) -> None:
         self.say("go_on")
         assert self.runner.expect("resumed")["lease"] == self.lease["lease"]
 
 
 def two_tasks(node: Node) -> tuple[Task, Task]:
-    """The second one has its turn."""
+    """The second one has preempted the first."""
     first = Task(node, seed=1)
-    first.ends_turn()
+    first.is_preempted()
     return first, Task(node, seed=2)
 
 
-def test_two_tasks_that_do_not_fit_beside_each_other_take_turns(bus_nodes: Callable[..., Node]) -> None:
+def test_two_tasks_that_do_not_fit_beside_each_other_change_places(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes(rules=RULES)
     first, second = two_tasks(node)
     assert first.row["state"] == "suspended"
     for _ in range(3):
         for waits, goes in ((second, first), (first, second)):
-            waits.ends_turn()
-            goes.has_turn()
+            waits.is_preempted()
+            goes.resumes()
             goes.state.same()
             assert (goes.row["state"], waits.row["state"]) == ("resident", "suspended")
     assert {row["state"] for row in leases_of(node.broker)} == {"active", "paused"}
@@ -68,27 +71,27 @@ def test_two_tasks_that_do_not_fit_beside_each_other_take_turns(bus_nodes: Calla
 def test_a_state_stays_where_it_is_while_nobody_needs_the_room(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes(rules=RULES)
     task = Task(node, seed=1)
-    task.ends_turn()
+    task.is_preempted()
     assert task.row["state"] == "resident"
     begun = task.state.program.begin("check", at=task.state.at, size=SIZE, seed=1)
     assert node.broker.status()["queue"] == [], "it does not ask for its devices by itself"
-    task.has_turn()
+    task.resumes()
     assert task.state.program.finish(begun) == {"result": 0, "same": True}
 
 
-def test_a_cell_has_the_device_while_a_task_waits_for_its_turn(bus_nodes: Callable[..., Node]) -> None:
+def test_a_cell_has_the_device_while_a_task_is_preempted(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes(rules=RULES)
     task = Task(node, seed=1)
-    task.ends_turn()
+    task.is_preempted()
     cell = State(node.program(), seed=3)
     cell.same()
     assert task.row["state"] == "suspended"
-    task.has_turn()
+    task.resumes()
     task.state.same()
     cell.same()
 
 
-def test_a_turn_that_ends_while_a_cell_has_the_device(bus_nodes: Callable[..., Node]) -> None:
+def test_a_task_is_preempted_while_a_cell_has_the_device(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes(rules=RULES)
     task = Task(node, seed=1)
     cell = State(node.program(), seed=3)
@@ -103,20 +106,20 @@ def test_a_turn_that_ends_while_a_cell_has_the_device(bus_nodes: Callable[..., N
     cell.program.kill()
     eventually(lambda: [(row["role"], row["state"]) for row in leases_of(node.broker)] == [("runner", "paused")])
     assert node.broker.status()["queue"] == []
-    task.has_turn()
+    task.resumes()
     task.state.same()
 
 
-def test_a_turn_that_goes_on_before_the_task_was_paused(bus_nodes: Callable[..., Node]) -> None:
+def test_a_task_that_resumes_before_it_was_paused(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes(rules=RULES)
     task = Task(node, seed=1)
     for _ in range(5):
         task.say("set_aside")
-        task.has_turn()
+        task.resumes()
         task.state.same()
 
 
-def test_a_task_that_ends_while_it_waits_for_its_turn_leaves_nothing(bus_nodes: Callable[..., Node]) -> None:
+def test_a_task_that_ends_while_it_is_preempted_leaves_nothing(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes(rules=RULES)
     first, second = two_tasks(node)
     first.state.program.close()
@@ -125,7 +128,7 @@ def test_a_task_that_ends_while_it_waits_for_its_turn_leaves_nothing(bus_nodes: 
     second.state.same()
 
 
-def test_a_task_that_the_driver_moves_leaves_at_the_end_of_its_turn(bus_nodes: Callable[..., Node]) -> None:
+def test_a_task_that_the_driver_moves_leaves_when_it_is_preempted(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes(rules=RULES)
     job = node.task()
     runner = node.kernel(job, role="runner", library=False)
@@ -142,7 +145,7 @@ def test_a_task_that_the_driver_moves_leaves_at_the_end_of_its_turn(bus_nodes: C
     assert runner.expect("check")["same"]
 
 
-#: Calls in which a turn's end or begin can be caught: stopping, copying out, giving up memory; and the way back.
+#: Calls in which a change of places can be caught: stopping, copying out, giving up memory; and the way back.
 _CALLS = ("cuCtxSynchronize", "cuMemcpyDtoHAsync", "cuMemUnmap", "cuMemCreate", "cuMemcpyHtoDAsync")
 
 
@@ -162,6 +165,6 @@ def test_a_broker_that_is_killed_while_tasks_change_places_loses_nothing(bus_nod
     node.broker.restart()
     assert first.runner.expect("resumed")["lease"] == first.lease["lease"]
     first.state.same()
-    first.ends_turn()
-    second.has_turn()
+    first.is_preempted()
+    second.resumes()
     second.state.same()
