@@ -21,10 +21,9 @@ from carrel.core.spool import Spool
 from carrel.core.spool.disk import full_at, is_full
 from carrel.engines.delivery import Receiver, deliver_now
 from carrel.engines.deputy.collecting import Collections
-from carrel.engines.deputy.conversation import Conversation, last_words
+from carrel.engines.deputy.conversation import Conversation, Greeting, last_words
 from carrel.engines.deputy.followed import Followed, FollowedAttempts, is_refusal
 from carrel.engines.deputy.frames import NotAFrame, Signer, observation_from_plain
-from carrel.engines.deputy.greeting import Greeting
 from carrel.engines.deputy.mirror import Mirror
 from carrel.engines.deputy.outgoing import Outgoing
 from carrel.engines.deputy.reading import Addresses
