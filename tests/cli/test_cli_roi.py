@@ -13,7 +13,7 @@ import pytest
 from command_line import PATIENCE, CommandLine, script
 from roi_sample import COSTS, EXAMPLE
 
-from carrel.cli.roi.gathering import measure, read_cost_file
+from carrel.cli.roi.command import measure, read_cost_file
 from carrel.client import Client
 from carrel.core.worth import Period
 from carrel.wire.v1 import ResourceRequest

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from roi_sample import SAMPLE, sample, sample_page
 
-from carrel.cli.roi.gathering import period_of
-from carrel.cli.roi.methods import METHODS
-from carrel.cli.roi.page import page
+from carrel.cli.roi.command import period_of
+from carrel.cli.roi.page import METHODS, page
 from carrel.cli.roi.sheets import as_csv, as_json, plain
 from carrel.core.domain.errors import Invalid
 from carrel.core.worth import Measured, Period, assess, read_costs, show

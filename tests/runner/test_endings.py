@@ -19,8 +19,8 @@ from carrel.core.domain.resources import Resources
 from carrel.core.domain.serial import to_plain
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
 from carrel.core.spool import Spool, read_entries
-from carrel.node.runner.advice import advice
 from carrel.node.runner.endings import Ending
+from carrel.node.runner.finish import advice
 from carrel.testing.builders import make_launch
 from carrel.testing.waiting import PATIENCE, wait_until
 

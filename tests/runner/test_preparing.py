@@ -12,7 +12,7 @@ import pytest
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import EnvironmentReady, InputsReady, LaunchTracking, Preparing, Started
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
-from carrel.node.runner.tracking import uses_mlflow, wait_for_run
+from carrel.node.runner.asking import uses_mlflow, wait_for_run
 from carrel.testing.builders import LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 

@@ -18,7 +18,7 @@ import carrel
 from carrel import submitit
 from carrel.client.submitit.job_environment import expand_nodes
 from carrel.client.submitit.parameters import Wanted, wanted
-from carrel.client.submitit.project import command_of
+from carrel.client.submitit.sending import command_of
 from carrel.submitit.core import utils
 
 pytestmark = pytest.mark.quick
@@ -274,7 +274,7 @@ def test_importing_carrel_loads_nothing_of_it_and_every_name_is_there() -> None:
 
 
 def test_what_a_job_imports_is_of_the_standard_library(tmp_path: Path) -> None:
-    from carrel.client.submitit.project import write_project
+    from carrel.client.submitit.sending import write_project
 
     write_project(tmp_path, submissions=[b""], requirements=[], modules={}, cluster="carrel")
     names = "carrel.submitit, carrel.submitit.helpers, carrel.submitit.core.core, carrel.submitit.core.utils"

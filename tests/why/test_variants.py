@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carrel.core.comparison import Cause, Kind
-from carrel.core.comparison.switches import DETERMINISTIC
+from carrel.core.comparison.records import DETERMINISTIC
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec, TaskSpec

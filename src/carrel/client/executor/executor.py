@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from carrel.client.executor import pickling
-from carrel.client.executor.arguments import dump_arguments
 from carrel.client.executor.digest import digest as content_of
 from carrel.client.executor.digest import digest_of_files
 from carrel.client.executor.environment import own_modules, python_version, read_requirements
-from carrel.client.executor.function import Function, digest_of
 from carrel.client.executor.future import Future
 from carrel.client.executor.patience import again
 from carrel.client.executor.receiving import Receiver
-from carrel.client.executor.sending import Sender, Unsent
+from carrel.client.executor.sending import Function, Sender, Unsent, digest_of, dump_arguments
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.wire import v1
 

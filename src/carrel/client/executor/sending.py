@@ -1,20 +1,101 @@
-"""Sends calls to the lab: each at once when nothing is on its way, else those that have come together meanwhile."""
+"""Calls on their way to the lab: functions and arguments as they travel, and the thread that sends them.
+
+A call is sent at once when no other is on its way, else with those that have come together meanwhile.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import io
+import pickle
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carrel.client.executor.future import Future
+import cloudpickle
+
+from carrel.client.executor import pickling
+from carrel.client.executor.digest import digest as content_of
+from carrel.client.executor.future import Future, FutureInside
 from carrel.client.executor.pickling import size_of
 from carrel.core.domain.errors import CarrelError
 
 #: Most calls, and bytes, in one request.
 _CALLS, _BYTES = 500, 8 * 1024 * 1024
+
+
+def dump_arguments(value: Any) -> tuple[list[Any], list[Future[Any]]]:
+    """Return the parts of the pickled arguments, and the futures in them, wherever they are.
+
+    A future is named by its call, and the worker puts that call's result in its place. Waits until the lab has the calls of these
+    futures. Raises what a value raises when it is pickled.
+    """
+    try:
+        return pickling.dump(value), []
+    except FutureInside:
+        pass  # the common way, without futures, is not slower for them
+    file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.dump(value)
+    return pickling.parts(file.getvalue(), buffers), list(pickler.futures.values())
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+    """Writes the number of its call for a future."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.futures: dict[int, Future[Any]] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        """A future's call; other values are pickled."""
+        if not isinstance(value, Future):
+            return None
+        self.futures[value.call_id] = value
+        return value.call_id
+
+
+class Function:
+    """A function that is called: its name for people, and what travels, made once however often it is called."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.label = _label(fn)
+        #: Of what is pickled; of `pickled` before.
+        self.digest = ""
+        self._fn = fn
+        self._parts: list[Any] = []
+        self._content = b""
+
+    def pickled(self) -> list[Any]:
+        """The parts that travel. Raises what the function raises when it is pickled."""
+        if not self._parts:
+            self._parts = pickling.dump(self._fn)
+            self.digest = digest_of(self._parts)
+        return self._parts
+
+    def content(self) -> bytes:
+        """Digest of what it does, the same in every process."""
+        self._content = self._content or content_of(self._fn)
+        return self._content
+
+
+def digest_of(parts: Sequence[Any]) -> str:
+    """Digest of the parts of a pickle."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return "sha256:" + found.hexdigest()
+
+
+def _label(fn: Callable[..., Any]) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", type(fn).__name__)
+    return name if module in (None, "__main__") else f"{module}.{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

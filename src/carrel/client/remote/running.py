@@ -2,16 +2,184 @@
 
 from __future__ import annotations
 
+import codecs
+import json
+import queue
+import sys
+import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
-from carrel.client.executor import Executor
-from carrel.client.remote.failures import Names, raised
+from carrel.client.executor import Executor, Future
+from carrel.client.remote.failures import Names, plain, raised
 from carrel.client.remote.packing import There, load_parts, named, pack
-from carrel.client.remote.screen import Screen, notebook_shell
-from carrel.client.remote.watching import Watch
+from carrel.core.domain.errors import CarrelError, Conflict
 
+#: Seconds before a wait is explained, and between two looks at its reason.
+_PATIENCE, _LOOK = 2.0, 2.0
 CELL_FILE = "<cell In[{}]>"
+
+
+def notebook_shell() -> Any:
+    """IPython's shell of this process, or None."""
+    module = sys.modules.get("IPython.core.getipython")
+    return module.get_ipython() if module is not None else None
+
+
+class Screen:
+    """Shows messages of `carrel_worker.display`: in the notebook, or as text where there is none."""
+
+    def __init__(self) -> None:
+        self._shell = notebook_shell()
+
+    @property
+    def is_notebook(self) -> bool:
+        """False where only text can be shown."""
+        return self._shell is not None
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Show one message."""
+        if message["kind"] == "clear":
+            if self._shell is not None:
+                self._shell.display_pub.clear_output(wait=message["wait"])
+            return
+        data = message["data"]
+        if self._shell is None:
+            print(data.get("text/plain", ""), flush=True)
+            return
+        name = message.get("display_id")
+        self._shell.display_pub.publish(
+            data=data,
+            metadata=message.get("metadata") or {},
+            transient={"display_id": name} if name else {},
+            update=message["kind"] == "update",
+        )
+
+
+class Line:
+    """One line that says what is waited for, and changes in its place."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._name = uuid.uuid4().hex
+        self._last = ""
+
+    def show(self, text: str) -> None:
+        """Say it, if it is news."""
+        if text != self._last:
+            kind = "update" if self._last else "display"
+            self._last = text
+            if self._screen.is_notebook:
+                self._screen.put({"kind": kind, "data": {"text/plain": text}, "display_id": self._name})
+            else:
+                print(f"carrel: {text}", file=sys.stderr, flush=True)
+
+    def end(self, text: str) -> None:
+        """The wait is over; nothing is said about one that was too short to be shown."""
+        if self._last and not self._last.startswith("waited"):
+            self.show(text)
+
+
+class Watch:
+    """Waits for one call, and shows what it prints and shows while it runs. An interrupt here is an interrupt there."""
+
+    def __init__(self, executor: Executor, screen: Screen) -> None:
+        self._executor = executor
+        self._screen = screen
+        self._news: queue.SimpleQueue[tuple[str, int, bytes]] = queue.SimpleQueue()
+        self._texts = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self._shown: set[int] = set()
+        self._line = Line(screen)
+        self._interrupted = False
+        #: It may wait for a GPU after a worker has taken it.
+        self._borrows = executor.borrows > 0
+
+    def call(self, function: Any, *arguments: Any) -> dict[str, Any]:
+        """Call it, and return its outcome (`carrel_worker.cells`). Raises what keeps it from having one."""
+        future: Future[Any] = self._executor.submit_heard(lambda *news: self._news.put(news), function, *arguments)
+        future.add_done_callback(lambda _: self._news.put(("done", 0, b"")))
+        began = time.monotonic()
+        while True:
+            try:
+                self._follow(future, began)
+                break
+            except KeyboardInterrupt:
+                self._interrupt(future)
+        if future.cancelled():
+            raise plain(KeyboardInterrupt("the call was cancelled before it began"))
+        if isinstance(future.exception(), KeyboardInterrupt):  # one that has begun has an outcome
+            raise plain(KeyboardInterrupt("the call was interrupted while it waited for a GPU; it did not begin"))
+        outcome: dict[str, Any] = future.result()
+        for number, message in enumerate(outcome["shown"]):
+            if number not in self._shown:
+                self._screen.put(message)
+        return outcome
+
+    def _follow(self, future: Future[Any], began: float) -> None:
+        while True:
+            waits = future.job_id is None or self._borrows
+            try:
+                kind, number, data = self._news.get(timeout=_LOOK if waits else 60.0)
+            except queue.Empty:
+                if waits and time.monotonic() - began >= _PATIENCE:
+                    self._explain(future, began)
+                continue
+            self._borrows = False  # it computes, or is over
+            if future.job_id is not None:
+                self._over(future, began)
+            if kind == "done":
+                return
+            self._hear(kind, number, data)
+
+    def _hear(self, kind: str, number: int, data: bytes) -> None:
+        if kind == "display":
+            if number not in self._shown:  # who follows anew hears it again
+                self._shown.add(number)
+                self._screen.put(json.loads(data))
+            return
+        stream = sys.stdout if kind == "stdout" else sys.stderr
+        stream.write(self._texts[kind].decode(data))
+        stream.flush()
+
+    def _over(self, future: Future[Any], began: float) -> None:
+        self._line.end(f"waited {time.monotonic() - began:.0f} s; runs in job {future.job_id}")
+
+    def _explain(self, future: Future[Any], began: float) -> None:
+        if future.job_id is None:
+            self._line.show(self._why())
+            return
+        try:
+            message = self._executor.client.call(future.call_id).message
+        except CarrelError:
+            return
+        self._borrows = bool(message)
+        if message:
+            self._line.show(f"waiting: {message}")
+        else:
+            self._over(future, began)
+
+    def _why(self) -> str:
+        try:
+            pool = self._executor.client.pool(self._executor.pool_id)
+            jobs = [self._executor.client.job(one.job_id) for one in pool.workers[-1:]]
+        except CarrelError as error:
+            return f"waiting for the lab: {error}"
+        if pool.trouble:
+            return f"waiting for a worker: {pool.trouble}"
+        said = [f"job {one.id} is {one.state}{': ' + one.message if one.message else ''}" for one in jobs]
+        return "waiting for a worker: " + (said[0] if said else "it is being started")
+
+    def _interrupt(self, future: Future[Any]) -> None:
+        """The first time the call is interrupted; the second time it is not waited for any more."""
+        if self._interrupted or future.done():
+            words = f"not waited for any more; the call may go on: `carrel pool close {self._executor.pool_id}` ends its pool"
+            raise plain(KeyboardInterrupt(words)) from None
+        self._interrupted = True
+        try:
+            self._executor.client.interrupt_call(future.call_id)
+        except Conflict:
+            return
 
 
 def run_cell(executor: Executor, order: dict[str, Any], variables: dict[str, Any], whole: Any, label: str) -> dict[str, Any]:

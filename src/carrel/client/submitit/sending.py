@@ -1,21 +1,28 @@
-"""Submissions on their way to the lab."""
+"""Submissions on their way to the lab: their code, as a task that the lab runs like any other, and the request."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 from pydantic import ValidationError
 
+from carrel.client.executor.environment import copy_modules, python_version
 from carrel.client.submitit.parameters import Wanted
-from carrel.client.submitit.project import write_project
 from carrel.core.domain.errors import Invalid
 from carrel.wire import v1
 
 if TYPE_CHECKING:
     from carrel.client import Client
+
+#: Packages of Carrel that go along, so that what was imported here is there, too.
+_FACE = ("carrel.client.submitit", "carrel.submitit")
 
 
 def send(
@@ -66,3 +73,62 @@ def _request(snapshot: str, wanted: Wanted, *, count: int, image: str | None, re
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise Invalid(f"The lab does not understand a parameter: {told}.", remedy="docs/functions.md lists them.") from None
+
+
+def write_project(
+    directory: Path,
+    *,
+    submissions: Sequence[bytes],
+    requirements: Sequence[str] | None,
+    modules: Mapping[str, Path],
+    cluster: str,
+    setup: Sequence[str] = (),
+    teardown: Sequence[str] = (),
+    one_stream: bool = False,
+) -> None:
+    """Write a project to `directory`: the pickled submissions by their index, and what carries them out.
+
+    `requirements` None: it runs in an image, which has what it needs.
+    """
+    _copy(resources.files("carrel.client.submitit") / "payload" / "carrel_submission", directory / "carrel_submission")
+    for package in _FACE:
+        _copy(resources.files(package), directory.joinpath("face", *package.split(".")))
+    for package in ("carrel", "carrel.client"):
+        text = (resources.files(package) / "__init__.py").read_text()
+        directory.joinpath("face", *package.split("."), "__init__.py").write_text(text)
+    (directory / "submissions").mkdir()
+    for index, data in enumerate(submissions):
+        (directory / "submissions" / f"{index}.pkl").write_bytes(data)
+    (directory / "directory").write_text(str(Path.cwd()))
+    (directory / "modules").mkdir()
+    # The caller's own cloudpickle: what one version writes, another need not understand.
+    copy_modules({"cloudpickle": Path(cloudpickle.__file__).parent}, directory / "modules")
+    copy_modules(dict(modules), directory / "modules")
+    python = python_version()
+    environment = ""
+    if requirements is not None:
+        lines = "".join(f"  - {json.dumps(line)}\n" for line in requirements)
+        (directory / "python_env.yaml").write_text(f'python: "{python}"\n' + (f"dependencies:\n{lines}" if lines else ""))
+        environment = "python_env: python_env.yaml\n"
+    command = command_of(
+        f"python -m carrel_submission {python} {cluster}{' --one-stream' if one_stream else ''}", setup, teardown
+    )
+    text = json.dumps(command.replace("{", "{{").replace("}", "}}"))
+    (directory / "MLproject").write_text(f"name: submitit\n{environment}entry_points:\n  main:\n    command: {text}\n")
+
+
+def command_of(program: str, setup: Sequence[str], teardown: Sequence[str]) -> str:
+    """Return lines of shell: what comes before the program, the program, and what comes after it however it ends."""
+    if not teardown:
+        return "\n".join([*setup, f"exec {program}"] if setup else [program])
+    # The shell outlives the SIGTERM that the program acts upon.
+    return "\n".join(["trap : TERM", *setup, program, "ended=$?", *teardown, "exit $ended"])
+
+
+def _copy(source: Traversable, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for item in source.iterdir():
+        if item.is_dir() and item.name not in ("__pycache__", "payload"):
+            _copy(item, target / item.name)
+        elif item.name.endswith(".py"):
+            (target / item.name).write_text(item.read_text())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from carrel.core.comparison.facts import Change, Known, Side, Value
 from carrel.core.comparison.packages import normalised
 from carrel.core.comparison.reach import Reach
-from carrel.core.comparison.switches import DETERMINISTIC, ORDER_OF_SAMPLES
+from carrel.core.comparison.records import DETERMINISTIC, ORDER_OF_SAMPLES
 from carrel.core.domain.comparison import Cause, Kind
 
 #: Packages that compute numbers for others, and the beginnings of names of such.

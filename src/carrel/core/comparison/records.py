@@ -7,12 +7,14 @@ from typing import Any
 
 from carrel.core.comparison.facts import Code, Metrics, Section, Side
 from carrel.core.comparison.packages import image_of, packages_of
-from carrel.core.comparison.switches import DETERMINISTIC, ORDER_OF_SAMPLES
 from carrel.core.domain.comparison import Kind
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.units import format_duration, format_size
 
 Record = Mapping[str, Any]
+
+#: Switches of the task itself that stand beside the variables of its command.
+DETERMINISTIC, ORDER_OF_SAMPLES = "deterministic", "order of samples"
 
 #: Facts that are not about the machine itself.
 _ELSEWHERE = ("slurm_job", "slurm_nodes", "node", "network")

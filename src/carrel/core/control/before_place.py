@@ -2,8 +2,8 @@
 
 What sees to it is a runner like that of an attempt, under the number 0, which starts no command: it builds the environment, and
 fills what is kept of its owner's inputs. Nothing of this is written down but what the runner writes: a job that was not placed
-when the server ended is seen to again, and what is there is taken from there. See docs/decisions/0059-inputs-before-the-place.md
-and docs/decisions/0064-environments-before-the-place.md.
+when the server ended is seen to again, and what is there is taken from there. See
+docs/decisions/0064-environments-before-the-place.md.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import BinaryIO
 from carrel.core.control.administration import Administration
 from carrel.core.control.cells import Cells
 from carrel.core.control.collecting import Collecting
+from carrel.core.control.dependents import settle_dependency
 from carrel.core.control.event_ports import Event, EventStore
 from carrel.core.control.gpu_use import GpuUse
 from carrel.core.control.lab_files import LabFiles
@@ -26,11 +27,10 @@ from carrel.core.control.repeating import Repeating
 from carrel.core.control.retention import Retention
 from carrel.core.control.secrets import NoSecrets, Secrets
 from carrel.core.control.session_limit import check_session_jobs
-from carrel.core.control.share_report import share_report
-from carrel.core.control.starting_after import settle_dependency
 from carrel.core.control.storage import AmpleStorage, Storage
 from carrel.core.control.tokens import Tokens, check_state, day
 from carrel.core.control.untracked import nothing_of_sweeps, nothing_refused, nothing_submitted, nothing_withdrawn
+from carrel.core.control.usage import share_report
 from carrel.core.control.user_port import UserStore
 from carrel.core.control.users import Users
 from carrel.core.control.verifications import Verifications

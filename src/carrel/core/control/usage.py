@@ -8,18 +8,24 @@ cells of sessions borrow is reported by the node's broker as a total, and stored
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.ports import Used
 from carrel.core.control.rules import RuleBook
+from carrel.core.control.views import ShareReport
 from carrel.core.domain.account import AccountUsage, Standing
 from carrel.core.domain.job import Job
 from carrel.core.domain.qos import JobKind
+from carrel.core.domain.user import Caller
+from carrel.core.policy.access import Action, Resource, allowed
 from carrel.core.policy.fairshare import accrued, faded, standings
 
 #: Half-lives after which a use is not worth reading: less than a thousandth of it is left.
 REMEMBERED = 10
+#: How far ahead the lab says what keeping and releasing would do to one's standing, in seconds.
+AN_HOUR = 3600.0
 Who = tuple[str, str]
 #: A job and the number of its attempt.
 SessionAttempt = tuple[int, int]
@@ -232,3 +238,26 @@ class UsageBook:
 def _spread(seconds: float, since: float, until: float, half_life: float) -> float:
     """The charge, as of `until`, of `seconds` that were used evenly between two moments."""
     return accrued(seconds / (until - since), since, until, half_life) if until > since else seconds
+
+
+def share_report(caller: Caller, policy: LabPolicy, use: UsageBook, now: float) -> ShareReport:
+    """Return where the caller stands on each of their accounts, and others as far as the caller may see them."""
+    rules = policy.rules.current
+    me = caller.user.subject
+    others = [(policy.account(None, caller.user), me)]
+    found = use.standings(now, others)
+    seen = [row for row in found if allowed(caller, Action.SEE_SHARES, Resource(owner=row.user, account=row.account))]
+    return ShareReport(
+        standings=seen,
+        places={(standing.account, standing.user): place for place, standing in enumerate(found, start=1)},
+        of=len(found),
+        half_life=rules.half_life,
+        weight=rules.share_weight,
+        held=use.held_by(me),
+        kept=_factors(use.standings(now, others, ahead=AN_HOUR), me),
+        released=_factors(use.standings(now, others, ahead=AN_HOUR, released=me), me),
+    )
+
+
+def _factors(standings: Sequence[Standing], user: str) -> Mapping[str, float]:
+    return {standing.account: standing.factor for standing in standings if standing.user == user}

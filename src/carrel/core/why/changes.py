@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from carrel.core.comparison import Cause, Difference, Kind
 from carrel.core.comparison.facts import Known
 from carrel.core.comparison.line_diff import LineChange
-from carrel.core.comparison.switches import DETERMINISTIC
+from carrel.core.comparison.records import DETERMINISTIC
 from carrel.core.why.search import Weighted
 
 #: Changes of which there is one at most.

@@ -9,7 +9,7 @@ from typing import Any
 
 from carrel.core.comparison.line_diff import mix_lines
 from carrel.core.comparison.packages import mix_locks
-from carrel.core.comparison.switches import DETERMINISTIC, ORDER_OF_SAMPLES
+from carrel.core.comparison.records import DETERMINISTIC, ORDER_OF_SAMPLES
 from carrel.core.domain.comparison import Kind
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.launcher import Launcher

@@ -1,4 +1,7 @@
-"""One conversation with a deputy: its process, and the pipes to and from it. Neither side waits for the other to read."""
+"""One conversation with a deputy: its process, and the pipes to and from it. Neither side waits for the other to read.
+
+It begins with a greeting: the lab looks at who is there, and shows who it is itself.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+import carrel
 from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.serial import from_plain
 from carrel.core.spool.foreign import read_last
+from carrel.core.spool.seal import opening_of
 from carrel.core.transport.channel import Channel
 from carrel.core.transport.framing import Ended
 from carrel.core.transport.reactor import Reactor
-from carrel.engines.deputy.frames import FrameReader
+from carrel.engines.deputy.frames import VERSION, FrameReader, Signer
 
 #: Seconds after which `is_over` is asked although nothing has happened.
 _LOOK = 30.0
 #: Seconds that a deputy has for its end.
 _FAREWELL = 10.0
+#: Characters of a word of a deputy that go into a message.
+_LONGEST = 64
 #: Processor seconds in a second that the lab spends on reading one deputy, and how many it may spend at once. Each line of a
 #: journal costs the control loop `_LINE` more, in another thread.
 _SHARE, _AT_ONCE, _LINE = 0.25, 20.0, 0.0005
@@ -128,3 +136,22 @@ def last_words(log: Path, user: str) -> str:
             _log.warning("The deputy of %s: %s", user, lines[-1])
             return lines[-1]
     return ""
+
+
+def greet(head: Mapping[str, Any], *, user: str, lab: str, signer: Signer | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lab's first message to a deputy of `user` that said `head`; `settings` are told to it as they are.
+
+    Raises `Unavailable` for a deputy of another Carrel or user.
+    """
+    theirs, who = (from_plain(str, head[name])[:_LONGEST] for name in ("carrel", "user"))
+    if head["version"] != VERSION:
+        raise Unavailable(
+            f"The deputies are of Carrel {theirs}, the lab is of {carrel.__version__}.",
+            remedy="Install the same for both.",
+        )
+    if who != user:
+        raise Unavailable(f"The deputy runs as {who}, not as {user}.", remedy="Mend slurm_deputy.")
+    opening: dict[str, Any] = {"is": "open", "lab": lab, **settings}
+    if signer is not None:
+        opening |= {"key": signer.public, "signature": signer.sign(opening_of(str(head["nonce"]), user, lab))}
+    return opening

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,9 @@ from carrel.core.spool import Spool
 from carrel.core.spool.disk import full_at, is_full
 from carrel.engines.delivery import Receiver, deliver_now
 from carrel.engines.deputy.collecting import Collections
-from carrel.engines.deputy.conversation import Conversation, last_words
+from carrel.engines.deputy.conversation import Conversation, greet, last_words
 from carrel.engines.deputy.followed import Followed, FollowedAttempts, is_refusal
 from carrel.engines.deputy.frames import NotAFrame, Signer, observation_from_plain
-from carrel.engines.deputy.greeting import Greeting
 from carrel.engines.deputy.mirror import Mirror
 from carrel.engines.deputy.outgoing import Outgoing
 from carrel.engines.deputy.reading import Addresses
@@ -90,7 +90,7 @@ class DeputyEngine:
         self._log = log
         self._environ = {name: environ[name] for name in ("PATH", "LANG", "SLURM_CONF") if name in environ}
         settings = {"interval": interval, "timeout": timeout, "files": "" if files is None else str(files), "host": host}
-        self._greeting = Greeting(user=user, lab=lab, signer=signer, settings=settings)
+        self._greet = partial(greet, user=user, lab=lab, signer=signer, settings=settings)
         self._listing = listing
         self._collections = Collections()
         self._addresses = Addresses()
@@ -317,7 +317,7 @@ class DeputyEngine:
         try:
             kind = head["is"]
             if kind == "hello":
-                opening = self._greeting.opening(head)
+                opening = self._greet(head)
                 with self._changed:
                     self._outgoing.open(opening)
             elif kind == "ready":

@@ -3,7 +3,7 @@
 What is built from source runs code of strangers. Each owner's builds work in a *workroom* of their own, which their tools see in
 the place of the store: there is the cache, and there the environment comes to be, under the path that it will have. Cache and
 environment have to be in one mount, or no file of them could be one by a hard link (link(2), EXDEV). Only when no process of the
-build is left does the lab take the environment out. See docs/decisions/0047-builds-behind-walls.md.
+build is left does the lab take the environment out. See docs/decisions/0043-walls-that-the-kernel-builds.md.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class AttemptRun:
         if self._launch.task.pool is not None:  # a worker has no run of its own
             return tracking
         from carrel.core.domain.task import EnvironmentKind
-        from carrel.node.runner.tracking import uses_mlflow, wait_for_run
+        from carrel.node.runner.asking import uses_mlflow, wait_for_run
 
         # What an image holds is not known.
         if not uses_mlflow(lock) and self._launch.task.environment.kind is not EnvironmentKind.IMAGE:

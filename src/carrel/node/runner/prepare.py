@@ -97,7 +97,7 @@ class Preparation:
         return replace(command, activated=activate(environment, self.base))
 
     def _secrets(self) -> Mapping[str, str]:
-        from carrel.node.runner.secrets import fetch_secrets
+        from carrel.node.runner.asking import fetch_secrets
 
         with self._interruptible():
             return fetch_secrets(self.launch, self.token, self.report, self.monotonic, self.deadline)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.launch import Launch
 from carrel.core.spool import AttemptDirectory, LogWriter
-from carrel.node.runner.device_locks import lock, unlock
 from carrel.node.runner.signals import Signals
 
 if TYPE_CHECKING:
@@ -134,3 +134,20 @@ class RunLease:
         """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile."""
         self.take(lambda _message: None, self._monotonic() + self._launch.limits.prepare)
         return not self._signals.wanted_elsewhere()
+
+
+def unlock(locks: Sequence[int]) -> None:
+    """Others may have the devices. The descriptors stay open for `lock`."""
+    for fd in locks:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def lock(locks: Sequence[int]) -> bool:
+    """Have all devices again, or none: False when somebody else has one. Those that are had already do no harm."""
+    try:
+        for fd in locks:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        unlock(locks)
+        return False
+    return True

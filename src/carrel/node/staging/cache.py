@@ -1,7 +1,7 @@
 """Inputs that a user's jobs have fetched before: content by its digest, and which content an address had when it was asked last.
 
 Each user has a cache of their own, which only what stages their inputs touches: what one may read is not told to another.
-Content is checked by its digest each time that it is taken. See docs/decisions/0056-inputs-are-kept-by-their-digest.md.
+Content is checked by its digest each time that it is taken. See docs/decisions/0064-environments-before-the-place.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Inputs from Rucio: a rule asks for a replica where the lab can read it, and the replica's files are taken from there.
 
-By Rucio's REST API itself, as the owner of the job; see docs/decisions/0057-rucio-is-asked-directly.md. Sources: the API's
+By Rucio's REST API itself, as the owner of the job; see docs/decisions/0064-environments-before-the-place.md. Sources: the API's
 description (https://rucio.github.io/documentation/html/rest_api_doc.html) and Rucio's own client.
 """
 

@@ -15,8 +15,7 @@ from carrel.node.suspension.operation import FailureLimit, Stop
 from carrel.node.suspension.pool import HelperPool
 from carrel.node.suspension.ports import Capability, DriverState, Ending, Moved, Target, Use
 from carrel.node.suspension.probe import Bench, probe
-from carrel.node.suspension.resuming import Resuming
-from carrel.node.suspension.suspending import Suspending
+from carrel.node.suspension.suspending import Resuming, Suspending
 
 
 class CudaSuspender:

@@ -3,7 +3,7 @@
 The driver's checkpoint stops calls into CUDA. It does not stop a library's own threads that look at device memory, and not other
 processes or engines that share it. A process that has loaded such a library is never suspended that way; its GPU is held. What
 is not in the table calls plain CUDA as far as anybody knows: each node's probe moves such a process and compares every byte
-before any state is moved there. `docs/decisions/0027` has why the line is drawn here.
+before any state is moved there. `docs/decisions/0033` has why the line is drawn here.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from carrel.core.control.borrowing import NOTHING, WorkerGpus, gpus_of_workers
 from carrel.core.control.pool_board import Ended, Listener
-from carrel.core.control.pool_gpus import NOTHING, WorkerGpus, gpus_of_workers
 from carrel.core.control.pools import Pools
 from carrel.core.domain.call import INLINE, Call, CallState, NewCall, WorkerPool, WorkerPoolSpec
 from carrel.core.domain.errors import CarrelError, Invalid

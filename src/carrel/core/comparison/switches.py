@@ -1,3 +1,0 @@
-"""Switches of the task itself that stand beside the variables of its command."""
-
-DETERMINISTIC, ORDER_OF_SAMPLES = "deterministic", "order of samples"
