@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs/decisions"
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks/README.md", RECORDS / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks/README.md", *RECORDS.glob("*.md")]
 #: A link to a record, from any directory.
 LINK = re.compile(r"\(((?:\.\./)?(?:docs/)?(?:decisions/)?\d{4}-[a-z0-9-]+\.md)")
 #: A record that is named by its number.

@@ -66,7 +66,7 @@ def test_memory_by_owner_is_a_bar_and_words() -> None:
 
 def test_a_disk_that_no_state_can_go_to_is_named_with_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     said = "There is no place for the key of GPU states on the disk: /dev/shm is not in memory. Give the lab's user a tmpfs."
-    found = lending().model_copy(update={"host": HostView(disk_problem=said)})
+    found = lending().model_copy(update={"host": HostView(states=0, disk_problem=said)})
     _print_memory(found)
     assert f"No GPU state goes to the disk (state_disk): {said}" in capsys.readouterr().out
 

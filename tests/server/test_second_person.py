@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,9 +105,31 @@ def test_where_they_cannot_be_an_administrator_has_to_say_so(home: Path) -> None
         own.add_user("bob")
         assert len(own.users()) == 3
     lab.stop()
-    # An existing lab of several people, on a machine that could: it is told, and works as before.
+    # On a machine that could, too: it was said.
     lab = start_lab(home, simulate_gpus=0)
-    lab_says(home, "none, for 3 people", 'isolation = "kernel"')
+    lab_says(home, "none, for 3 people", "--without-isolation")
     with Client(home=home) as own:
         own.add_user("carol")
+    lab.stop()
+
+
+def test_a_lab_of_several_people_in_which_nothing_was_said_has_walls_or_does_not_start(home: Path, tmp_path: Path) -> None:
+    home.joinpath("carrel.toml").write_text('tracking = false\nisolation = "none"\n')
+    lab = start_lab(home, simulate_gpus=0)
+    with Client(home=home) as own:
+        own.add_user("ada")
+    lab.stop()
+    home.joinpath("carrel.toml").write_text("tracking = false  # and of isolation nothing is said any more\n")
+    refused = subprocess.run(
+        [*_WITHOUT_NAMESPACES, "-m", "carrel.cli.main", "up", "--home", home, "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (refused.returncode != 0, 'isolation = "none" in carrel.toml' in refused.stderr) == (True, True), refused.stderr
+    lab = start_lab(home, simulate_gpus=0)
+    lab_says(home, "kept apart by the kernel")
+    with Client(home=home) as own:
+        assert not sees_the_token(own, home, tmp_path / "code")
     lab.stop()

@@ -125,7 +125,7 @@ def isolation(place: Path) -> Check:
     from carrel.core.domain.network import Network
     from carrel.lab.server.home import LabHome
     from carrel.lab.server.identity import read_identity
-    from carrel.lab.server.isolation import LocalWalls
+    from carrel.lab.server.isolation import LocalWalls, chosen_isolation
     from carrel.lab.server.private_files import secret_files
     from carrel.lab.server.settings import read_settings
     from carrel.lab.server.whose_code import WhoseCode
@@ -135,10 +135,10 @@ def isolation(place: Path) -> Check:
     home = LabHome(place)
     settings = read_settings(home.settings, os.environ, {})
     setting, network = settings.isolation, Network(settings.job_network)
-    chosen = setting or (Isolation.KERNEL if home.isolated.exists() else Isolation.NONE)
     trial = try_walls(network=network is not Network.ON)
     people = _people(home, settings.database)
     whose_code = WhoseCode(read_identity(settings.slurm_identity), allowed=settings.run_users_code_as_lab)
+    chosen = chosen_isolation(setting, home, 0 if whose_code.strict else people)
     if chosen == Isolation.NONE and people > 1 and not whose_code.strict:
         return Check(
             "isolation",
@@ -175,15 +175,14 @@ def isolation(place: Path) -> Check:
 
 
 def _people(home: LabHome, database: str | None) -> int:
-    """How many people use the lab; 0 where there is none yet."""
-    from carrel.core.domain.user import UserState
+    """How many people the lab has had; 0 where there is none yet."""
     from carrel.lab.store import Database
     from carrel.lab.store.people import UserTable
 
     if not database and not home.database.exists():
         return 0
     users = UserTable(Database(database) if database else Database.at(home.database))
-    return sum(user.state is not UserState.REMOVED for user in users.list())
+    return len(users.list())
 
 
 def images() -> Check:

@@ -57,9 +57,9 @@ class LabHome:
         return self.path / "lab.db"
 
     @property
-    def isolated(self) -> Path:
-        """There when the lab has begun by itself to keep its users' jobs apart."""
-        return self.path / "isolated"
+    def trusted(self) -> Path:
+        """There when an administrator has said that all users may be trusted with the whole lab."""
+        return self.path / "trusted"
 
     @property
     def audit(self) -> Path:

@@ -37,6 +37,7 @@ _look, _look_longer = (
 #: How many of them it hides, and how many seconds it waits for a disk that may be away.
 _MOST, _PATIENCE = 200, 2.0
 
+_TRUST, _OTHER_MACHINE = "Or, where everybody may be trusted with the whole lab, say so", "Use a machine that can."
 #: Bytes of a job's launch file.
 _LAUNCH = 64 * 1024**2
 _NETWORKS = {
@@ -57,26 +58,42 @@ def check_isolation(text: str | None, network: str) -> None:
         )
 
 
+def chosen_isolation(setting: str | None, home: LabHome, people: int) -> Isolation:
+    """What holds in a lab that has had so many people: what `carrel.toml` says; else from two on, unless all may be trusted."""
+    if setting is not None:
+        return Isolation(setting)
+    return Isolation.KERNEL if people > 1 and not home.trusted.exists() else Isolation.NONE
+
+
 class LabIsolation:
     """Whether this lab's jobs are kept apart; called with an owner, it says what their jobs do not see.
 
     What `carrel.toml` says holds. Where it says nothing a lab of one person goes without, and begins to keep jobs apart when a
-    second person is added; from then on it does, which a file in its home remembers.
+    second person is added. That all may be trusted a file in its home remembers.
     """
 
-    def __init__(self, home: LabHome, settings: Mapping[str, Any], preparing: PreparingLimits, secrets: Iterable[str]) -> None:
-        """`secrets` as `LocalWalls` has them. Raise `Impossible` when this machine cannot keep jobs apart, and should."""
+    def __init__(
+        self, home: LabHome, settings: Mapping[str, Any], preparing: PreparingLimits, secrets: Iterable[str], people: int
+    ) -> None:
+        """`secrets` as `LocalWalls` has them; `people`: how many the lab has had.
+
+        Raise `Impossible` when this machine cannot keep jobs apart, and should.
+        """
         setting, network = settings["isolation"], Network(settings["job_network"])
         self._home, self._setting, self._network = home, setting, network
         self._make = partial(LocalWalls, home, network, settings["process_limit"], preparing, tuple(secrets))
         self._walls: LocalWalls | None = None
         #: True from the moment when it begins, until that was told.
         self._begun = False
-        if setting == Isolation.KERNEL or (setting is None and home.isolated.exists()):
+        if chosen_isolation(setting, home, people) is Isolation.KERNEL:
             trial = try_walls(network=network is not Network.ON)
             if trial.why_not:
-                why = 'isolation is "kernel"' if setting else "this lab keeps the jobs of its users apart"
-                raise Impossible(f"{why}, which does not work on this machine: {trial.why_not}", remedy=trial.remedy)
+                why = 'isolation is "kernel"' if setting else "this lab has several people, whose jobs are kept apart"
+                trust = f'{_TRUST}: isolation = "none" in carrel.toml.'
+                raise Impossible(
+                    f"{why}, which does not work on this machine: {trial.why_not}",
+                    remedy=trial.remedy if setting else f"{trial.remedy or _OTHER_MACHINE} {trust}",
+                )
             self._walls = self._make()
 
     def __call__(self, owner: str) -> LaunchWalls | None:
@@ -89,20 +106,21 @@ class LabIsolation:
         return self._walls is not None
 
     def begin(self, *, without: bool) -> None:
-        """A second person comes: keep jobs apart from now on, or raise `Conflict`; `without`: leave it as it is."""
-        if without or self.in_force or self._setting is not None:
+        """A second person comes: keep jobs apart from now on, or raise `Conflict`; `without`: all may be trusted from now on."""
+        if self.in_force or self._setting is not None:
+            return
+        if without:
+            write_text(self._home.trusted, "An administrator has said that all users may be trusted with the whole lab.\n")
             return
         trial = try_walls(network=self._network is not Network.ON)
         if trial.why_not:
             raise Conflict(
                 "A second person's jobs could read everything of this lab, your token and files too, and act as you: keeping "
                 f"jobs apart does not work on this machine. {trial.why_not}",
-                remedy=f"{trial.remedy or 'Use a machine that can.'} Or, where everybody may be trusted with the whole lab, "
-                "say so: --without-isolation.",
+                remedy=f"{trial.remedy or _OTHER_MACHINE} {_TRUST}: --without-isolation.",
             )
-        walls = self._make()
-        write_text(self._home.isolated, "Jobs are kept apart since a second person was added.\n")
-        self._walls, self._begun = walls, True
+        self._walls, self._begun = self._make(), True
+        self._home.trusted.unlink(missing_ok=True)
 
     def tell(self, running: Sequence[Job]) -> str:
         """What an administrator who adds a person should know; `running` are the jobs on this machine."""
@@ -134,7 +152,7 @@ class LabIsolation:
         fact = f"none, for {people} people: what any of them runs can read the whole lab, and act as everybody"
         if self._setting == Isolation.NONE:
             return fact, "carrel.toml says so"
-        return fact, 'write isolation = "kernel" in carrel.toml and start again; or "none", if they may be trusted with all of it'
+        return fact, 'an administrator said --without-isolation; isolation = "kernel" in carrel.toml and another start end it'
 
 
 class LocalWalls:

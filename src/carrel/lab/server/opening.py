@@ -167,6 +167,7 @@ def open_lab(
         settings.values,
         PreparingLimits(memory=preparing, disk=disk, files=settings.disk_files),
         secret_files(settings.values, settings.rules),
+        0 if whose_code.strict else len(store.people.list()),  # where jobs run as their owners, nobody's code runs here
     )
     launch = LaunchSettings(
         paths=LaunchPaths(
