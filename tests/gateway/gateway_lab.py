@@ -324,7 +324,7 @@ def a_lab(
         administration=Administration(
             people=store.people,
             rules=rules,
-            drains=drains,
+            drains=store.drains,
             reservations=reservations,
             nodes=engine.nodes,
             look_again=loop.look_again,

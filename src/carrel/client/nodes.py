@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from carrel.client.transport import Transport
+from carrel.core.domain.nouns import DRAINS
 from carrel.wire import v1
 
 
@@ -15,12 +16,12 @@ class NodeCalls:
 
     def drain(self, node: str, reason: str) -> bool:
         """Start nothing new on a node; what runs there goes on. Returns whether it was otherwise before (administrators)."""
-        request = v1.DrainRequest.model_validate({"reason": reason})
-        return self._http.post(v1.DrainChange, f"/nodes/{quote(node, safe='')}/drain", request).changed
+        request = v1.asked_of(DRAINS).model_validate({"reason": reason})
+        return self._http.post(v1.Changed, f"/nodes/{quote(node, safe='')}/drain", request).changed
 
     def undrain(self, node: str) -> bool:
         """Let a node take jobs again; returns whether it was drained (administrators)."""
-        return self._http.post(v1.DrainChange, f"/nodes/{quote(node, safe='')}/undrain").changed
+        return self._http.post(v1.Changed, f"/nodes/{quote(node, safe='')}/undrain").changed
 
     def reservations(self) -> list[v1.ReservationView]:
         """Nodes that are kept for some people or for nobody, now and later."""

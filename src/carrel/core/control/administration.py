@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from carrel.core.control.drains import Drains
+from carrel.core.control.keeper import RecordStore
 from carrel.core.control.reservations import Reservations
 from carrel.core.control.rules import RuleBook
 from carrel.core.control.user_port import UserStore
@@ -30,7 +30,7 @@ class Administration:
 
     people: UserStore
     rules: RuleBook
-    drains: Drains
+    drains: RecordStore[Drain]
     reservations: Reservations
     #: The machines of the lab.
     nodes: Callable[[], Sequence[Node]]
@@ -69,14 +69,17 @@ class Administration:
         allowed(caller, Action.DRAIN).check()
         reason = _reason(reason)
         self._check_node(node)
-        changed = self.drains.drain(Drain(node=node, reason=reason, by=caller.user.subject, since=self.clock()))
+        known = self.drains.get(node)
+        if known is not None and known.reason == reason:
+            return False
+        self.drains.put(Drain(node=node, reason=reason, by=caller.user.subject, since=self.clock()))
         self.look_again()
-        return changed
+        return True
 
     def undrain(self, caller: Caller, node: str) -> bool:
         """Let a node take jobs again; return whether it was drained. Raises `NotFound`."""
         allowed(caller, Action.DRAIN).check()
-        removed = self.drains.undrain(node)
+        removed = self.drains.remove(node)
         if not removed:  # a node that is gone may be drained still
             self._check_node(node)
         self.look_again()

@@ -12,6 +12,7 @@ from typing import BinaryIO
 from carrel.core.control.administration import Administration
 from carrel.core.control.cells import Cells
 from carrel.core.control.collecting import Collecting
+from carrel.core.control.drains import Drains
 from carrel.core.control.event_ports import Event, EventStore
 from carrel.core.control.gpu_use import GpuUse
 from carrel.core.control.lab_files import LabFiles
@@ -340,7 +341,7 @@ class Lab:
     @property
     def machines(self) -> Machines:
         """The lab's machines."""
-        return Machines(self.jobs_store, self.engine, self.loop, self.administration.drains, self.policy)
+        return Machines(self.jobs_store, self.engine, self.loop, Drains(self.administration.drains), self.policy)
 
     # ---- fair share
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from carrel.core.domain.noun import Moment, private
+
 #: What the UUIDs of devices begin with that have no hardware behind them.
 SIMULATED = "SIM-"
 
@@ -41,9 +43,9 @@ class Drain:
 
     node: str
     reason: str
-    #: Subject of the administrator, and Unix seconds.
-    by: str
-    since: float
+    #: Subject of the administrator, and when.
+    by: str = private(default="")
+    since: Moment = private(default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,7 +274,7 @@ def open_lab(
         administration=Administration(
             people=store.people,
             rules=rules,
-            drains=drains,
+            drains=store.drains,
             reservations=reservations,
             nodes=engine.nodes,
             look_again=loop.look_again,

@@ -8,19 +8,21 @@ import time
 
 import sqlalchemy as sa
 
+from carrel.core.domain.node import Drain
 from carrel.core.domain.ports import Clock
+from carrel.lab.store import tables
 from carrel.lab.store.baselines import BaselineTable
 from carrel.lab.store.calls import CallTable
 from carrel.lab.store.cells import CellTable
 from carrel.lab.store.credentials import CredentialTable
 from carrel.lab.store.database import Database
-from carrel.lab.store.drains import DrainTable
 from carrel.lab.store.events import EventTable
 from carrel.lab.store.gpu_use import GpuUseTable
 from carrel.lab.store.identities import IdentityTable
 from carrel.lab.store.jobs import JobTable
 from carrel.lab.store.outbox import OutboxTable
 from carrel.lab.store.people import UserTable
+from carrel.lab.store.records import Records
 from carrel.lab.store.reservations import ReservationTable
 from carrel.lab.store.retention import RetentionTable
 from carrel.lab.store.schema import prepare
@@ -48,7 +50,7 @@ class Store:
         self.sign_ins = SignInTable(database)
         self.credentials = CredentialTable(database)
         self.identities = IdentityTable(database)
-        self.drains = DrainTable(database)
+        self.drains = Records(database, tables.drains, Drain)
         self.reservations = ReservationTable(database)
         self.cells = CellTable(database)
         self.gpu_use = GpuUseTable(database)

@@ -20,6 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
 from carrel.core.domain.job import ACTIVE, JobState
 
@@ -37,6 +38,8 @@ metadata = MetaData(
 ID = BigInteger().with_variant(Integer, "sqlite")
 _STATES = ", ".join(f"'{state}'" for state in JobState)
 _ACTIVE = ", ".join(sorted(f"'{state}'" for state in ACTIVE))
+#: The column of a record that has its other fields.
+VALUE = "value"
 #: True of jobs that have not ended, in the very words of the indexes: SQLite takes an index for nothing else.
 ACTIVE_ONLY = f"state IN ({_ACTIVE})"
 
@@ -44,6 +47,11 @@ ACTIVE_ONLY = f"state IN ({_ACTIVE})"
 def _only(condition: str) -> dict[str, Any]:
     """An index of the rows for which the condition holds."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
+def record_table(name: str, *columns: SchemaItem) -> Table:
+    """The table of a noun (`carrel.lab.store.records`): fields that SQL selects by are columns, the others JSON."""
+    return Table(name, metadata, *columns, Column(VALUE, Text, nullable=False))
 
 
 #: Facts about the lab itself: its id, the version that wrote the schema.
@@ -320,14 +328,7 @@ reservations = Table(
 )
 
 #: Nodes on which nothing new starts.
-drains = Table(
-    "drains",
-    metadata,
-    Column("node", String(255), primary_key=True),
-    Column("reason", Text, nullable=False),
-    Column("by", String(255), nullable=False),
-    Column("since", Double, nullable=False),
-)
+drains = record_table("drains", Column("node", String(255), primary_key=True))
 
 #: The first range that the owner of a waiting job saw, and when the job started. Unix seconds.
 start_ranges = Table(

@@ -81,8 +81,6 @@ from carrel.wire.v1.lab import (
 from carrel.wire.v1.nodes import (
     ClusterNodeView,
     DeviceView,
-    DrainChange,
-    DrainRequest,
     HolderView,
     NodeList,
     NodeView,
@@ -91,6 +89,7 @@ from carrel.wire.v1.nodes import (
     ReservationRequest,
     ReservationView,
 )
+from carrel.wire.v1.nouns import Changed, asked_of, change_of, list_of, show, shown_of, value_of
 from carrel.wire.v1.people import (
     Invitation,
     InvitationRequest,
@@ -196,6 +195,7 @@ __all__ = [
     "CellPageView",
     "CellView",
     "ChangeView",
+    "Changed",
     "ClassTimesView",
     "ClusterNodeView",
     "CollectRequest",
@@ -208,8 +208,6 @@ __all__ = [
     "DeviceView",
     "DifferenceView",
     "DiskView",
-    "DrainChange",
-    "DrainRequest",
     "DriftView",
     "EnvironmentLockText",
     "EnvironmentLockView",
@@ -328,4 +326,10 @@ __all__ = [
     "WorkerPoolRequest",
     "WorkerPoolView",
     "WorkerView",
+    "asked_of",
+    "change_of",
+    "list_of",
+    "show",
+    "shown_of",
+    "value_of",
 ]

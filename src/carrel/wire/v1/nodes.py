@@ -64,19 +64,6 @@ class NodeList(Response):
     cluster: list[ClusterNodeView] = Field(default_factory=list)
 
 
-class DrainRequest(Request):
-    """Why nothing new is to start on a node: ``POST /api/v1/nodes/{name}/drain``."""
-
-    reason: str
-
-
-class DrainChange(Response):
-    """What draining a node, or the opposite, has done."""
-
-    #: False when it was so before.
-    changed: bool
-
-
 class ReservationRequest(Request):
     """Body of ``PUT /api/v1/reservations/{name}``."""
 

@@ -1,0 +1,12 @@
+"""The nouns that are kept, listed, taken and given by the same few lines. A new one is a line here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from carrel.core.domain.node import Drain
+from carrel.core.domain.noun import Noun
+
+DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
+
+NOUNS: tuple[Noun[Any], ...] = (DRAINS,)

@@ -1,0 +1,83 @@
+"""Any noun of the lab in a table of its own: the columns that SQL selects by, and the rest of the value as JSON.
+
+A class that a table holds is a frozen dataclass; `carrel.core.domain.serial` writes it and reads it. docs/decisions/0099.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+
+from carrel.core.domain.noun import kept_fields
+from carrel.core.domain.serial import from_plain, to_plain
+from carrel.lab.store.database import Database
+from carrel.lab.store.rows import dump
+from carrel.lab.store.tables import VALUE
+
+T = TypeVar("T")
+
+
+class Records(Generic[T]):
+    """Implements `carrel.core.control.keeper.RecordStore`. Thread-safe."""
+
+    def __init__(self, database: Database, table: sa.Table, kind: type[T], *, order: str = "") -> None:
+        """`table` is a `record_table`; each of its columns has the name of a field. `order` is the field that lists go by."""
+        self._database, self._table, self._kind = database, table, kind
+        self._columns = [column.name for column in table.c if column.name != VALUE]
+        self._keys = list(table.primary_key.columns)
+        self._fields = kept_fields(kind)
+        self._order = attrgetter(*([order] if order else []), *(column.name for column in self._keys))
+        #: All there are, and the version of the table that they were read at.
+        self._known: tuple[int, Sequence[T]] | None = None
+
+    def put(self, value: T) -> T:
+        """Keep the value in the place of one with the same key. A key of 0 stands for the next number; returns what is kept."""
+        row = self._row(value)
+        mine = [column == row[column.name] for column in self._keys]
+        with self._database.write() as connection:
+            if self._keys[0].autoincrement is True and not row[self._keys[0].name]:
+                del row[self._keys[0].name]
+                made = connection.execute(sa.insert(self._table).returning(*self._keys), row).one()
+                return replace(value, **made._mapping)  # type: ignore[type-var]
+            if not connection.execute(sa.update(self._table).where(*mine).values(**row)).rowcount:
+                connection.execute(sa.insert(self._table), row)
+        return value
+
+    def get(self, *key: Any) -> T | None:
+        """The value with this key, or None."""
+        return next(iter(self.select(**dict(zip((column.name for column in self._keys), key, strict=True)))), None)
+
+    def remove(self, *key: Any) -> bool:
+        """Forget the value with this key; return whether there was one."""
+        mine = [column == part for column, part in zip(self._keys, key, strict=True)]
+        with self._database.write() as connection:
+            return bool(connection.execute(sa.delete(self._table).where(*mine)).rowcount)
+
+    def all(self) -> Sequence[T]:
+        """All there are, in order. While none is written, that is the very same sequence, and the database is not asked."""
+        version = self._database.version((self._table.name,))
+        known = self._known
+        if known is None or known[0] != version:
+            # The version is older than what is read: what is written meanwhile makes it old at once.
+            known = self._known = (version, self.select())
+        return known[1]
+
+    def select(self, **equal: Any) -> Sequence[T]:
+        """Those whose columns have these values, in order."""
+        query = sa.select(self._table).where(*(self._table.c[name] == value for name, value in equal.items()))
+        with self._database.read() as connection:
+            return tuple(sorted(map(self.read, connection.execute(query).mappings()), key=self._order))
+
+    def read(self, row: Any) -> T:
+        """The value in a row, by the names of columns."""
+        return from_plain(self._kind, json.loads(row[VALUE]) | {name: row[name] for name in self._columns})
+
+    def _row(self, value: T) -> dict[str, Any]:
+        plain = {name: to_plain(getattr(value, name)) for name in self._fields}
+        row = {name: plain.pop(name) for name in self._columns}
+        return {**row, VALUE: dump({name: item for name, item in plain.items() if item is not None})}
