@@ -15,6 +15,7 @@ from gateway_lab import RULES, Rig, a_lab, client, serve
 from test_gateway_openapi import operations
 
 from carrel.core.domain.account import Account
+from carrel.core.domain.nouns import RESERVATIONS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.user import Caller, Role, User
 from carrel.lab.gateway.actions import ENDPOINTS
@@ -227,7 +228,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         path, more["content"] = path.replace("{digest}", digest), data
     if (method, path) == ("DELETE", "/reservations/{name}"):
         kept = Reservation(name="gone", begin=4e9, end=4.1e9, nodes=("bench",), reason="x", by="root")
-        world.rig.lab.administration.reserve(world.rig.caller("root"), kept)
+        world.rig.lab.keeper(RESERVATIONS).put(world.rig.caller("root"), kept)
     if (method, path) == ("POST", "/users/{subject}/revoke"):
         fresh(world.rig, "vera")
     if (method, path) == ("DELETE", "/secrets/{name}"):

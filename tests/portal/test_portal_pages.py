@@ -11,6 +11,7 @@ from portal_site import Site
 
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import StoredFile
+from carrel.core.domain.nouns import RESERVATIONS
 from carrel.core.domain.reservation import Reservation
 from carrel.lab.portal.signin import COOKIE, Tickets
 
@@ -333,7 +334,7 @@ def test_the_front_page_tells_of_reservations(site: Site) -> None:
     root, now = site.rig.caller("root"), time.time()
     for name, begin, users in (("course", now - 60, {"bob"}), ("power", now + 9000, set[str]())):
         reservation = Reservation(name=name, begin=begin, end=begin + 7200, users=frozenset(users), reason=f"the {name}")
-        site.rig.lab.administration.reserve(root, reservation)
+        site.rig.lab.keeper(RESERVATIONS).put(root, reservation)
     for who, words in (("ada", "not for your jobs"), ("bob", "kept for you")):
         with site.browser(who) as http:
             page = " ".join(re.sub(r"<[^>]+>", "", http.get("/").text).split())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Column, Integer, String
 
-from carrel.core.domain.noun import Moment, derived, private, stamped
+from carrel.core.domain.noun import Moment, Noun, derived, private, stamped
 from carrel.lab.store.database import Database
 from carrel.lab.store.records import Records
 from carrel.lab.store.tables import metadata, record_table
@@ -31,6 +31,8 @@ class Tool:
 
 tools = record_table("tools_of_a_test", Column("id", Integer, primary_key=True, autoincrement=True), Column("shelf", String(64)))
 metadata.remove(tools)
+TOOL = Noun(type=Tool, name="tool", plural="tools", key="id")
+BY_SHELF = replace(TOOL, order="shelf")
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
 TOOLS = st.builds(
     Tool, shelf=TEXT, weight=st.floats(allow_nan=False, allow_infinity=False), marks=st.tuples(TEXT, TEXT),
@@ -49,7 +51,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 @given(tool=TOOLS)
 def test_what_is_kept_is_read_again(database: Database, tool: Tool) -> None:
-    records = Records(database, tools, Tool)
+    records = Records(database, tools, TOOL)
     kept = records.put(replace(tool, mine=True))
     assert kept.id > 0
     assert records.get(kept.id) == replace(tool, id=kept.id)
@@ -63,7 +65,7 @@ def test_what_is_kept_is_read_again(database: Database, tool: Tool) -> None:
 
 
 def test_a_list_is_the_same_one_until_a_record_is_written_and_goes_by_its_order(database: Database) -> None:
-    records, writer = Records(database, tools, Tool, order="shelf"), Records(database, tools, Tool)
+    records, writer = Records(database, tools, BY_SHELF), Records(database, tools, TOOL)
     for shelf in ("b", "a", "b"):
         writer.put(Tool(shelf=shelf))
     found = records.all()

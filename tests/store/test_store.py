@@ -22,6 +22,7 @@ from carrel.core.domain.errors import Conflict, StorageFull
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import Ended, Journaled, JournalRecord, Observation, Resumed, Started, StoredFile, Suspended, Usage
 from carrel.core.domain.node import Drain
+from carrel.core.domain.nouns import DRAINS
 from carrel.core.domain.qos import JobKind, PreemptMode
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import GitState, TaskSpec
@@ -474,11 +475,14 @@ def test_a_full_disk_is_a_clear_error_and_the_store_stays_sound(tmp_path: Path) 
 
 
 def test_drained_nodes_are_remembered_until_they_are_not(store: Store) -> None:
-    assert not store.drains.all()
-    store.drains.put(Drain(node="n2", reason="new GPUs", by="alice", since=1.0))
-    store.drains.put(Drain(node="n1", reason="fire", by="alice", since=2.0))
-    store.drains.put(Drain(node="n2", reason="newer GPUs", by="alice", since=3.0))
-    assert [(one.node, one.reason, one.since) for one in store.drains.all()] == [("n1", "fire", 2.0), ("n2", "newer GPUs", 3.0)]
-    assert store.drains.remove("n1")
-    assert not store.drains.remove("n1")
-    assert [one.node for one in store.drains.all()] == ["n2"]
+    assert not store.of(DRAINS).all()
+    store.of(DRAINS).put(Drain(node="n2", reason="new GPUs", by="alice", since=1.0))
+    store.of(DRAINS).put(Drain(node="n1", reason="fire", by="alice", since=2.0))
+    store.of(DRAINS).put(Drain(node="n2", reason="newer GPUs", by="alice", since=3.0))
+    assert [(one.node, one.reason, one.since) for one in store.of(DRAINS).all()] == [
+        ("n1", "fire", 2.0),
+        ("n2", "newer GPUs", 3.0),
+    ]
+    assert store.of(DRAINS).remove("n1")
+    assert not store.of(DRAINS).remove("n1")
+    assert [one.node for one in store.of(DRAINS).all()] == ["n2"]

@@ -21,8 +21,9 @@ def ago(moment: datetime | None, now: datetime) -> str:
     return f"{format_duration(seconds if seconds < 60 else round(seconds / 60) * 60)} ago"
 
 
-def local(moment: datetime | None) -> str:
-    """Date and time on the reader's clock."""
+def local(moment: datetime | float | None) -> str:
+    """Date and time on the reader's clock; a number is Unix seconds."""
+    moment = datetime.fromtimestamp(moment, UTC) if isinstance(moment, int | float) else moment
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from carrel.core.control.administration import Administration
 from carrel.core.control.cells import Cells
@@ -15,6 +15,7 @@ from carrel.core.control.collecting import Collecting
 from carrel.core.control.drains import Drains
 from carrel.core.control.event_ports import Event, EventStore
 from carrel.core.control.gpu_use import GpuUse
+from carrel.core.control.keeper import Keeper
 from carrel.core.control.lab_files import LabFiles
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import read_job_token
@@ -39,6 +40,7 @@ from carrel.core.control.views import ShareReport
 from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import Denied, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.noun import Noun
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.ports import Clock, Engine
 from carrel.core.domain.qos import JobKind, QoS
@@ -49,6 +51,8 @@ from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import Caller, User
 from carrel.core.domain.visible import Visible
 from carrel.core.policy.access import Action, Resource, allowed, of_job
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class Lab:
     tokens: Tokens
     users: Users
     administration: Administration
+    keepers: Sequence[Keeper[Any]]
     engine: Engine
     loop: ControlLoop
     policy: LabPolicy
@@ -88,6 +93,10 @@ class Lab:
     describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = nothing_withdrawn
     #: What the tracking server said of things about a job that it refused for good.
     refused_by_tracking: Callable[[int], Sequence[str]] = nothing_refused
+
+    def keeper(self, noun: Noun[T]) -> Keeper[T]:
+        """What callers do with the records of a noun."""
+        return next(one for one in self.keepers if one.noun is noun)
 
     # ---- who calls
 

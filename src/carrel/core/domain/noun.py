@@ -42,6 +42,8 @@ class Noun(Generic[T]):
     plural: str
     #: The field that tells one from the others that a caller can see.
     key: str = "name"
+    #: The field that lists go by, before the key.
+    order: str = ""
 
     @property
     def asked(self) -> Sequence[str]:

@@ -6,7 +6,9 @@ from typing import Any
 
 from carrel.core.domain.node import Drain
 from carrel.core.domain.noun import Noun
+from carrel.core.domain.reservation import Reservation
 
 DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
+RESERVATIONS = Noun(type=Reservation, name="reservation", plural="reservations", order="begin")
 
-NOUNS: tuple[Noun[Any], ...] = (DRAINS,)
+NOUNS: tuple[Noun[Any], ...] = (DRAINS, RESERVATIONS)

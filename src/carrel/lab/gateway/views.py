@@ -19,7 +19,6 @@ from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import JobKind, QoS
-from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.task import TaskSpec
@@ -335,20 +334,6 @@ def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str
     fields: dict[str, Any] = {} if partition.settings is None else dict(partition.settings.shown())
     fields |= {"name": partition.name, "engine": partition.engine, "qos": [name for name in qos if partition.takes(name)]}
     return v1.PartitionView.model_validate({**fields, "nodes": [node for node in nodes if partition.has(node)]})
-
-
-def reservation_view(reservation: Reservation, nodes: Iterable[str], user: User) -> v1.ReservationView:
-    """One reservation; `nodes` are all there are."""
-    return v1.ReservationView(
-        name=reservation.name,
-        begin=datetime.fromtimestamp(reservation.begin, UTC),
-        end=datetime.fromtimestamp(reservation.end, UTC),
-        nodes=[node for node in nodes if reservation.covers(node)],
-        users=sorted(reservation.users),
-        accounts=sorted(reservation.accounts),
-        reason=reservation.reason,
-        admits_me=reservation.admits(user.subject, user.account),
-    )
 
 
 def session_view(job: v1.JobView, spec: SessionSpec, status: SessionStatus, address: str = "") -> v1.SessionView:

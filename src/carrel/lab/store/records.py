@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from carrel.core.domain.noun import kept_fields
+from carrel.core.domain.noun import Noun, kept_fields
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.lab.store.database import Database
 from carrel.lab.store.rows import dump
@@ -25,13 +25,13 @@ T = TypeVar("T")
 class Records(Generic[T]):
     """Implements `carrel.core.control.keeper.RecordStore`. Thread-safe."""
 
-    def __init__(self, database: Database, table: sa.Table, kind: type[T], *, order: str = "") -> None:
-        """`table` is a `record_table`; each of its columns has the name of a field. `order` is the field that lists go by."""
-        self._database, self._table, self._kind = database, table, kind
+    def __init__(self, database: Database, table: sa.Table, noun: Noun[T]) -> None:
+        """`table` is a `record_table`; each of its columns has the name of a field."""
+        self._database, self._table, self._kind = database, table, noun.type
         self._columns = [column.name for column in table.c if column.name != VALUE]
         self._keys = list(table.primary_key.columns)
-        self._fields = kept_fields(kind)
-        self._order = attrgetter(*([order] if order else []), *(column.name for column in self._keys))
+        self._fields = kept_fields(noun.type)
+        self._order = attrgetter(*([noun.order] if noun.order else []), *(column.name for column in self._keys))
         #: All there are, and the version of the table that they were read at.
         self._known: tuple[int, Sequence[T]] | None = None
 

@@ -312,20 +312,7 @@ outbox = Table(
 )
 
 #: Nodes that are kept for some people, or for nobody, between two moments.
-reservations = Table(
-    "reservations",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    #: Unix seconds.
-    Column("begin", Double, nullable=False),
-    Column("end", Double, nullable=False),
-    #: JSON lists.
-    Column("nodes", Text, nullable=False),
-    Column("users", Text, nullable=False),
-    Column("accounts", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("by", String(255), nullable=False),
-)
+reservations = record_table("reservations", Column("name", String(64), primary_key=True))
 
 #: Nodes on which nothing new starts.
 drains = record_table("drains", Column("node", String(255), primary_key=True))

@@ -84,10 +84,6 @@ from carrel.wire.v1.nodes import (
     HolderView,
     NodeList,
     NodeView,
-    ReservationChange,
-    ReservationList,
-    ReservationRequest,
-    ReservationView,
 )
 from carrel.wire.v1.nouns import Changed, asked_of, change_of, list_of, show, shown_of, value_of
 from carrel.wire.v1.people import (
@@ -264,10 +260,6 @@ __all__ = [
     "Reloaded",
     "ReplayRequest",
     "Request",
-    "ReservationChange",
-    "ReservationList",
-    "ReservationRequest",
-    "ReservationView",
     "ResetRequest",
     "ResourceRequest",
     "ResourceView",

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field, PlainSerializer, create_model
 from pydantic_core import CoreSchema, core_schema
 
 from carrel.core.domain.errors import Invalid
@@ -106,4 +106,6 @@ def _hint(hint: Any) -> Any:
         return Annotated[float, _Date()]
     if get_origin(hint) in (Union, types.UnionType):
         return Union[tuple(_hint(part) for part in get_args(hint))]  # noqa: UP007 - made at run time
+    if get_origin(hint) is frozenset:  # whose order is another one in each process
+        return Annotated[hint, PlainSerializer(sorted, return_type=list[str])]
     return hint

@@ -1,0 +1,19 @@
+"""The routes of nouns, and what the API's document says of them. A new noun is a line here, and one in `actions`."""
+
+from __future__ import annotations
+
+from carrel.core.domain.nouns import RESERVATIONS
+from carrel.lab.gateway.nouns import noun_routes
+
+ROUTES = [
+    *noun_routes(
+        RESERVATIONS,
+        "lab",
+        list=("Reservations of nodes, in force and to come", "Everybody may know when which nodes are not theirs, and what for."),
+        put=(
+            "Keep nodes for some people, or for nobody (operators)",
+            "Jobs that run there go on; others do not start when their walltime would reach into it.",
+        ),
+        delete=("Release reserved nodes (operators)", "Jobs that waited for it are placed at once."),
+    ),
+]
