@@ -34,7 +34,6 @@ from carrel.core.control.loop import ControlLoop
 from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.retention import Retention
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.secrets import Secrets
 from carrel.core.control.sessions import NodeReport, Sessions, SessionStatus
 from carrel.core.control.tokens import Tokens
 from carrel.core.control.users import Users
@@ -70,6 +69,7 @@ from carrel.lab.retention.collector import Places
 from carrel.lab.server.collecting import LabWorkDirectories
 from carrel.lab.signin import Issuer
 from carrel.lab.store import Database, Store
+from carrel.lab.store.secrets import LabSeal
 from carrel.lab.studies import OptunaStudy
 from carrel.node.environments.named import NamedEnvironments
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -330,7 +330,9 @@ def a_lab(
             look_again=loop.look_again,
             clock=time.time,
         ),
-        keepers=keepers(store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again),
+        keepers=keepers(
+            store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+        ),
         engine=engine,
         loop=loop,
         policy=LabPolicy(rules=rules),
@@ -339,7 +341,6 @@ def a_lab(
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
         cells=Cells(store=store.cells),
         gpu_use=GpuUse(store=store.gpu_use, clock=time.time),
-        secrets=Secrets(store=store.secrets(secret), clock=time.time),
         verifications=Verifications(store=store.verifications),
         clock=time.time,
         secret=secret,

@@ -17,6 +17,7 @@ from test_gateway_openapi import operations
 from carrel.core.domain.account import Account
 from carrel.core.domain.nouns import RESERVATIONS
 from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.secret import Secret
 from carrel.core.domain.user import Caller, Role, User
 from carrel.lab.gateway.actions import ENDPOINTS
 from carrel.lab.portal import Portal
@@ -233,7 +234,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         fresh(world.rig, "vera")
     if (method, path) == ("DELETE", "/secrets/{name}"):
         for name, _ in PEOPLE.values():
-            world.rig.lab.secrets.put(Caller(user=User(subject=name, name=name)), "KEY", "x")
+            world.rig.lab.secrets.put(Caller(user=User(subject=name, name=name)), Secret(name="KEY", value="x"))
     if path in ("/comparison", "/comparison/results"):
         more["params"] = {"job": [world.jobs[case], world.jobs[ALSO]]}
     if path.startswith("/comparison/why"):

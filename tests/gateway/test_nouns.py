@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from gateway_lab import Rig
 
-from carrel.core.domain.noun import Noun, shown_fields
+from carrel.core.domain.noun import Noun, kept_fields, shown_fields
 from carrel.core.domain.nouns import NOUNS
 from carrel.lab.gateway.actions import ENDPOINTS
 from carrel.wire.v1 import asked_of, show, shown_of, value_of
@@ -32,14 +32,14 @@ def sample(noun: Noun[Any]) -> Any:
 @pytest.mark.parametrize("noun", NOUNS, ids=lambda noun: noun.name)
 def test_what_is_private_never_leaves(noun: Noun[Any]) -> None:
     value = sample(noun)
-    private = {one.name for one in fields(noun.type)} - set(shown_fields(noun.type))
+    unseen = {one.name for one in fields(noun.type)} - set(shown_fields(noun.type))
     sent = show(value).model_dump_json()
     assert "must-stay-here" not in sent
     assert "271828" not in sent
-    assert not private & set(shown_of(noun.type).model_json_schema(mode="serialization")["properties"])
-    assert not private & set(asked_of(noun).model_fields)
+    assert not unseen & set(shown_of(noun.type).model_json_schema(mode="serialization")["properties"])
+    assert not unseen & set(kept_fields(noun.type)) & set(asked_of(noun).model_fields)
     read = value_of(noun.type, shown_of(noun.type).model_validate_json(sent))
-    assert read == replace(value, **{one.name: one.default for one in fields(noun.type) if one.name in private})
+    assert read == replace(value, **{one.name: one.default for one in fields(noun.type) if one.name in unseen})
 
 
 def test_the_routes_of_nouns_have_rights_and_answer_with_the_noun(rig: Rig) -> None:

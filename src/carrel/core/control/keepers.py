@@ -8,10 +8,11 @@ from typing import Any, Protocol, TypeVar
 from carrel.core.control.keeper import Keeper, RecordStore
 from carrel.core.control.reservations import Reservations
 from carrel.core.control.rules import RuleBook
+from carrel.core.control.secrets import Seal, Secrets
 from carrel.core.control.user_port import UserStore
 from carrel.core.domain.node import Node
 from carrel.core.domain.noun import Noun
-from carrel.core.domain.nouns import RESERVATIONS
+from carrel.core.domain.nouns import RESERVATIONS, SECRETS
 from carrel.core.domain.ports import Clock
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ def keepers(
     *,
     nodes: Callable[[], Sequence[Node]],
     look_again: Callable[[], None],
+    seal: Seal,
 ) -> Sequence[Keeper[Any]]:
     """All of a lab; `nodes` are its machines, and `look_again` asks for a placement under what has changed."""
     return (
@@ -45,4 +47,5 @@ def keepers(
             nodes=nodes,
             look_again=look_again,
         ),
+        Secrets(noun=SECRETS, records=memory.of(SECRETS), clock=clock, seal=seal),
     )

@@ -26,7 +26,7 @@ from carrel.core.control.ports import AttemptRow, JobFilter, JobStore, NewJob, O
 from carrel.core.control.produced import Produced
 from carrel.core.control.repeating import Repeating
 from carrel.core.control.retention import Retention
-from carrel.core.control.secrets import NoSecrets, Secrets
+from carrel.core.control.secrets import Secrets
 from carrel.core.control.session_limit import check_session_jobs
 from carrel.core.control.share_report import share_report
 from carrel.core.control.starting_after import settle_dependency
@@ -41,6 +41,7 @@ from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import Denied, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.noun import Noun
+from carrel.core.domain.nouns import SECRETS
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.ports import Clock, Engine
 from carrel.core.domain.qos import JobKind, QoS
@@ -83,8 +84,6 @@ class Lab:
     #: Jobs that a session may have at once, of those that its token submits.
     session_jobs: int = 32
     storage: Storage = field(default_factory=AmpleStorage)
-    #: What users keep for their jobs.
-    secrets: Secrets = field(default_factory=lambda: Secrets(store=NoSecrets(), clock=lambda: 0.0))
     verifications: Verifications = field(default_factory=Verifications)
     #: What there is to tell the tracking server about a new job.
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
@@ -97,6 +96,13 @@ class Lab:
     def keeper(self, noun: Noun[T]) -> Keeper[T]:
         """What callers do with the records of a noun."""
         return next(one for one in self.keepers if one.noun is noun)
+
+    @property
+    def secrets(self) -> Secrets:
+        """What users keep for their jobs."""
+        found = self.keeper(SECRETS)
+        assert isinstance(found, Secrets)
+        return found
 
     # ---- who calls
 

@@ -22,6 +22,11 @@ def private(**default: Any) -> Any:
     return field(metadata={_FILLED_IN: "private"}, **default)
 
 
+def given(**default: Any) -> Any:
+    """A field that a caller fills in; the lab neither keeps it nor shows it again."""
+    return field(metadata={_FILLED_IN: "given"}, repr=False, **default)
+
+
 def stamped(**default: Any) -> Any:
     """A field that the lab fills in and keeps; callers read it."""
     return field(metadata={_FILLED_IN: "stamped"}, **default)
@@ -48,17 +53,17 @@ class Noun(Generic[T]):
     @property
     def asked(self) -> Sequence[str]:
         """The fields that a caller fills in, beside the key."""
-        return [name for name, filled_in in _filled_in(self.type).items() if filled_in is None and name != self.key]
+        return [name for name, filled_in in _filled_in(self.type).items() if filled_in in (None, "given") and name != self.key]
 
 
 def kept_fields(kind: type) -> Sequence[str]:
     """The fields that are written down."""
-    return [name for name, filled_in in _filled_in(kind).items() if filled_in != "derived"]
+    return [name for name, filled_in in _filled_in(kind).items() if filled_in not in ("derived", "given")]
 
 
 def shown_fields(kind: type) -> Sequence[str]:
     """The fields that may leave the lab."""
-    return [name for name, filled_in in _filled_in(kind).items() if filled_in != "private"]
+    return [name for name, filled_in in _filled_in(kind).items() if filled_in not in ("private", "given")]
 
 
 def _filled_in(kind: Any) -> dict[str, str | None]:

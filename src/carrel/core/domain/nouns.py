@@ -7,8 +7,10 @@ from typing import Any
 from carrel.core.domain.node import Drain
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.secret import Secret
 
 DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
 RESERVATIONS = Noun(type=Reservation, name="reservation", plural="reservations", order="begin")
+SECRETS = Noun(type=Secret, name="secret", plural="secrets")
 
-NOUNS: tuple[Noun[Any], ...] = (DRAINS, RESERVATIONS)
+NOUNS: tuple[Noun[Any], ...] = (DRAINS, RESERVATIONS, SECRETS)

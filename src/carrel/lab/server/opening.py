@@ -25,7 +25,6 @@ from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.loop import ControlLoop
 from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.secrets import Secrets
 from carrel.core.control.storage import StorageWatch
 from carrel.core.control.tokens import Tokens
 from carrel.core.control.untracked import nothing_of_sweeps, nothing_submitted, nothing_verified, nothing_withdrawn
@@ -63,6 +62,7 @@ from carrel.lab.server.settings import Settings
 from carrel.lab.server.tracking import artifacts_of
 from carrel.lab.server.whose_code import WhoseCode
 from carrel.lab.store import Database, Store
+from carrel.lab.store.secrets import LabSeal
 from carrel.lab.tracking.describe import Describer
 from carrel.node.devices import discover, this_node
 from carrel.node.environments import EnvironmentSettings, EnvironmentStore
@@ -280,7 +280,9 @@ def open_lab(
             look_again=loop.look_again,
             clock=time.time,
         ),
-        keepers=keepers(store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again),
+        keepers=keepers(
+            store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+        ),
         engine=engine,
         loop=loop,
         policy=policy,
@@ -291,7 +293,6 @@ def open_lab(
             LabWorkDirectories(spool, home.blobs, settings.output_limit, deputy_of=partial(engines.deputy_of, router=engine)),
         ),
         storage=storage,
-        secrets=Secrets(store=store.secrets(secret), clock=time.time),
         verifications=Verifications(
             store=store.verifications, describe=describer.verified if settings.tracking else nothing_verified
         ),

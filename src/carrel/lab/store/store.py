@@ -26,7 +26,6 @@ from carrel.lab.store.people import UserTable
 from carrel.lab.store.records import Records
 from carrel.lab.store.retention import RetentionTable
 from carrel.lab.store.schema import prepare
-from carrel.lab.store.secrets import SecretTable
 from carrel.lab.store.sign_ins import SignInTable
 from carrel.lab.store.start_ranges import StartRangeTable
 from carrel.lab.store.sweeps import SweepTable
@@ -82,10 +81,6 @@ class Store:
         """Be another lab from now on: this database is a copy."""
         with self.database.write() as connection:
             connection.execute(sa.delete(lab).where(lab.c.key == "lab_id"))
-
-    def secrets(self, key: bytes) -> SecretTable:
-        """What users keep for their jobs, sealed under a key of the lab's."""
-        return SecretTable(self.database, key)
 
     def close(self) -> None:
         """Close all connections."""

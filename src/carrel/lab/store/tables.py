@@ -12,7 +12,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     String,
     Table,
@@ -83,14 +82,8 @@ users = Table(
 )
 
 #: What users keep for their jobs, sealed (`carrel.lab.store.secrets`).
-secrets = Table(
-    "secrets",
-    metadata,
-    Column("subject", ForeignKey("users.subject"), primary_key=True),
-    Column("name", String(128), primary_key=True),
-    Column("sealed", LargeBinary, nullable=False),
-    Column("set_at", Double, nullable=False),
-    Column("used_at", Double),
+secrets = record_table(
+    "secrets", Column("subject", ForeignKey("users.subject"), primary_key=True), Column("name", String(128), primary_key=True)
 )
 
 #: Who has uploaded which code: the same content is stored once, but only its uploaders may use it by digest.

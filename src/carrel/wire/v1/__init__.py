@@ -122,7 +122,7 @@ from carrel.wire.v1.reports import (
     UseReportView,
     UseView,
 )
-from carrel.wire.v1.secrets import JobSecrets, SecretChange, SecretList, SecretRequest, SecretView
+from carrel.wire.v1.secrets import JobSecrets, SecretChange
 from carrel.wire.v1.sessions import (
     DeviceShareView,
     HostView,
@@ -270,9 +270,6 @@ __all__ = [
     "RoomView",
     "RunView",
     "SecretChange",
-    "SecretList",
-    "SecretRequest",
-    "SecretView",
     "SessionLink",
     "SessionList",
     "SessionRequest",

@@ -97,8 +97,8 @@ def _fields(kind: Any, names: Any) -> dict[str, Any]:
 
 def _default(one: Any) -> Any:
     if one.default_factory is not MISSING:
-        return Field(default_factory=one.default_factory)
-    return ... if one.default is MISSING else one.default
+        return Field(default_factory=one.default_factory, repr=one.repr)
+    return Field(... if one.default is MISSING else one.default, repr=one.repr)
 
 
 def _hint(hint: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.core.domain.nouns import RESERVATIONS
+from carrel.core.domain.nouns import RESERVATIONS, SECRETS
 from carrel.lab.gateway.nouns import noun_routes
 
 ROUTES = [
@@ -15,5 +15,11 @@ ROUTES = [
             "Jobs that run there go on; others do not start when their walltime would reach into it.",
         ),
         delete=("Release reserved nodes (operators)", "Jobs that waited for it are placed at once."),
+    ),
+    *noun_routes(
+        SECRETS,
+        "secrets",
+        list=("Names of one's own secrets", "Without their values, which nobody is shown again."),
+        delete=("Forget a secret of one's own", "Jobs that wait and name it will fail when they start, and say why."),
     ),
 ]
