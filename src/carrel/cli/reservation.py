@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.nouns import Removal, noun_command, print_records
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, moment_of, open_client
 from carrel.cli.words import local
-from carrel.core.domain.errors import Invalid
 from carrel.core.domain.nouns import RESERVATIONS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.units import format_duration, parse_duration
@@ -82,7 +81,7 @@ def create(
     For administrators. What runs there goes on; jobs of others do not start there when their walltime would reach into it.
     One of the same name is replaced. With --weeks they are called NAME-1, NAME-2 and so on.
     """
-    first, length = _moment(begin), timedelta(seconds=parse_duration(duration))
+    first, length = moment_of("--from", begin), timedelta(seconds=parse_duration(duration))
     made = []
     with open_client(home) as client:
         for week in range(weeks):
@@ -104,19 +103,3 @@ def create(
     for one in made:
         print(f"{one.name}: {', '.join(one.nodes)} from {local(one.begin)} for {_length(one)}, for {_whose(one)}.")
     return OK
-
-
-def _moment(text: str) -> datetime:
-    """A moment as people write it, on this machine's clock."""
-    if text == "now":
-        return datetime.now().astimezone()
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        pass
-    try:
-        return datetime.now().astimezone() + timedelta(seconds=parse_duration(text))
-    except Invalid:
-        raise Invalid(
-            f'--from "{text}" is no moment.', remedy='Write "2026-12-01 09:00", "now", or how far ahead: "2h".'
-        ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from carrel.core.control.announcements import Announcements
 from carrel.core.control.keeper import Keeper, RecordStore
 from carrel.core.control.reservations import Reservations
 from carrel.core.control.rules import RuleBook
@@ -12,7 +13,7 @@ from carrel.core.control.secrets import Seal, Secrets
 from carrel.core.control.user_port import UserStore
 from carrel.core.domain.node import Node
 from carrel.core.domain.noun import Noun
-from carrel.core.domain.nouns import RESERVATIONS, SECRETS
+from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS, SECRETS
 from carrel.core.domain.ports import Clock
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ def keepers(
 ) -> Sequence[Keeper[Any]]:
     """All of a lab; `nodes` are its machines, and `look_again` asks for a placement under what has changed."""
     return (
+        Announcements(noun=ANNOUNCEMENTS, records=memory.of(ANNOUNCEMENTS), clock=clock),
         Reservations(
             noun=RESERVATIONS,
             records=memory.of(RESERVATIONS),

@@ -1,4 +1,4 @@
-"""The routes of any noun: list, get, put, delete. Who may is said in `carrel.lab.gateway.actions`."""
+"""The routes of any noun: list, get, add, put, delete. Who may is said in `carrel.lab.gateway.actions`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.wire.v1 import API, asked_of, change_of, list_of, show, shown_of, value_of
 
+_OPTIONS: Mapping[str, dict[str, Any]] = {"add": {"status_code": 201}, "delete": {"status_code": 204, "response_class": Response}}
+
 
 def noun_routes(noun: Noun[Any], tag: str, **about: tuple[str, str]) -> list[BaseRoute]:
-    """The routes of `noun` for those of `list`, `get`, `put` and `delete` that `about` has a summary and a description of."""
+    """The routes of `noun` that `about` has a summary and a description of: `list`, `get`, `add`, `put`, `delete`."""
     router = APIRouter(prefix=API, tags=[tag], route_class=Endpoint)
     many, one = f"/{noun.plural}", f"/{noun.plural}/{{{noun.key}}}"
 
@@ -29,6 +31,10 @@ def noun_routes(noun: Noun[Any], tag: str, **about: tuple[str, str]) -> list[Bas
     def get(key: Any, ctx: Ctx, who: Who) -> Any:
         _check(who, "GET", one)
         return show(ctx.lab.keeper(noun).get(who, key))
+
+    def add(request: Any, ctx: Ctx, who: Who) -> Any:
+        _check(who, "POST", many)
+        return show(ctx.lab.keeper(noun).put(who, value_of(noun.type, request))[1])
 
     def put(key: Any, request: Any, ctx: Ctx, who: Who) -> Any:
         _check(who, "PUT", one)
@@ -44,15 +50,20 @@ def noun_routes(noun: Noun[Any], tag: str, **about: tuple[str, str]) -> list[Bas
     routes: Mapping[str, tuple[str, str, Any, dict[str, Any]]] = {
         "list": ("GET", many, list_all, {"return": list_of(noun)}),
         "get": ("GET", one, get, {"key": _key(noun), "return": shown_of(kind)}),
+        "add": ("POST", many, add, {"request": asked_of(noun), "return": shown_of(kind)}),
         "put": ("PUT", one, put, {"key": _key(noun), "request": asked_of(noun), "return": change_of(noun)}),
         "delete": ("DELETE", one, delete, {"key": _key(noun), "return": Response}),
     }
     for name, (summary, description) in about.items():
         method, path, endpoint, hints = routes[name]
         endpoint.__annotations__ |= hints
-        options: dict[str, Any] = {"status_code": 204, "response_class": Response} if name == "delete" else {}
-        options |= {"summary": summary, "description": description, "name": f"{name}_{noun.plural}"}
-        router.add_api_route(path, endpoint, methods=[method], **options)
+        said: dict[str, Any] = {
+            "summary": summary,
+            "description": description,
+            "name": f"{name}_{noun.plural}",
+            **_OPTIONS.get(name, {}),
+        }
+        router.add_api_route(path, endpoint, methods=[method], **said)
     return router.routes
 
 

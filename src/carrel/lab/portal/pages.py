@@ -18,7 +18,7 @@ from carrel.core.control.ports import AttemptRow, JobFilter
 from carrel.core.control.views import LogChunk
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import ACTIVE, ENDED, Job, JobState
-from carrel.core.domain.nouns import RESERVATIONS
+from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, allowed, of_job
 from carrel.lab.gateway.context import Gateway
@@ -106,6 +106,7 @@ class JobPages:
             request,
             "live.html" if part else "home.html",
             nodes=nodes,
+            announcements=self._lab.keeper(ANNOUNCEMENTS).list(caller),
             reservations=[(one, one.begin <= self._lab.clock()) for one in self._lab.keeper(RESERVATIONS).list(caller)],
             simulated=any(device.simulated for node in nodes for device in node.devices),
             jobs=[self._show(self._gateway.show(job, "")) for job in jobs[:_PAGE]],

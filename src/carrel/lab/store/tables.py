@@ -307,6 +307,9 @@ outbox = Table(
 #: Nodes that are kept for some people, or for nobody, between two moments.
 reservations = record_table("reservations", Column("name", String(64), primary_key=True))
 
+#: What administrators tell all users.
+announcements = record_table("announcements", Column("id", ID, primary_key=True, autoincrement=True))
+
 #: Nodes on which nothing new starts.
 drains = record_table("drains", Column("node", String(255), primary_key=True))
 

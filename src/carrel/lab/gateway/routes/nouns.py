@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from carrel.core.domain.nouns import RESERVATIONS, SECRETS
+from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS, SECRETS
 from carrel.lab.gateway.nouns import noun_routes
 
 ROUTES = [
+    *noun_routes(
+        ANNOUNCEMENTS,
+        "lab",
+        list=("What all users are told now", "Administrators also see what they will be told later."),
+        get=("One announcement", "404 for one that is over."),
+        add=("Tell all users something (administrators)", "Plain text of at most 500 characters. Without `begin` it begins now."),
+        delete=("Tell users something no longer (administrators)", "Pages show it until they are loaded again."),
+    ),
     *noun_routes(
         RESERVATIONS,
         "lab",
