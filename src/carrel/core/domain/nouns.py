@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from carrel.core.domain.announcement import Announcement
+from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.node import Drain
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.secret import Secret
 
 ANNOUNCEMENTS = Noun(type=Announcement, name="announcement", plural="announcements", key="id", order="begin")
+CELLS = Noun(type=RecordedCell, name="cell", plural="cells", key="id")
 DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
 RESERVATIONS = Noun(type=Reservation, name="reservation", plural="reservations", order="begin")
 SECRETS = Noun(type=Secret, name="secret", plural="secrets")
 
-NOUNS: tuple[Noun[Any], ...] = (ANNOUNCEMENTS, DRAINS, RESERVATIONS, SECRETS)
+NOUNS: tuple[Noun[Any], ...] = (ANNOUNCEMENTS, CELLS, DRAINS, RESERVATIONS, SECRETS)

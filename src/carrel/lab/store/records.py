@@ -37,13 +37,12 @@ class Records(Generic[T]):
 
     def put(self, value: T) -> T:
         """Keep the value in the place of one with the same key. A key of 0 stands for the next number; returns what is kept."""
-        row = self._row(value)
-        mine = [column == row[column.name] for column in self._keys]
+        row = self.row(value)
         with self._database.write() as connection:
-            if self._keys[0].autoincrement is True and not row[self._keys[0].name]:
-                del row[self._keys[0].name]
+            if len(row) <= len(self._columns):
                 made = connection.execute(sa.insert(self._table).returning(*self._keys), row).one()
                 return replace(value, **made._mapping)  # type: ignore[type-var]
+            mine = [column == row[column.name] for column in self._keys]
             if not connection.execute(sa.update(self._table).where(*mine).values(**row)).rowcount:
                 connection.execute(sa.insert(self._table), row)
         return value
@@ -77,7 +76,10 @@ class Records(Generic[T]):
         """The value in a row, by the names of columns."""
         return from_plain(self._kind, json.loads(row[VALUE]) | {name: row[name] for name in self._columns})
 
-    def _row(self, value: T) -> dict[str, Any]:
+    def row(self, value: T) -> dict[str, Any]:
+        """The row of a value, without a number that the database gives."""
         plain = {name: to_plain(getattr(value, name)) for name in self._fields}
         row = {name: plain.pop(name) for name in self._columns}
+        if self._keys[0].autoincrement is True and not row[self._keys[0].name]:
+            del row[self._keys[0].name]
         return {**row, VALUE: dump({name: item for name, item in plain.items() if item is not None})}

@@ -48,9 +48,9 @@ def _only(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
-def record_table(name: str, *columns: SchemaItem) -> Table:
+def record_table(name: str, *columns: SchemaItem, **options: Any) -> Table:
     """The table of a noun (`carrel.lab.store.records`): fields that SQL selects by are columns, the others JSON."""
-    return Table(name, metadata, *columns, Column(VALUE, Text, nullable=False))
+    return Table(name, metadata, *columns, Column(VALUE, Text, nullable=False), **options)
 
 
 #: Facts about the lab itself: its id, the version that wrote the schema.
@@ -222,29 +222,19 @@ leases = Table(
 )
 
 #: When cells of sessions had GPUs, once that is over (`carrel.core.domain.cells.RecordedCell`).
-cells = Table(
+cells = record_table(
     "cells",
-    metadata,
     Column("id", ID, primary_key=True, autoincrement=True),
     Column("broker", String(64), nullable=False),
     Column("number", BigInteger, nullable=False),
-    Column("job_id", ForeignKey("jobs.id"), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("process", String(64), nullable=False),
+    Column("session", ForeignKey("jobs.id"), nullable=False, index=True),
     Column("asked_at", Double, nullable=False),
     Column("granted_at", Double, nullable=False),
-    #: NULL: nobody saw it.
-    Column("returned_at", Double),
-    Column("seen_at", Double, nullable=False),
+    Column("seen_at", Double, nullable=False, index=True),
     Column("computed", Double, nullable=False),
     Column("gpus", Integer, nullable=False),
-    Column("gpu_type", String(64), nullable=False),
-    Column("gpu_memory", BigInteger, nullable=False),
-    Column("outcome", String(16), nullable=False),
     #: What a broker tells twice is written down once. One that has lost lines of its journal gives numbers a second time.
     UniqueConstraint("broker", "number", "asked_at"),
-    Index(None, "job_id"),
-    Index(None, "seen_at"),
     sqlite_autoincrement=True,
 )
 

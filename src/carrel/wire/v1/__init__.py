@@ -15,7 +15,6 @@ from carrel.wire.v1.baselines import (
     DriftView,
     MovedView,
 )
-from carrel.wire.v1.cells import CellPageView, CellView
 from carrel.wire.v1.comparison import (
     CandidateView,
     ChangeView,
@@ -188,8 +187,6 @@ __all__ = [
     "CallPage",
     "CallView",
     "CandidateView",
-    "CellPageView",
-    "CellView",
     "ChangeView",
     "Changed",
     "ClassTimesView",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, Field, PlainSerializer, create_model
+from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter, create_model
 from pydantic_core import CoreSchema, core_schema
 
 from carrel.core.domain.errors import Invalid
@@ -31,7 +31,9 @@ class _Date:
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
         """As pydantic asks for it."""
-        out = core_schema.plain_serializer_function_ser_schema(_date, return_schema=core_schema.datetime_schema())
+        out = core_schema.plain_serializer_function_ser_schema(
+            _date, return_schema=core_schema.datetime_schema(), when_used="json"
+        )
         return core_schema.no_info_wrap_validator_function(_seconds, handler(datetime), serialization=out)
 
 
@@ -87,7 +89,14 @@ def show(value: Any) -> Any:
 
 def value_of(kind: type[T], model: BaseModel, **more: Any) -> T:
     """The value of a noun that a model of the wire holds."""
-    return kind(**{name: getattr(model, name) for name in type(model).model_fields}, **more)
+    one: Any = kind
+    read: TypeAdapter[T] = _adapter(one)
+    return read.validate_python({**model.model_dump(warnings=False), **more})
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _fields(kind: Any, names: Any) -> dict[str, Any]:
@@ -102,10 +111,18 @@ def _default(one: Any) -> Any:
 
 
 def _hint(hint: Any) -> Any:
+    inner: Any = get_args(hint)
     if get_origin(hint) is Annotated and MOMENT in hint.__metadata__:
         return Annotated[float, _Date()]
+    if is_dataclass(hint):
+        kind: Any = hint
+        return shown_of(kind)
+    if get_origin(hint) is tuple:
+        return types.GenericAlias(tuple, (_hint(inner[0]), ...))
+    if get_origin(hint) is Mapping:
+        return types.GenericAlias(dict, (str, _hint(inner[1])))
     if get_origin(hint) in (Union, types.UnionType):
-        return Union[tuple(_hint(part) for part in get_args(hint))]  # noqa: UP007 - made at run time
+        return Union[tuple(_hint(part) for part in inner)]  # noqa: UP007 - made at run time
     if get_origin(hint) is frozenset:  # whose order is another one in each process
         return Annotated[hint, PlainSerializer(sorted, return_type=list[str])]
     return hint
