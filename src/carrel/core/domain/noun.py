@@ -37,6 +37,10 @@ def derived(**default: Any) -> Any:
     return field(metadata={_FILLED_IN: "derived"}, **default)
 
 
+class shown(property):
+    """A property that is sent with the fields."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noun(Generic[T]):
     """A class whose values the lab keeps, lists, takes and gives by the same few lines for all."""

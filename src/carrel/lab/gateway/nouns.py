@@ -14,7 +14,7 @@ from carrel.core.policy.access import allowed
 from carrel.lab.gateway.actions import ENDPOINTS
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.wire.v1 import API, asked_of, change_of, list_of, show, shown_of, value_of
+from carrel.wire.v1 import API, asked_of, change_of, list_of, show, value_of
 
 _OPTIONS: Mapping[str, dict[str, Any]] = {"add": {"status_code": 201}, "delete": {"status_code": 204, "response_class": Response}}
 
@@ -30,11 +30,11 @@ def noun_routes(noun: Noun[Any], tag: str, **about: tuple[str, str]) -> list[Bas
 
     def get(key: Any, ctx: Ctx, who: Who) -> Any:
         _check(who, "GET", one)
-        return show(ctx.lab.keeper(noun).get(who, key))
+        return ctx.lab.keeper(noun).get(who, key)
 
     def add(request: Any, ctx: Ctx, who: Who) -> Any:
         _check(who, "POST", many)
-        return show(ctx.lab.keeper(noun).put(who, value_of(noun.type, request))[1])
+        return ctx.lab.keeper(noun).put(who, value_of(noun.type, request))[1]
 
     def put(key: Any, request: Any, ctx: Ctx, who: Who) -> Any:
         _check(who, "PUT", one)
@@ -46,11 +46,10 @@ def noun_routes(noun: Noun[Any], tag: str, **about: tuple[str, str]) -> list[Bas
         ctx.lab.keeper(noun).remove(who, key)
         return Response(status_code=204)
 
-    kind: Any = noun.type
     routes: Mapping[str, tuple[str, str, Any, dict[str, Any]]] = {
         "list": ("GET", many, list_all, {"return": list_of(noun)}),
-        "get": ("GET", one, get, {"key": _key(noun), "return": shown_of(kind)}),
-        "add": ("POST", many, add, {"request": asked_of(noun), "return": shown_of(kind)}),
+        "get": ("GET", one, get, {"key": _key(noun), "return": noun.type}),
+        "add": ("POST", many, add, {"request": asked_of(noun), "return": noun.type}),
         "put": ("PUT", one, put, {"key": _key(noun), "request": asked_of(noun), "return": change_of(noun)}),
         "delete": ("DELETE", one, delete, {"key": _key(noun), "return": Response}),
     }

@@ -144,14 +144,7 @@ from carrel.wire.v1.sessions import (
     StretchView,
     TenantView,
 )
-from carrel.wire.v1.storage import (
-    CollectedView,
-    CollectionView,
-    CollectRequest,
-    OutputsRemoved,
-    StorageView,
-    StoredView,
-)
+from carrel.wire.v1.storage import CollectRequest, OutputsRemoved
 from carrel.wire.v1.sweeps import (
     ResumeRequest,
     SweepDetail,
@@ -192,8 +185,6 @@ __all__ = [
     "ClassTimesView",
     "ClusterNodeView",
     "CollectRequest",
-    "CollectedView",
-    "CollectionView",
     "ComparedJob",
     "ComparedValue",
     "ComparisonView",
@@ -278,8 +269,6 @@ __all__ = [
     "StartRangesView",
     "StartReportView",
     "StepRequest",
-    "StorageView",
-    "StoredView",
     "StrangerView",
     "StretchView",
     "SuspendRequest",

@@ -13,10 +13,15 @@ from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter, create_mode
 from pydantic_core import CoreSchema, core_schema
 
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.noun import MOMENT, Noun, shown_fields
+from carrel.core.domain.noun import MOMENT, Noun, shown, shown_fields
 from carrel.wire.v1.base import Request, Response
 
 T = TypeVar("T")
+
+
+def _once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Remember what was made of each class or noun."""
+    return cache(make)
 
 
 class Changed(Response):
@@ -50,30 +55,30 @@ def _seconds(value: Any, read: Callable[[Any], datetime]) -> float:
     return at.timestamp()
 
 
-@cache
+@_once
 def asked_of(noun: Noun[Any]) -> Any:
     """The body of a request for one: what a caller fills in."""
     return _made(f"{noun.type.__name__}Request", Request, noun.type.__doc__, _fields(noun.type, noun.asked))
 
 
-@cache
+@_once
 def shown_of(kind: Any) -> Any:
     """One, as the lab answers with it: without what is private."""
-    return _made(kind.__name__, Response, kind.__doc__, _fields(kind, shown_fields(kind)))
+    worked_out = {name: (get_type_hints(one.fget)["return"], ...) for name, one in vars(kind).items() if isinstance(one, shown)}
+    return _made(kind.__name__, Response, kind.__doc__, _fields(kind, shown_fields(kind)) | worked_out)
 
 
-@cache
+@_once
 def list_of(noun: Noun[Any]) -> Any:
     """All that a caller may see."""
-    kind: Any = noun.type
-    one: Any = shown_of(kind)
-    return _made(f"{kind.__name__}List", Response, kind.__doc__, {noun.plural: (list[one], ...)})
+    kind, listed = noun.type, types.GenericAlias(list, (shown_of(noun.type),))
+    return _made(f"{kind.__name__}List", Response, kind.__doc__, {noun.plural: (listed, ...)})
 
 
-@cache
+@_once
 def change_of(noun: Noun[Any]) -> Any:
     """One that was kept; `changed` is false when there was the very same already."""
-    kind: Any = noun.type
+    kind = noun.type
     return _made(f"{kind.__name__}Change", Changed, change_of.__doc__, {noun.name: (shown_of(kind), ...)})
 
 
@@ -83,18 +88,16 @@ def _made(name: str, base: type[BaseModel], about: str | None, found: dict[str, 
 
 def show(value: Any) -> Any:
     """The value of a noun, for the wire."""
-    kind: Any = type(value)
-    return shown_of(kind).model_validate(value, from_attributes=True)
+    return shown_of(type(value)).model_validate(value, from_attributes=True)
 
 
 def value_of(kind: type[T], model: BaseModel, **more: Any) -> T:
     """The value of a noun that a model of the wire holds."""
-    one: Any = kind
-    read: TypeAdapter[T] = _adapter(one)
+    read: TypeAdapter[T] = _adapter(kind)
     return read.validate_python({**model.model_dump(warnings=False), **more})
 
 
-@cache
+@_once
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
@@ -115,8 +118,7 @@ def _hint(hint: Any) -> Any:
     if get_origin(hint) is Annotated and MOMENT in hint.__metadata__:
         return Annotated[float, _Date()]
     if is_dataclass(hint):
-        kind: Any = hint
-        return shown_of(kind)
+        return shown_of(hint)
     if get_origin(hint) is tuple:
         return types.GenericAlias(tuple, (_hint(inner[0]), ...))
     if get_origin(hint) is Mapping:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from carrel.core.domain.cells import CellPage as Page
+from carrel.core.domain.cells import CellPage
 from carrel.lab.gateway.context import LARGEST, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.wire.v1 import API, show, shown_of
-
-if TYPE_CHECKING:
-    CellPage = Page
-else:
-    CellPage = shown_of(Page)
+from carrel.wire.v1 import API
 
 router = APIRouter(prefix=API, tags=["sessions"], route_class=Endpoint)
 
@@ -29,5 +24,4 @@ def list_cells(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> CellPage:
     """Those that are over and that were asked for at `since` or later, in the order in which the lab heard of them."""
-    found: CellPage = show(ctx.lab.cells.read(who, everybody=owner == "all", since=since, after=after, limit=limit))
-    return found
+    return ctx.lab.cells.read(who, everybody=owner == "all", since=since, after=after, limit=limit)
