@@ -16,7 +16,6 @@ from sqlalchemy.exc import IntegrityError
 from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.news import interpret
 from carrel.core.control.ports import AttemptChange, JobFilter, NewJob, OutboxEntry, PreemptOrder, StartOrder
-from carrel.core.control.token_port import NewToken
 from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import Conflict, StorageFull
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
@@ -26,6 +25,7 @@ from carrel.core.domain.nouns import DRAINS
 from carrel.core.domain.qos import JobKind, PreemptMode
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import GitState, TaskSpec
+from carrel.core.domain.token import Token
 from carrel.core.domain.user import Role, User, UserState
 from carrel.lab.store import Database, Store
 
@@ -390,8 +390,8 @@ def test_the_outbox_keeps_order_until_told(store: Store) -> None:
     assert store.outbox.run_of(job.id) == ("r1", "7")
 
 
-def new_token(digest: str, subject: str = "bob", **more: Any) -> NewToken:
-    return NewToken(digest=digest, subject=subject, name="n", scopes=("read", "tracking"), created_by="alice", **more)
+def new_token(digest: str, subject: str = "bob", **more: Any) -> Token:
+    return Token(digest=digest, user=subject, name="n", scopes=("read", "tracking"), created_by="alice", **more)
 
 
 def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:

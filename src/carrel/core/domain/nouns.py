@@ -10,11 +10,13 @@ from carrel.core.domain.node import Drain
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.secret import Secret
+from carrel.core.domain.token import Token
 
 ANNOUNCEMENTS = Noun(type=Announcement, name="announcement", plural="announcements", key="id", order="begin")
 CELLS = Noun(type=RecordedCell, name="cell", plural="cells", key="id")
 DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
 RESERVATIONS = Noun(type=Reservation, name="reservation", plural="reservations", order="begin")
 SECRETS = Noun(type=Secret, name="secret", plural="secrets")
+TOKENS = Noun(type=Token, name="token", plural="tokens", key="id")
 
-NOUNS: tuple[Noun[Any], ...] = (ANNOUNCEMENTS, CELLS, DRAINS, RESERVATIONS, SECRETS)
+NOUNS: tuple[Noun[Any], ...] = (ANNOUNCEMENTS, CELLS, DRAINS, RESERVATIONS, SECRETS, TOKENS)

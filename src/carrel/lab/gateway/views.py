@@ -22,7 +22,6 @@ from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.task import TaskSpec
-from carrel.core.domain.token import Token
 from carrel.core.domain.user import User
 from carrel.lab.gateway.hints import hint_of
 from carrel.wire import v1
@@ -261,24 +260,6 @@ def user_view(user: User) -> v1.UserView:
         state_reason=user.state_reason,
         state_since=moment(user.state_since),
         linked_to=user.linked_to,
-    )
-
-
-def token_view(token: Token, *, now: float) -> v1.TokenView:
-    """A token, without the token itself."""
-    return v1.TokenView(
-        id=token.id,
-        user=token.subject,
-        name=token.name,
-        scopes=list(token.scopes),
-        account=token.account,
-        created_at=datetime.fromtimestamp(token.created_at, UTC),
-        created_by=token.created_by,
-        expires_at=moment(token.expires_at),
-        last_used_at=moment(token.last_used_at),
-        revoked_at=moment(token.revoked_at),
-        revoked_by=token.revoked_by,
-        state="valid" if token.valid(now) else "expired" if token.revoked_at is None else "revoked",
     )
 
 

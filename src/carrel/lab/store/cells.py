@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.nouns import CELLS
 from carrel.lab.store.database import Database
-from carrel.lab.store.records import Records
+from carrel.lab.store.records import Rows
 from carrel.lab.store.tables import cells, jobs
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class CellTable:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._records = Records(database, cells, CELLS)
+        self._rows = Rows(cells, CELLS)
 
     def add(self, found: Sequence[RecordedCell]) -> None:
         """Write down what is not there yet. Of jobs that this lab does not have nothing is written."""
@@ -32,7 +32,7 @@ class CellTable:
         with self._database.write() as connection:
             known = self._known(connection, found)
             ours = set(connection.execute(sa.select(jobs.c.id).where(jobs.c.id.in_({cell.session for cell in found}))).scalars())
-            rows = [self._records.row(cell) for cell in found if _key(cell) not in known and cell.session in ours]
+            rows = [self._rows.row(cell) for cell in found if _key(cell) not in known and cell.session in ours]
             if rows:
                 connection.execute(sa.insert(cells), rows)
         strange = sorted({cell.session for cell in found} - ours)
@@ -50,7 +50,7 @@ class CellTable:
             query = query.where(cells.c.asked_at >= since)
         with self._database.read() as connection:
             found = connection.execute(query).mappings().all()
-        return [replace(self._records.read(row), owner=row["owner"]) for row in found]
+        return [replace(self._rows.read(row), owner=row[jobs.c.owner]) for row in found]
 
     def missing(self) -> int:
         """How many brokers have told of no more, between the first and the last that is kept of each."""

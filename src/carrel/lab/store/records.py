@@ -22,30 +22,58 @@ from carrel.lab.store.tables import VALUE
 T = TypeVar("T")
 
 
+class Rows(Generic[T]):
+    """Values of a noun as rows of its table."""
+
+    def __init__(self, table: sa.Table, noun: Noun[T]) -> None:
+        """`table` is a `record_table`; each of its columns has the name of a field."""
+        self.table, self.noun = table, noun
+        self.keys = list(table.primary_key.columns)
+        self._columns = [column for column in table.c if column.name != VALUE]
+        self._fields = kept_fields(noun.type)
+
+    def row(self, value: T) -> dict[str, Any]:
+        """The row of a value, without a number that the database gives."""
+        plain = {name: to_plain(getattr(value, name)) for name in self._fields}
+        row = {column.name: plain.pop(column.name) for column in self._columns}
+        if self.is_new(value):
+            del row[self.keys[0].name]
+        return {**row, VALUE: dump({name: item for name, item in plain.items() if item is not None})}
+
+    def is_new(self, value: T) -> bool:
+        """True when the database is to number the value."""
+        return self.keys[0].autoincrement is True and not getattr(value, self.keys[0].name)
+
+    def insert(self, connection: sa.Connection, value: T) -> T:
+        """Write a new value down; return it with its number, if it has one."""
+        made = connection.execute(sa.insert(self.table).returning(*self.keys), self.row(value)).one()
+        return replace(value, **made._mapping)  # type: ignore[type-var]
+
+    def read(self, row: sa.RowMapping) -> T:
+        """The value in a row that has all columns of the table."""
+        found = {column.name: row[column] for column in self._columns}
+        return from_plain(self.noun.type, json.loads(row[self.table.c[VALUE]]) | found)
+
+
 class Records(Generic[T]):
     """Implements `carrel.core.control.keeper.RecordStore`. Thread-safe."""
 
     def __init__(self, database: Database, table: sa.Table, noun: Noun[T]) -> None:
-        """`table` is a `record_table`; each of its columns has the name of a field."""
-        self._database, self._table, self._kind = database, table, noun.type
-        self._columns = [column.name for column in table.c if column.name != VALUE]
-        self._keys = list(table.primary_key.columns)
-        self._fields = kept_fields(noun.type)
+        self._database, self._table, self._rows = database, table, Rows(table, noun)
+        self._keys = self._rows.keys
         self._order = attrgetter(*([noun.order] if noun.order else []), *(column.name for column in self._keys))
         #: All there are, and the version of the table that they were read at.
         self._known: tuple[int, Sequence[T]] | None = None
 
     def put(self, value: T) -> T:
         """Keep the value in the place of one with the same key. A key of 0 stands for the next number; returns what is kept."""
-        row = self.row(value)
         with self._database.write() as connection:
-            if len(row) <= len(self._columns):
-                made = connection.execute(sa.insert(self._table).returning(*self._keys), row).one()
-                return replace(value, **made._mapping)  # type: ignore[type-var]
-            mine = [column == row[column.name] for column in self._keys]
-            if not connection.execute(sa.update(self._table).where(*mine).values(**row)).rowcount:
-                connection.execute(sa.insert(self._table), row)
-        return value
+            if not self._rows.is_new(value):
+                row = self._rows.row(value)
+                mine = [column == row[column.name] for column in self._keys]
+                if connection.execute(sa.update(self._table).where(*mine).values(**row)).rowcount:
+                    return value
+            return self._rows.insert(connection, value)
 
     def get(self, *key: Any) -> T | None:
         """The value with this key, or None."""
@@ -70,16 +98,4 @@ class Records(Generic[T]):
         """Those whose columns have these values, in order."""
         query = sa.select(self._table).where(*(self._table.c[name] == value for name, value in equal.items()))
         with self._database.read() as connection:
-            return tuple(sorted(map(self.read, connection.execute(query).mappings()), key=self._order))
-
-    def read(self, row: Any) -> T:
-        """The value in a row, by the names of columns."""
-        return from_plain(self._kind, json.loads(row[VALUE]) | {name: row[name] for name in self._columns})
-
-    def row(self, value: T) -> dict[str, Any]:
-        """The row of a value, without a number that the database gives."""
-        plain = {name: to_plain(getattr(value, name)) for name in self._fields}
-        row = {name: plain.pop(name) for name in self._columns}
-        if self._keys[0].autoincrement is True and not row[self._keys[0].name]:
-            del row[self._keys[0].name]
-        return {**row, VALUE: dump({name: item for name, item in plain.items() if item is not None})}
+            return tuple(sorted(map(self._rows.read, connection.execute(query).mappings()), key=self._order))
