@@ -104,10 +104,7 @@ from carrel.wire.v1.pools import (
     CallPage,
     CallView,
     Forgotten,
-    WorkerPoolList,
     WorkerPoolRequest,
-    WorkerPoolView,
-    WorkerView,
 )
 from carrel.wire.v1.reports import (
     ClassTimesView,
@@ -291,10 +288,7 @@ __all__ = [
     "VariantView",
     "VerificationRequest",
     "WhyView",
-    "WorkerPoolList",
     "WorkerPoolRequest",
-    "WorkerPoolView",
-    "WorkerView",
     "asked_of",
     "change_of",
     "list_of",
