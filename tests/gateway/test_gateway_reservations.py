@@ -77,6 +77,14 @@ def test_one_of_the_same_name_is_replaced(root: httpx.Client) -> None:
     assert [one["reason"] for one in root.get(f"{V1}/reservations").json()["reservations"]] == ["second"]
 
 
+@pytest.mark.parametrize("body", [{}, {"begin": None}])
+def test_without_a_begin_it_begins_now(root: httpx.Client, body: dict[str, Any]) -> None:
+    before = datetime.now(UTC)
+    made = root.put(f"{V1}/reservations/a", json={"end": at(60), "reason": "why", **body}).json()["reservation"]
+    assert before <= datetime.fromisoformat(made["begin"]) <= datetime.now(UTC)
+    assert "by" not in made
+
+
 @pytest.mark.parametrize(
     ("name", "body", "status", "words"),
     [

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter, create_model
+from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter, create_model, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from carrel.core.domain.errors import Invalid
@@ -17,6 +17,13 @@ from carrel.core.domain.noun import MOMENT, Noun, shown, shown_fields
 from carrel.wire.v1.base import Request, Response
 
 T = TypeVar("T")
+
+
+class _Asked(Request):
+    @model_validator(mode="before")
+    @classmethod
+    def _say_nothing_by_null(cls, found: Any) -> Any:
+        return {name: value for name, value in found.items() if value is not None} if isinstance(found, dict) else found
 
 
 def _once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -58,7 +65,7 @@ def _seconds(value: Any, read: Callable[[Any], datetime]) -> float:
 @_once
 def asked_of(noun: Noun[Any]) -> Any:
     """The body of a request for one: what a caller fills in."""
-    return _made(f"{noun.type.__name__}Request", Request, noun.type.__doc__, _fields(noun.type, noun.asked))
+    return _made(f"{noun.type.__name__}Request", _Asked, noun.type.__doc__, _fields(noun.type, noun.asked))
 
 
 @_once
