@@ -107,6 +107,10 @@ def fill(path: Path, count: int) -> None:
     store.close()
 
 
+#: What no report asks for.
+_REST = json.dumps({"attempt": 1, "process": "1-1", "gpu_type": "h100", "gpu_memory": 80 * 2**30, "outcome": "ok"})
+
+
 def _work(count: int) -> Iterator[tuple[list[dict[str, Any]], ...]]:
     random = Random(7)
     spec = json.dumps(to_plain(TaskSpec(entry_point="main", command="python train.py", snapshot="sha256:" + "0" * 64)))
@@ -131,10 +135,9 @@ def _work(count: int) -> Iterator[tuple[list[dict[str, Any]], ...]]:
         said = [{"job_id": number, "owner": f"user{who}", "at": tries[0]["started_at"], "type": "state", "data": "{}"}] * 3
         log = {"at": tries[0]["started_at"] + 2, "type": "log", "data": '{"attempt":1,"offset":0,"size":80}'}
         since = tries[0]["leased_at"]
-        cell = {"broker": "b", "job_id": number, "attempt": 1, "process": "1-1", "asked_at": since, "computed": 9.0, "gpus": 1,
-                "gpu_type": "h100", "gpu_memory": 80 * 2**30, "outcome": "ok"}  # fmt: skip
+        cell = {"broker": "b", "session": number, "asked_at": since, "computed": 9.0, "gpus": 1, "value": _REST}
         lent = [
-            cell | {"number": 8 * number + n, "granted_at": since + n, "seen_at": since + n + 9, "returned_at": since + n + 9}
+            cell | {"number": 8 * number + n, "granted_at": since + n, "seen_at": since + n + 9}
             for n in range(8 if session else 0)
         ]
         yield [job], tries, [*said, said[0] | log], lent

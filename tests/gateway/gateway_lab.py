@@ -25,16 +25,15 @@ from carrel.core.control.drains import Drains
 from carrel.core.control.event_ports import Event
 from carrel.core.control.gpu_use import GpuUse
 from carrel.core.control.held_users import HeldUsers
+from carrel.core.control.keepers import keepers
 from carrel.core.control.lab import Lab
 from carrel.core.control.lab_files import LabFiles
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.loop import ControlLoop
 from carrel.core.control.loop_settings import LoopSettings
-from carrel.core.control.reservations import Reservations
 from carrel.core.control.retention import Retention
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.secrets import Secrets
 from carrel.core.control.sessions import NodeReport, Sessions, SessionStatus
 from carrel.core.control.tokens import Tokens
 from carrel.core.control.users import Users
@@ -53,6 +52,7 @@ from carrel.core.domain.launch import (
     Usage,
 )
 from carrel.core.domain.node import Device, Node
+from carrel.core.domain.nouns import DRAINS, RESERVATIONS
 from carrel.core.domain.placement import GpuState
 from carrel.core.domain.ports import Attempt, Clock
 from carrel.core.domain.qos import QoS
@@ -69,6 +69,7 @@ from carrel.lab.retention.collector import Places
 from carrel.lab.server.collecting import LabWorkDirectories
 from carrel.lab.signin import Issuer
 from carrel.lab.store import Database, Store
+from carrel.lab.store.secrets import LabSeal
 from carrel.lab.studies import OptunaStudy
 from carrel.node.environments.named import NamedEnvironments
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -296,7 +297,7 @@ def a_lab(
     engine = ScriptedEngine(spool, (node,))
     secret = secrets.token_bytes(32)
     paths = LaunchPaths(environments=str(home / "env"), snapshots=str(home / "snapshots"), blobs=str(home / "blobs"))
-    drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
+    held = HeldUsers(store.people)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,
@@ -306,8 +307,8 @@ def a_lab(
             rules=rules,
             launch=LaunchSettings(paths=paths),
             secret=secret,
-            drained=drains.apply,
-            reserved=reservations.all,
+            drained=Drains(store.of(DRAINS)).apply,
+            reserved=store.of(RESERVATIONS).all,
             held=held.current,
         ),
     )
@@ -324,11 +325,13 @@ def a_lab(
         administration=Administration(
             people=store.people,
             rules=rules,
-            drains=drains,
-            reservations=reservations,
+            drains=store.of(DRAINS),
             nodes=engine.nodes,
             look_again=loop.look_again,
             clock=time.time,
+        ),
+        keepers=keepers(
+            store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
         ),
         engine=engine,
         loop=loop,
@@ -338,7 +341,6 @@ def a_lab(
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
         cells=Cells(store=store.cells),
         gpu_use=GpuUse(store=store.gpu_use, clock=time.time),
-        secrets=Secrets(store=store.secrets(secret), clock=time.time),
         verifications=Verifications(store=store.verifications),
         clock=time.time,
         secret=secret,

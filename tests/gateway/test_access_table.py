@@ -15,7 +15,10 @@ from gateway_lab import RULES, Rig, a_lab, client, serve
 from test_gateway_openapi import operations
 
 from carrel.core.domain.account import Account
+from carrel.core.domain.announcement import Announcement
+from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
 from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.secret import Secret
 from carrel.core.domain.user import Caller, Role, User
 from carrel.lab.gateway.actions import ENDPOINTS
 from carrel.lab.portal import Portal
@@ -189,6 +192,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("PUT", "/secrets/{name}"): {"value": "x"},
         ("POST", "/nodes/{name}/drain"): {"reason": "a test"},
         ("PUT", "/reservations/{name}"): FUTURE,
+        ("POST", "/announcements"): {"text": "a test", "until": "2100-01-01T00:00:00Z"},
         ("POST", "/storage/collect"): {"dry_run": True},
         ("POST", "/users"): {"name": f"new-{secrets.token_hex(4)}"},
         ("POST", "/users/{subject}/reset"): {},
@@ -227,12 +231,12 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         path, more["content"] = path.replace("{digest}", digest), data
     if (method, path) == ("DELETE", "/reservations/{name}"):
         kept = Reservation(name="gone", begin=4e9, end=4.1e9, nodes=("bench",), reason="x", by="root")
-        world.rig.lab.administration.reserve(world.rig.caller("root"), kept)
+        world.rig.lab.keeper(RESERVATIONS).put(world.rig.caller("root"), kept)
     if (method, path) == ("POST", "/users/{subject}/revoke"):
         fresh(world.rig, "vera")
     if (method, path) == ("DELETE", "/secrets/{name}"):
         for name, _ in PEOPLE.values():
-            world.rig.lab.secrets.put(Caller(user=User(subject=name, name=name)), "KEY", "x")
+            world.rig.lab.secrets.put(Caller(user=User(subject=name, name=name)), Secret(name="KEY", value="x"))
     if path in ("/comparison", "/comparison/results"):
         more["params"] = {"job": [world.jobs[case], world.jobs[ALSO]]}
     if path.startswith("/comparison/why"):
@@ -241,6 +245,9 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         more["params"] = {"all": True} if path == "/tokens" else {"owner": "all"}
     places = {"/nodes/": "bench", "/secrets/": "KEY", "/reservations/": "gone"}
     names = {"{name}": next((name for place, name in places.items() if place in path), case)}
+    if "/announcements/" in path:
+        told = Announcement(text="a test", until=4e9)
+        names["{id}"] = str(world.rig.lab.keeper(ANNOUNCEMENTS).put(world.rig.caller("root"), told)[1].id)
     if "{baseline_id}" in path:
         names["{baseline_id}"], names["{job_id}"] = a_calibration(world, case)
     if path == "/tokens/{token_id}":

@@ -57,6 +57,7 @@ def fill(path: str, job: int) -> str:
         "call_id": "1",
         "sweep_id": "1",
         "baseline_id": "777",
+        "id": "777",
         "number": "1",
     }
     return re.sub(r"{([^}]+)}", lambda match: known[match[1]], path)

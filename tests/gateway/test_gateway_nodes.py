@@ -8,6 +8,7 @@ from gateway_lab import Rig
 
 from carrel.core.control.drains import Drains
 from carrel.core.domain.job import JobState
+from carrel.core.domain.nouns import DRAINS
 
 V1 = "/api/v1"
 
@@ -43,11 +44,11 @@ def test_nothing_new_starts_on_a_drained_node_and_what_runs_goes_on(rig: Rig, ad
 
 def test_a_drain_outlives_the_server(rig: Rig, root: httpx.Client) -> None:
     drain(root)
-    later = Drains(rig.store.drains)
+    later = Drains(rig.store.of(DRAINS))
     (node,) = later.apply(rig.engine.nodes())
     assert node.drained == "new GPUs on Friday"
     assert later.apply(rig.engine.nodes()) is later.apply(rig.engine.nodes())
-    (drained,) = rig.store.drains.all()
+    (drained,) = rig.store.of(DRAINS).all()
     assert (drained.node, drained.by) == ("bench", "root")
 
 
@@ -55,7 +56,7 @@ def test_another_reason_takes_the_place_of_the_first(rig: Rig, root: httpx.Clien
     assert drain(root).json() == {"changed": True}
     assert drain(root).json() == {"changed": False}
     assert drain(root, "it  burns\n").json() == {"changed": True}
-    assert [one.reason for one in rig.store.drains.all()] == ["it burns"]
+    assert [one.reason for one in rig.store.of(DRAINS).all()] == ["it burns"]
 
 
 def test_only_administrators_drain(ada: httpx.Client) -> None:

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from gateway_lab import Rig
 
-from carrel.core.control.reservations import Reservations
 from carrel.core.domain.job import JobState
+from carrel.core.domain.nouns import RESERVATIONS
 from carrel.core.domain.reservation import Reservation
 
 V1 = "/api/v1"
@@ -59,14 +59,14 @@ def test_everybody_sees_when_and_only_those_it_is_for_see_whose(ada: httpx.Clien
 
 
 def test_it_outlives_the_server_and_is_forgotten_when_it_is_over(rig: Rig, root: httpx.Client) -> None:
-    rig.store.reservations.put(Reservation(name="past", begin=1.0, end=2.0))
+    rig.store.of(RESERVATIONS).put(Reservation(name="past", begin=1.0, end=2.0))
     reserve(root)
     assert [one["name"] for one in root.get(f"{V1}/reservations").json()["reservations"]] == ["course"]
-    (course,) = Reservations(rig.store.reservations).all()
+    (course,) = rig.store.of(RESERVATIONS).all()
     assert (course.name, course.by) == ("course", "root")
-    rig.store.reservations.put(Reservation(name="past", begin=1.0, end=2.0))
+    rig.store.of(RESERVATIONS).put(Reservation(name="past", begin=1.0, end=2.0))
     reserve(root, "next", begin=9000, end=9100)
-    assert [one.name for one in rig.store.reservations.all()] == ["course", "next"]
+    assert [one.name for one in rig.store.of(RESERVATIONS).all()] == ["course", "next"]
 
 
 def test_one_of_the_same_name_is_replaced(root: httpx.Client) -> None:
@@ -75,6 +75,14 @@ def test_one_of_the_same_name_is_replaced(root: httpx.Client) -> None:
     assert root.put(f"{V1}/reservations/a", json=body).json()["changed"] is False
     assert root.put(f"{V1}/reservations/a", json={**body, "reason": "second"}).json()["changed"] is True
     assert [one["reason"] for one in root.get(f"{V1}/reservations").json()["reservations"]] == ["second"]
+
+
+@pytest.mark.parametrize("body", [{}, {"begin": None}])
+def test_without_a_begin_it_begins_now(root: httpx.Client, body: dict[str, Any]) -> None:
+    before = datetime.now(UTC)
+    made = root.put(f"{V1}/reservations/a", json={"end": at(60), "reason": "why", **body}).json()["reservation"]
+    assert before <= datetime.fromisoformat(made["begin"]) <= datetime.now(UTC)
+    assert "by" not in made
 
 
 @pytest.mark.parametrize(

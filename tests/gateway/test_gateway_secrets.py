@@ -135,18 +135,18 @@ def test_a_record_and_the_database_have_the_name_alone(rig: Rig, ada: httpx.Clie
 
 
 def test_a_value_does_not_open_under_another_key_or_for_another_user(rig: Rig, ada: httpx.Client) -> None:
-    from sqlalchemy import update
-
     from carrel.core.domain.errors import Conflict
-    from carrel.lab.store.tables import secrets
+    from carrel.core.domain.nouns import SECRETS
+    from carrel.lab.store.secrets import LabSeal
 
     keep(ada)
+    (kept,) = rig.store.of(SECRETS).all()
     with pytest.raises(Conflict, match="carrel secret set API_KEY|lab's key"):
-        rig.store.secrets(b"another key of another lab").open("ada", ["API_KEY"], now=1.0)
-    with rig.store.database.write() as connection:
-        connection.execute(update(secrets).values(subject="bob"))
-    with pytest.raises(Conflict, match="cannot be read"):
-        rig.store.secrets(rig.lab.secret).open("bob", ["API_KEY"], now=1.0)
+        LabSeal(b"another key of another lab").unseal("ada", "API_KEY", kept.sealed)
+    for subject, name in (("bob", "API_KEY"), ("ada", "OTHER")):
+        with pytest.raises(Conflict, match="cannot be read"):
+            LabSeal(rig.lab.secret).unseal(subject, name, kept.sealed)
+    assert LabSeal(rig.lab.secret).unseal("ada", "API_KEY", kept.sealed) == VALUE
 
 
 def test_nobody_keeps_more_than_a_hundred(ada: httpx.Client) -> None:

@@ -290,7 +290,7 @@ def cell_of(job: int, number: int, *, seen_at: float) -> RecordedCell:
     return RecordedCell(
         broker="b",
         number=number,
-        job_id=job,
+        session=job,
         attempt=1,
         process="7-70",
         asked_at=seen_at - 3,

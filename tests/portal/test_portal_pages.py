@@ -9,8 +9,10 @@ import pytest
 from gateway_lab import client
 from portal_site import Site
 
+from carrel.core.domain.announcement import Announcement, Level
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import StoredFile
+from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
 from carrel.core.domain.reservation import Reservation
 from carrel.lab.portal.signin import COOKIE, Tickets
 
@@ -333,12 +335,22 @@ def test_the_front_page_tells_of_reservations(site: Site) -> None:
     root, now = site.rig.caller("root"), time.time()
     for name, begin, users in (("course", now - 60, {"bob"}), ("power", now + 9000, set[str]())):
         reservation = Reservation(name=name, begin=begin, end=begin + 7200, users=frozenset(users), reason=f"the {name}")
-        site.rig.lab.administration.reserve(root, reservation)
+        site.rig.lab.keeper(RESERVATIONS).put(root, reservation)
     for who, words in (("ada", "not for your jobs"), ("bob", "kept for you")):
         with site.browser(who) as http:
             page = " ".join(re.sub(r"<[^>]+>", "", http.get("/").text).split())
             assert f"course, the course: all machines {words}; began 1 min ago, for 2 h." in page
             assert "power, the power: all machines not for your jobs; begins in 2 h, for 2 h." in page
+
+
+def test_the_front_page_tells_what_administrators_announce(site: Site) -> None:
+    root = site.rig.caller("root")
+    for text, level in (("Power & <b>light</b> are off", Level.WARNING), ("Cake in room 3", Level.INFO)):
+        site.rig.lab.keeper(ANNOUNCEMENTS).put(root, Announcement(text=text, until=time.time() + 60, level=level))
+    with site.browser("ada") as http:
+        page = http.get("/").text
+    assert '<p class="notice warn" role="note"><strong>Warning.</strong> Power &amp; &lt;b&gt;light&lt;/b&gt; are off ' in page
+    assert '<p class="notice" role="note">Cake in room 3 ' in page
 
 
 def test_a_job_s_page_draws_what_the_job_has_submitted(site: Site) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from carrel import Client
+from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.errors import Denied
 from carrel.testing.waiting import wait_until
-from carrel.wire.v1 import CellView, SessionRequest
+from carrel.wire.v1 import SessionRequest
 from support.lab_process import LabProcess, start_lab
 from support.notebook_client import SessionBrowser
 
@@ -42,10 +43,10 @@ def lab(tmp_path: Path) -> Iterator[list[LabProcess]]:
     box[0].stop()
 
 
-def recorded(home: Path, number: int) -> Sequence[CellView]:
+def recorded(home: Path, number: int) -> Sequence[RecordedCell]:
     """So many cells, when the lab has them."""
 
-    def found() -> list[CellView] | None:
+    def found() -> list[RecordedCell] | None:
         with Client(home=home) as client:
             cells = [cell for page in client.cells("all") for cell in page.cells]
         return cells if len(cells) >= number else None
@@ -79,7 +80,7 @@ def test_two_sessions_run_cells_and_the_lab_writes_down_who_had_the_gpu_when(lab
     home = tmp_path / "lab"
     here, go = tmp_path / "here", tmp_path / "go"
     with Client(home=home) as client:
-        assert next(iter(client.cells("all"))).cells == []
+        assert next(iter(client.cells("all"))).cells == ()
         refused = subprocess.run(command(home, *SIMULATE, "lab"), capture_output=True, text=True, check=False)
         assert refused.returncode == 2
         assert "The lab has recorded 0 cells with a GPU that are over." in refused.stderr
@@ -104,7 +105,7 @@ def test_two_sessions_run_cells_and_the_lab_writes_down_who_had_the_gpu_when(lab
             assert cell.asked_at <= cell.granted_at <= cell.granted_at + cell.computed <= cell.returned_at + 0.01
             assert (cell.gpus, cell.gpu_memory) == (1, client.gpus().devices[0].memory)
         assert held.asked_at < waited.asked_at < (held.returned_at or 0.0) <= waited.granted_at + 0.01, "it had to wait"
-        assert next(iter(client.cells("all", since=again.asked_at))).cells == [again]
+        assert next(iter(client.cells("all", since=again.asked_at))).cells == (again,)
     names = carrel(home, "gpus", "--cells").splitlines()
     assert names[0] == (
         "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,session,user,granted,returned,gpu_type"
@@ -129,7 +130,7 @@ def not_for_others(home: Path, url: str) -> None:
     """Whoever is no operator is told of their own cells alone."""
     token = json.loads(carrel(home, "user", "add", "bob", "--without-isolation", "--json"))["token"]
     with Client(url=url, token=token) as client:
-        assert next(iter(client.cells())).cells == []
+        assert next(iter(client.cells())).cells == ()
         with pytest.raises(Denied, match="may not read the recorded cells of others"):
             next(iter(client.cells("all")))
     bob = {**os.environ, "CARREL_URL": url, "CARREL_TOKEN": token, "CARREL_HOME": "/nonexistent"}
@@ -139,7 +140,7 @@ def not_for_others(home: Path, url: str) -> None:
     assert "The lab has recorded of your sessions 0 cells with a GPU that are over." in refused.stderr
 
 
-def simulated(home: Path, file: Path, cells: Sequence[CellView]) -> None:
+def simulated(home: Path, file: Path, cells: Sequence[RecordedCell]) -> None:
     """The lab's cells, and the file of them, give the numbers of what ran: two cells wanted the GPU at one time."""
     ran = sum(cell.computed for cell in cells) / 3600
     (row,) = rows_of(carrel(home, *SIMULATE, "lab", "--json"))

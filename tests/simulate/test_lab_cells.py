@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.errors import Invalid
 from carrel.simulate.notebooks.cells import Cell, file_of, lab_cells, notes_of, read_cells, sessions_of
-from carrel.wire.v1 import CellView
 
 pytestmark = pytest.mark.quick
 BEGIN = 1_700_000_000.0
 
 
-def recorded(number: int, asked: float, waited: float, computed: float, *, paused: float = 0.0, **other: object) -> CellView:
+def recorded(number: int, asked: float, waited: float, computed: float, *, paused: float = 0.0, **other: Any) -> RecordedCell:
     returned = BEGIN + asked + waited + computed + paused
-    cell = CellView(
+    cell = RecordedCell(
         broker="b",
         number=number,
         session=7,
@@ -35,7 +37,7 @@ def recorded(number: int, asked: float, waited: float, computed: float, *, pause
         gpus=1,
         gpu_type="h100",
     )
-    return cell.model_copy(update=other)
+    return replace(cell, **other)
 
 
 def test_waits_and_pauses_are_taken_out_and_think_times_stay() -> None:

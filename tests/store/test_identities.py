@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from carrel.core.control.token_port import NewToken
+from carrel.core.domain.token import Token
 from carrel.core.domain.user import Role, User, UserState
 from carrel.lab.credentials.port import Identity
 from carrel.lab.store import Database, Store
@@ -85,9 +85,7 @@ def test_a_reset_and_a_removal_end_the_link_and_what_groups_gave(store: Store, h
     assert user is not None
     assert (user.role, user.member_of) == (Role.OPERATOR, frozenset({"physics"}))
     if how == "reset":
-        store.tokens.replace(
-            NewToken(digest="d", subject="ada", name="n", scopes=("all",), created_by="root"), by="root", now=4.0
-        )
+        store.tokens.replace(Token(digest="d", user="ada", name="n", scopes=("all",), created_by="root"), by="root", now=4.0)
     else:
         store.people.set_state("ada", UserState.REMOVED, reason="", by="root", now=4.0)
     user = store.people.get("ada")
@@ -113,7 +111,7 @@ def test_groups_give_and_take_a_role_and_leave_one_that_was_given_by_hand(store:
         assert given is not None
         assert (given.words, role(store, "mia")) == ("", Role.MANAGER)
         assert ("by hand" in given.kept) == (wanted is not None)
-    store.tokens.replace(NewToken(digest="d", subject="mia", name="n", scopes=("all",), created_by="root"), by="root", now=7.0)
+    store.tokens.replace(Token(digest="d", user="mia", name="n", scopes=("all",), created_by="root"), by="root", now=7.0)
     assert role(store, "mia") is Role.MANAGER
     assert store.identities.give(mia, Role.ADMIN, (), now=8.0) is None  # the link is gone
 

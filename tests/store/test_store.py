@@ -16,15 +16,16 @@ from sqlalchemy.exc import IntegrityError
 from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.news import interpret
 from carrel.core.control.ports import AttemptChange, JobFilter, NewJob, OutboxEntry, PreemptOrder, StartOrder
-from carrel.core.control.token_port import NewToken
 from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import Conflict, StorageFull
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import Ended, Journaled, JournalRecord, Observation, Resumed, Started, StoredFile, Suspended, Usage
 from carrel.core.domain.node import Drain
+from carrel.core.domain.nouns import DRAINS
 from carrel.core.domain.qos import JobKind, PreemptMode
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import GitState, TaskSpec
+from carrel.core.domain.token import Token
 from carrel.core.domain.user import Role, User, UserState
 from carrel.lab.store import Database, Store
 
@@ -389,8 +390,8 @@ def test_the_outbox_keeps_order_until_told(store: Store) -> None:
     assert store.outbox.run_of(job.id) == ("r1", "7")
 
 
-def new_token(digest: str, subject: str = "bob", **more: Any) -> NewToken:
-    return NewToken(digest=digest, subject=subject, name="n", scopes=("read", "tracking"), created_by="alice", **more)
+def new_token(digest: str, subject: str = "bob", **more: Any) -> Token:
+    return Token(digest=digest, user=subject, name="n", scopes=("read", "tracking"), created_by="alice", **more)
 
 
 def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:
@@ -474,11 +475,14 @@ def test_a_full_disk_is_a_clear_error_and_the_store_stays_sound(tmp_path: Path) 
 
 
 def test_drained_nodes_are_remembered_until_they_are_not(store: Store) -> None:
-    assert store.drains.all() == []
-    store.drains.put(Drain(node="n2", reason="new GPUs", by="alice", since=1.0))
-    store.drains.put(Drain(node="n1", reason="fire", by="alice", since=2.0))
-    store.drains.put(Drain(node="n2", reason="newer GPUs", by="alice", since=3.0))
-    assert [(one.node, one.reason, one.since) for one in store.drains.all()] == [("n1", "fire", 2.0), ("n2", "newer GPUs", 3.0)]
-    assert store.drains.remove("n1")
-    assert not store.drains.remove("n1")
-    assert [one.node for one in store.drains.all()] == ["n2"]
+    assert not store.of(DRAINS).all()
+    store.of(DRAINS).put(Drain(node="n2", reason="new GPUs", by="alice", since=1.0))
+    store.of(DRAINS).put(Drain(node="n1", reason="fire", by="alice", since=2.0))
+    store.of(DRAINS).put(Drain(node="n2", reason="newer GPUs", by="alice", since=3.0))
+    assert [(one.node, one.reason, one.since) for one in store.of(DRAINS).all()] == [
+        ("n1", "fire", 2.0),
+        ("n2", "newer GPUs", 3.0),
+    ]
+    assert store.of(DRAINS).remove("n1")
+    assert not store.of(DRAINS).remove("n1")
+    assert [one.node for one in store.of(DRAINS).all()] == ["n2"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carrel.core.control.ports import NewJob
-from carrel.core.domain.call import Body, CallState, Ending, NewCall, WorkerPoolSpec
+from carrel.core.domain.call import Body, CallState, Ending, NewCall, WorkerPool
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.retention import Kind, RetentionRules
@@ -19,7 +19,9 @@ from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Places
 from carrel.lab.store import Database, Store
 
-SPEC = WorkerPoolSpec(name="p", min_workers=0, max_workers=2, idle_time=1.5, task={"snapshot": "sha256:1"})
+POOL = WorkerPool(
+    owner="ada", created_at=3.0, name="p", min_workers=0, max_workers=2, idle_time=1.5, task={"snapshot": "sha256:1"}
+)
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def ending(call: int, body: bytes = b"r", path: Path | None = None) -> Ending:
 @pytest.mark.gate
 def test_a_call_is_written_down_once_begins_once_and_ends_once(store: Store) -> None:
     table = store.calls
-    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    pool = table.add_pool(POOL)
     assert table.pool(pool.id) == pool
     (first, fresh), (second, _) = table.add_calls(pool.id, [new("a"), new("b", b"yy")], now=4.0)
     assert fresh
@@ -77,7 +79,7 @@ def test_a_call_is_written_down_once_begins_once_and_ends_once(store: Store) -> 
 
 def test_a_call_that_is_lost_waits_again_with_what_it_has_left(store: Store) -> None:
     table = store.calls
-    pool = table.add_pool("ada", SPEC, parent=1, now=3.0)
+    pool = table.add_pool(replace(POOL, parent=1))
     ((call, _),) = table.add_calls(pool.id, [new("a")], now=4.0)
     table.begin(call, job_id=1, attempt=1, now=5.0)
     table.again({call: 0})
@@ -88,7 +90,7 @@ def test_a_call_that_is_lost_waits_again_with_what_it_has_left(store: Store) -> 
 
 def test_functions_are_kept_once_and_workers_are_known(store: Store) -> None:
     table = store.calls
-    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    pool = table.add_pool(POOL)
     assert table.add_function(pool.id, "sha256:f", Body(size=1, data=b"f"))
     assert not table.add_function(pool.id, "sha256:f", Body(size=1, data=b"f"))
     assert table.function(pool.id, "sha256:f") == Body(size=1, data=b"f")
@@ -99,7 +101,7 @@ def test_functions_are_kept_once_and_workers_are_known(store: Store) -> None:
 
 def test_a_closed_pool_is_taken_up_only_while_it_has_calls(store: Store) -> None:
     table = store.calls
-    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    pool = table.add_pool(POOL)
     ((call, _),) = table.add_calls(pool.id, [new("a")], now=4.0)
     table.close_pool(pool.id, now=5.0)
     assert [one.id for one in table.unfinished_pools()] == [pool.id]
@@ -113,7 +115,7 @@ def test_old_calls_go_with_their_files_and_pools_after_them(store: Store, tmp_pa
     (tmp_path / "calls").mkdir()
     for place in places:
         place.write_bytes(b"content")
-    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    pool = table.add_pool(POOL)
     table.add_worker(pool.id, 1)
     table.add_function(pool.id, "sha256:f", Body(size=7, path=str(places[2])))
     (old, _), (young, _) = table.add_calls(pool.id, [new("a", path=places[0]), new("b")], now=4.0)
@@ -146,7 +148,7 @@ def test_old_calls_go_with_their_files_and_pools_after_them(store: Store, tmp_pa
 def test_files_that_no_call_names_go_when_they_are_old(store: Store, tmp_path: Path) -> None:
     import os
 
-    pool = store.calls.add_pool("ada", SPEC, parent=None, now=3.0)
+    pool = store.calls.add_pool(POOL)
     places = [tmp_path / name for name in ("named", "old", "new")]
     for place in places:
         place.write_bytes(b"content")
@@ -165,7 +167,7 @@ def test_files_that_no_call_names_go_when_they_are_old(store: Store, tmp_path: P
 
 def test_what_a_waiting_call_needs_is_kept(store: Store) -> None:
     table = store.calls
-    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    pool = table.add_pool(POOL)
     ((old, _),) = table.add_calls(pool.id, [new("a")], now=4.0)
     ((waits, _),) = table.add_calls(pool.id, [replace(new("b"), dependencies=(old,))], now=4.0)
     table.end({1: ending(old)}, now=5.0)
@@ -182,7 +184,7 @@ def test_what_a_waiting_call_needs_is_kept(store: Store) -> None:
 
 def test_kept_results_go_by_age_and_by_size_those_used_longest_ago_first(store: Store, tmp_path: Path) -> None:
     table, places = store.calls, [tmp_path / str(number) for number in range(3)]
-    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    pool = table.add_pool(POOL)
     wanted = [replace(new(str(number)), cache=f"sha256:{number}") for number in range(3)]
     numbers = [number for number, _ in table.add_calls(pool.id, wanted, now=4.0)]
     for order, (number, place) in enumerate(zip(numbers, places, strict=True), start=1):

@@ -70,7 +70,7 @@ class Work:
             connection.execute(sa.insert(events), row)
 
     def cell(self, job: int, since: float, until: float, number: int = 1) -> None:
-        cell = RecordedCell(broker="b", number=number, job_id=job, attempt=1, process="7-70", asked_at=since, granted_at=since,
+        cell = RecordedCell(broker="b", number=number, session=job, attempt=1, process="7-70", asked_at=since, granted_at=since,
                             returned_at=until, seen_at=until, computed=until - since, gpus=1)  # fmt: skip
         self.store.cells.add([cell])
 

@@ -11,7 +11,7 @@ from carrel.cli.options import AsJson, Home, open_client
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
-    from carrel.wire.v1 import CollectionView, StorageView
+    from carrel.core.domain.retention import Collection, StorageReport
 
 #: What there is, with what it is for people.
 _KINDS = {
@@ -46,6 +46,7 @@ def gc_command(
     may see their own --usage.
     """
     from carrel.cli.screen import print_json
+    from carrel.wire.v1 import show
 
     for kind in kinds or ():
         if kind not in _KINDS:
@@ -54,19 +55,19 @@ def gc_command(
         if usage:
             storage = client.storage()
             if as_json:
-                print_json(storage.model_dump(mode="json"))
+                print_json(show(storage).model_dump(mode="json"))
             else:
                 _print_usage(storage)
             return OK
         found = client.collect(kinds or (), dry_run=dry_run)
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(show(found).model_dump(mode="json"))
     else:
         _print(found)
     return OTHER if any(one.trouble for one in found.collected) else OK
 
 
-def _print(found: CollectionView) -> None:
+def _print(found: Collection) -> None:
     from carrel.cli.screen import clean, paint, print_table
     from carrel.cli.words import size
 
@@ -84,7 +85,7 @@ def _print(found: CollectionView) -> None:
     print(f"{'Would free' if found.dry_run else 'Freed'} {size(found.size)}.")
 
 
-def _print_usage(storage: StorageView) -> None:
+def _print_usage(storage: StorageReport) -> None:
     from carrel.cli.screen import clean, print_table
     from carrel.cli.words import size
 

@@ -17,6 +17,7 @@ def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, l
     from carrel.cli.recorded_cells import read_cells_of
     from carrel.cli.screen import print_json
     from carrel.simulate.notebooks.cells import file_of, lab_cells
+    from carrel.wire.v1 import show
 
     if not cells:
         raise Invalid(f"{'--last' if names else '--no-names'} is about recorded cells.", remedy="Add --cells.")
@@ -29,7 +30,7 @@ def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, l
     with open_client(home) as client:
         found = read_cells_of(client, last=None if last is None else parse_duration(last))
     if as_json:
-        print_json({"cells": [view.model_dump(mode="json") for view in found.views], "missing": found.missing})
+        print_json({"cells": [show(view).model_dump(mode="json") for view in found.views], "missing": found.missing})
         return OK
     for line in file_of(lab_cells(found.views, names=names)):
         print(line)

@@ -38,12 +38,15 @@ def ps_command(
 
     Newest first. A waiting job shows why it waits, its place in line, and when it will probably start.
     """
+    from carrel.cli.announce import tell_announcements
     from carrel.cli.screen import print_json
 
     wanted = [_state(text) for text in states or ()]
     with open_client(home) as client:
         jobs = _list(client, "all" if all_users else "me", wanted, name, limit, everything=everything)
         simulated = frozenset() if as_json else simulated_jobs(client, jobs)
+        if not as_json:
+            tell_announcements(client)
     if as_json:
         print_json({"jobs": [job.model_dump(mode="json") for job in jobs]})
     else:

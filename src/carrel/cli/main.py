@@ -51,6 +51,8 @@ COMMANDS: dict[str, str] = {
     "drain": "lab",
     "undrain": "lab",
     "reservation": "reservation",
+    "announce": "announce",
+    "announcement": "announce",
     "gc": "gc",
     "audit": "audit",
     "simulate": "simulate",

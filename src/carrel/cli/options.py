@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, cast
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from carrel.cli.endings import wants_json
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +37,24 @@ def lifetime(text: str | None) -> int | None:
     from carrel.core.domain.units import parse_duration
 
     return None if text is None else 0 if text.strip().lower() == "never" else parse_duration(text)
+
+
+def moment_of(option: str, text: str) -> datetime:
+    """A moment as people write it, on this machine's clock."""
+    from carrel.core.domain.units import parse_duration
+
+    if text == "now":
+        return datetime.now().astimezone()
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        pass
+    try:
+        return datetime.now().astimezone() + timedelta(seconds=parse_duration(text))
+    except Invalid:
+        raise Invalid(
+            f'{option} "{text}" is no moment.', remedy='Write "2026-12-01 09:00", "now", or how far ahead: "2h".'
+        ) from None
 
 
 def job_number(text: str) -> int:

@@ -10,6 +10,7 @@ from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
+    from carrel.core.domain.call import PoolWorker, WorkerPool
     from carrel.wire import v1
 
 pool_command = typer.Typer(
@@ -30,13 +31,14 @@ def list_pools(
     as_json: AsJson = False,
 ) -> int:
     """List one's own pools, newest first, with their workers and calls."""
-    from carrel.cli.screen import print_json, print_table
+    from carrel.cli.nouns import print_records
+    from carrel.cli.screen import print_table
     from carrel.cli.words import local
 
     with open_client(home) as client:
         found = client.pools(closed=closed)
     if as_json:
-        print_json({"pools": [pool.model_dump(mode="json") for pool in found]})
+        print_records("pools", found)
         return OK
     rows = [
         (
@@ -61,11 +63,12 @@ def show(
 ) -> int:
     """Show a pool's workers, what keeps them waiting, and its last calls."""
     from carrel.cli.screen import print_fields, print_json, print_table
+    from carrel.wire import v1
 
     with open_client(home) as client:
         pool, calls = client.pool(number), list(client.calls(number, limit))
     if as_json:
-        print_json({"pool": pool.model_dump(mode="json"), "calls": [call.model_dump(mode="json") for call in calls]})
+        print_json({"pool": v1.show(pool).model_dump(mode="json"), "calls": [call.model_dump(mode="json") for call in calls]})
         return OK
     print_fields(
         [
@@ -94,11 +97,12 @@ def close(
     """Let a pool take no more calls. What runs is finished, and its workers end."""
     from carrel.cli.screen import print_json
     from carrel.core.domain.units import format_count
+    from carrel.wire import v1
 
     with open_client(home) as client:
         pool = client.close_pool(number, cancel=cancel)
     if as_json:
-        print_json(pool)
+        print_json(v1.show(pool))
         return OK
     left = sum(pool.calls.get(state, 0) for state in ("PENDING", "RUNNING"))
     rest = f"; still to be carried out: {format_count(left, 'call')}" if left else ""
@@ -138,7 +142,7 @@ def _about(call: v1.CallView) -> str:
     return call.message.partition("\n")[0]
 
 
-def _has(worker: v1.WorkerView, pool: v1.WorkerPoolView) -> str:
+def _has(worker: PoolWorker, pool: WorkerPool) -> str:
     """Why a worker waits, and what it has of GPUs that are lent."""
     from carrel.cli.words import gpu
 
@@ -149,7 +153,7 @@ def _has(worker: v1.WorkerView, pool: v1.WorkerPoolView) -> str:
     return ", no GPU" if pool.borrows and worker.state == "RUNNING" else ""
 
 
-def _workers(pool: v1.WorkerPoolView) -> str:
+def _workers(pool: WorkerPool) -> str:
     running = sum(worker.state == "RUNNING" for worker in pool.workers)
     waiting = len(pool.workers) - running
     return f"{running}{f' (+{waiting})' if waiting else ''} of {pool.max_workers}"

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from carrel.client import Client
+    from carrel.core.domain.cells import RecordedCell
     from carrel.simulate.notebooks.cells import NotebookSession
     from carrel.simulate.trace import Trace
-    from carrel.wire import v1
 
 _SEE_ALL = ("operator", "admin")
 
@@ -28,7 +28,7 @@ class Found:
     """What the lab told."""
 
     #: As they came.
-    views: Sequence[v1.CellView]
+    views: Sequence[RecordedCell]
     #: True where they are everybody's.
     everybody: bool
     #: How many the lab did not hear of.
@@ -39,7 +39,7 @@ def read_cells_of(client: Client, *, last: int | None = None) -> Found:
     """Everybody's for operators and administrators, one's own for others; asked for within the `last` seconds."""
     since = None if last is None else max(0.0, time.time() - last)
     everybody = client.lab().caller.role in _SEE_ALL
-    views: list[v1.CellView] = []
+    views: list[RecordedCell] = []
     missing = 0
     for page in client.cells("all" if everybody else "me", since=since):
         views += page.cells
@@ -83,6 +83,6 @@ def _left_out(found: Found) -> list[str]:
     return notes
 
 
-def _when(views: Sequence[v1.CellView]) -> str:
+def _when(views: Sequence[RecordedCell]) -> str:
     days = [datetime.fromtimestamp(view.asked_at, UTC).date() for view in views]
     return f"from {min(days)} to {max(days)} (UTC)"

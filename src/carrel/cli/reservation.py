@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from datetime import timedelta
+from typing import Annotated
 
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
-from carrel.core.domain.errors import Invalid
-
-if TYPE_CHECKING:
-    from carrel.wire.v1 import ReservationView
+from carrel.cli.nouns import Removal, noun_command, print_records
+from carrel.cli.options import AsJson, Home, moment_of, open_client
+from carrel.cli.words import local
+from carrel.core.domain.nouns import RESERVATIONS
+from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.units import format_duration, parse_duration
 
 _WEEK = timedelta(days=7)
 
-reservation_command = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Keep nodes for maintenance, or for some people, between two moments.",
+
+def _length(one: Reservation) -> str:
+    return format_duration(one.end - one.begin)
+
+
+def _whose(one: Reservation) -> str:
+    people = [*sorted(one.users), *(f"account {account}" for account in sorted(one.accounts))]
+    if people:
+        return ", ".join(people)
+    return "you among others" if one.admits_me else "nobody"
+
+
+reservation_command = noun_command(
+    RESERVATIONS,
+    about="Keep nodes for maintenance, or for some people, between two moments.",
+    listed="List reservations that are in force and those to come.",
+    key="Name of the reservation.",
+    columns={
+        "NAME": lambda one: one.name,
+        "BEGINS": lambda one: local(one.begin),
+        "FOR": _length,
+        "NODES": lambda one: ", ".join(one.nodes),
+        "WHOSE": _whose,
+        "REASON": lambda one: one.reason,
+    },
+    removal=Removal(
+        help="Release the nodes of a reservation, or take back one that is to come.\n\n"
+        "For administrators. Jobs that waited for its end are placed at once.",
+        done="There is no reservation {} any more.",
+    ),
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the reservation.", show_default=False)]
 
 
 @reservation_command.command("create")
 def create(
-    name: Name,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the reservation.", show_default=False)],
     reason: Annotated[
         str, typer.Argument(metavar="REASON", help="What for: everybody who waits for it reads this.", show_default=False)
     ],
@@ -57,105 +81,25 @@ def create(
     For administrators. What runs there goes on; jobs of others do not start there when their walltime would reach into it.
     One of the same name is replaced. With --weeks they are called NAME-1, NAME-2 and so on.
     """
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.units import parse_duration
-    from carrel.wire.v1 import ReservationRequest
-
-    first, length = _moment(begin), timedelta(seconds=parse_duration(duration))
+    first, length = moment_of("--from", begin), timedelta(seconds=parse_duration(duration))
     made = []
     with open_client(home) as client:
         for week in range(weeks):
             # On the wall clock, so that a course begins at the same hour when summer time ends between two of them.
             start = (first.replace(tzinfo=None) + week * _WEEK).astimezone()
-            request = ReservationRequest(
-                begin=start,
-                end=start + length,
-                nodes=nodes or ["*"],
-                users=users or [],
-                accounts=accounts or [],
+            asked = Reservation(
+                name=name if weeks == 1 else f"{name}-{week + 1}",
+                begin=start.timestamp(),
+                end=(start + length).timestamp(),
+                nodes=tuple(nodes or ["*"]),
+                users=frozenset(users or []),
+                accounts=frozenset(accounts or []),
                 reason=reason,
             )
-            made.append(client.reserve(name if weeks == 1 else f"{name}-{week + 1}", request))
+            made.append(client.reserve(asked)[1])
     if as_json:
-        print_json({"reservations": [one.reservation.model_dump(mode="json") for one in made]})
-    else:
-        for one in made:
-            print(_sentence(one.reservation))
-    return OK
-
-
-@reservation_command.command("list")
-def list_reservations(home: Home = None, as_json: AsJson = False) -> int:
-    """List reservations that are in force and those to come."""
-    from carrel.cli.screen import print_json, print_table
-    from carrel.cli.words import local
-    from carrel.core.domain.units import format_duration
-
-    with open_client(home) as client:
-        found = client.reservations()
-    if as_json:
-        print_json({"reservations": [one.model_dump(mode="json") for one in found]})
+        print_records("reservations", made)
         return OK
-    rows = [
-        (
-            one.name,
-            local(one.begin),
-            format_duration((one.end - one.begin).total_seconds()),
-            ", ".join(one.nodes),
-            _whose(one),
-            one.reason,
-        )
-        for one in found
-    ]
-    print_table(("NAME", "BEGINS", "FOR", "NODES", "WHOSE", "REASON"), rows)
+    for one in made:
+        print(f"{one.name}: {', '.join(one.nodes)} from {local(one.begin)} for {_length(one)}, for {_whose(one)}.")
     return OK
-
-
-@reservation_command.command("delete")
-def delete(name: Name, home: Home = None, as_json: AsJson = False) -> int:
-    """Release the nodes of a reservation, or take back one that is to come.
-
-    For administrators. Jobs that waited for its end are placed at once.
-    """
-    from carrel.cli.screen import print_json
-
-    with open_client(home) as client:
-        client.release(name)
-    if as_json:
-        print_json({"deleted": name})
-    else:
-        print(f"There is no reservation {name} any more.")
-    return OK
-
-
-def _moment(text: str) -> datetime:
-    """A moment as people write it, on this machine's clock."""
-    from carrel.core.domain.units import parse_duration
-
-    if text == "now":
-        return datetime.now().astimezone()
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        pass
-    try:
-        return datetime.now().astimezone() + timedelta(seconds=parse_duration(text))
-    except Invalid:
-        raise Invalid(
-            f'--from "{text}" is no moment.', remedy='Write "2026-12-01 09:00", "now", or how far ahead: "2h".'
-        ) from None
-
-
-def _sentence(one: ReservationView) -> str:
-    from carrel.cli.words import local
-    from carrel.core.domain.units import format_duration
-
-    length = format_duration((one.end - one.begin).total_seconds())
-    return f"{one.name}: {', '.join(one.nodes)} from {local(one.begin)} for {length}, for {_whose(one)}."
-
-
-def _whose(one: ReservationView) -> str:
-    people = [*one.users, *(f"account {account}" for account in one.accounts)]
-    if people:
-        return ", ".join(people)
-    return "you among others" if one.admits_me else "nobody"

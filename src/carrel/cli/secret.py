@@ -9,17 +9,31 @@ from typing import Annotated
 import typer
 
 from carrel.cli.endings import OK
+from carrel.cli.nouns import Removal, noun_command
 from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.words import local
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.nouns import SECRETS
 
-secret_command = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Keep passwords and keys for one's own jobs, which get them in environment variables.",
+_KEY = "The environment variable, such as WANDB_API_KEY."
+secret_command = noun_command(
+    SECRETS,
+    about="Keep passwords and keys for one's own jobs, which get them in environment variables.",
+    listed="List one's secrets by name; values are shown to nobody.",
+    key=_KEY,
+    columns={
+        "NAME": lambda one: one.name,
+        "SET": lambda one: local(one.set_at),
+        "LAST USED": lambda one: local(one.used_at) or "never",
+    },
+    removal=Removal(
+        name="remove",
+        word="removed",
+        help="Forget a secret. Jobs that run keep it; jobs that wait for it fail when they start.",
+        done="{} is forgotten.",
+    ),
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment variable, such as WANDB_API_KEY.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=_KEY, show_default=False)]
 
 
 @secret_command.command("set")
@@ -47,36 +61,6 @@ def set_secret(
     print(f"{name} is {'kept' if created else 'replaced'}. A task gets it with `carrel run --secret {name} ...`")
     if len(value) < 8:
         print("It has fewer than 8 characters: it is not starred out in logs.", file=sys.stderr)
-    return OK
-
-
-@secret_command.command("list")
-def list_secrets(home: Home = None, as_json: AsJson = False) -> int:
-    """List one's secrets by name; values are shown to nobody."""
-    from carrel.cli.screen import print_json, print_table
-    from carrel.cli.words import local
-
-    with open_client(home) as client:
-        found = client.secrets()
-    if as_json:
-        print_json({"secrets": [one.model_dump(mode="json") for one in found]})
-        return OK
-    rows = [(one.name, local(one.set_at), local(one.used_at) if one.used_at else "never") for one in found]
-    print_table(("NAME", "SET", "LAST USED"), rows)
-    return OK
-
-
-@secret_command.command("remove")
-def remove(name: Name, home: Home = None, as_json: AsJson = False) -> int:
-    """Forget a secret. Jobs that run keep it; jobs that wait for it fail when they start."""
-    from carrel.cli.screen import print_json
-
-    with open_client(home) as client:
-        client.remove_secret(name)
-    if as_json:
-        print_json({"removed": name})
-    else:
-        print(f"{name} is forgotten.")
     return OK
 
 

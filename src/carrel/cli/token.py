@@ -12,7 +12,7 @@ from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from carrel.wire.v1 import TokenView
+    from carrel.core.domain.token import Token
 
 #: Seconds for which the token of a shell holds: a day's work.
 _SHELL = 12 * 3600
@@ -89,11 +89,12 @@ def create(
 
     from carrel.cli.screen import print_json
     from carrel.cli.words import until
+    from carrel.wire.v1 import show
 
     with open_client(home) as client:
         made = client.create_token(name, scopes=scopes or (), account=account, expires_in=lifetime(expires))
     if as_json:
-        print_json(made)
+        print_json(show(made))
         return OK
     about = made.about
     # On standard error, so that the token alone can be put into a file.
@@ -110,17 +111,18 @@ def list_tokens(
     as_json: AsJson = False,
 ) -> int:
     """List tokens: what they are good for, until when, and when they were used last."""
-    from carrel.cli.screen import print_json, print_table
+    from carrel.cli.nouns import print_records
+    from carrel.cli.screen import print_table
     from carrel.cli.words import ago, local, now
 
     with open_client(home) as client:
         found = [one for one in client.tokens(everybody=everybody) if void or one.state == "valid"]
     if as_json:
-        print_json({"tokens": [one.model_dump(mode="json") for one in found]})
+        print_records("tokens", found)
         return OK
     moment = now()
 
-    def row(one: TokenView) -> tuple[str, ...]:
+    def row(one: Token) -> tuple[str, ...]:
         end = one.state if one.state != "valid" else local(one.expires_at) if one.expires_at else "no end"
         used = ago(one.last_used_at, moment) if one.last_used_at else "never"
         return (str(one.id), one.user, one.name, ",".join(one.scopes), one.account or "", end, used)

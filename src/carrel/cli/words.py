@@ -13,20 +13,22 @@ if TYPE_CHECKING:
     from carrel.wire import v1
 
 
-def ago(moment: datetime | None, now: datetime) -> str:
+def ago(moment: datetime | float | None, now: datetime) -> str:
     """ "12 min ago"; "" for None."""
     if moment is None:
         return ""
+    moment = datetime.fromtimestamp(moment, UTC) if isinstance(moment, int | float) else moment
     seconds = (now - moment).total_seconds()
     return f"{format_duration(seconds if seconds < 60 else round(seconds / 60) * 60)} ago"
 
 
-def local(moment: datetime | None) -> str:
-    """Date and time on the reader's clock."""
+def local(moment: datetime | float | None) -> str:
+    """Date and time on the reader's clock; a number is Unix seconds."""
+    moment = datetime.fromtimestamp(moment, UTC) if isinstance(moment, int | float) else moment
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def until(moment: datetime | None) -> str:
+def until(moment: datetime | float | None) -> str:
     """Until when something holds."""
     return "without an end" if moment is None else f"until {local(moment)}"
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from carrel.client.transport import Transport
+from carrel.client.nouns import NounCalls
+from carrel.core.domain.nouns import TOKENS
+from carrel.core.domain.token import MadeToken, Token
 from carrel.wire import v1
 
 
-class PeopleCalls:
+class PeopleCalls(NounCalls):
     """The part of a `carrel.Client` that is about users and tokens. A lifetime of 0 seconds means: without an end."""
 
-    _http: Transport
-
-    def tokens(self, *, everybody: bool = False) -> list[v1.TokenView]:
+    def tokens(self, *, everybody: bool = False) -> list[Token]:
         """One's tokens, or those of everybody (administrators); also those that are void."""
-        return self._http.get(v1.TokenList, "/tokens", params={"all": everybody}).tokens
+        return self.all_of(TOKENS, all=everybody)
 
     def create_token(
         self, name: str = "", *, scopes: Sequence[str] = (), account: str | None = None, expires_in: int | None = None
-    ) -> v1.NewTokenView:
+    ) -> MadeToken:
         """Make a token for no more than one's own is good for; it is not shown again."""
         asked = {"name": name, "scopes": list(scopes), "account": account, "expires_in": expires_in}
-        return self._http.post(v1.NewTokenView, "/tokens", v1.TokenRequest.model_validate(asked))
+        return self._made("/tokens", v1.TokenRequest.model_validate(asked))
 
     def revoke_token(self, token_id: int | None = None) -> None:
         """End a token (default: the one that this client uses)."""
@@ -71,9 +71,9 @@ class PeopleCalls:
         asked = {"name": name, "role": role, "expires_in": expires_in, "without_isolation": without_isolation}
         return self._http.post(v1.Invitation, "/invitations", v1.InvitationRequest.model_validate(asked))
 
-    def redeem_invitation(self, name: str = "") -> v1.NewTokenView:
+    def redeem_invitation(self, name: str = "") -> MadeToken:
         """Exchange the invitation that this client has as its token."""
-        return self._http.post(v1.NewTokenView, "/invitations/current/redeem", v1.RedeemRequest(name=name))
+        return self._made("/invitations/current/redeem", v1.RedeemRequest(name=name))
 
     def revoke_tokens(self, subject: str) -> None:
         """No token of the user is valid any more (administrators)."""
@@ -81,3 +81,6 @@ class PeopleCalls:
 
     def _user(self, subject: str, what: str) -> str:
         return f"/users/{quote(subject, safe='')}/{what}"
+
+    def _made(self, path: str, request: v1.Request) -> MadeToken:
+        return v1.value_of(MadeToken, self._http.post(v1.shown_of(MadeToken), path, request))

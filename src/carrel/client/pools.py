@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from carrel.client import body_files
-from carrel.client.transport import LabUnreachable, Transport
+from carrel.client.nouns import NounCalls
+from carrel.client.transport import LabUnreachable
+from carrel.core.domain.call import WorkerPool
 from carrel.core.domain.errors import CarrelError, Conflict
+from carrel.core.domain.nouns import POOLS
 from carrel.wire import frames, v1
 
 _FRAMES = "application/vnd.carrel.frames"
@@ -20,28 +23,30 @@ _PIECE = 1 << 20
 _AWAY = 30.0
 
 
-class PoolCalls:
+class PoolCalls(NounCalls):
     """The part of a `carrel.Client` that is about pools of workers."""
 
-    _http: Transport
     #: Since when files of the lab's are tried (again): they cannot be had on other machines.
     _files_from = 0.0
 
-    def open_pool(self, request: v1.WorkerPoolRequest) -> v1.WorkerPoolView:
+    def open_pool(self, request: v1.WorkerPoolRequest) -> WorkerPool:
         """Open a pool."""
-        return self._http.post(v1.WorkerPoolView, "/pools", request)
+        return v1.value_of(WorkerPool, self._http.post(v1.shown_of(WorkerPool), "/pools", request))
 
-    def pools(self, *, closed: bool = False) -> list[v1.WorkerPoolView]:
+    def pools(self, *, closed: bool = False) -> list[WorkerPool]:
         """One's own pools, newest first."""
-        return self._http.get(v1.WorkerPoolList, "/pools", params={"closed": "true" if closed else "false"}).pools
+        return self.all_of(POOLS, closed="true" if closed else "false")
 
-    def pool(self, pool_id: int) -> v1.WorkerPoolView:
+    def pool(self, pool_id: int) -> WorkerPool:
         """One pool."""
-        return self._http.get(v1.WorkerPoolView, f"/pools/{pool_id}")
+        return self.one_of(POOLS, pool_id)
 
-    def close_pool(self, pool_id: int, *, cancel: bool = False) -> v1.WorkerPoolView:
+    def close_pool(self, pool_id: int, *, cancel: bool = False) -> WorkerPool:
         """Let a pool take no more calls; with `cancel`, those that wait do not begin."""
-        return self._http.post(v1.WorkerPoolView, f"/pools/{pool_id}/close", params={"cancel": "true" if cancel else "false"})
+        found = self._http.post(
+            v1.shown_of(WorkerPool), f"/pools/{pool_id}/close", params={"cancel": "true" if cancel else "false"}
+        )
+        return v1.value_of(WorkerPool, found)
 
     def calls(self, pool_id: int, limit: int | None = 100) -> Iterator[v1.CallView]:
         """Calls of a pool, newest first; `limit` None gives all, page by page."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from carrel.client.transport import Transport
+from carrel.core.domain.retention import Collection, StorageReport
 from carrel.wire import v1
 
 #: Seconds: a large disk is looked through file by file.
@@ -16,14 +17,14 @@ class StorageCalls:
 
     _http: Transport
 
-    def storage(self) -> v1.StorageView:
+    def storage(self) -> StorageReport:
         """How much of the lab's disk is one's own, and what one may have; administrators see everybody's."""
-        return self._http.get(v1.StorageView, "/storage")
+        return v1.value_of(StorageReport, self._http.get(v1.shown_of(StorageReport), "/storage"))
 
-    def collect(self, kinds: Sequence[str] = (), *, dry_run: bool = False) -> v1.CollectionView:
+    def collect(self, kinds: Sequence[str] = (), *, dry_run: bool = False) -> Collection:
         """Remove what the lab's rules do not keep of these kinds (default: all); `dry_run`: only say what (administrators)."""
         request = v1.CollectRequest.model_validate({"kinds": list(kinds), "dry_run": dry_run})
-        return self._http.post(v1.CollectionView, "/storage/collect", request, timeout=_PATIENCE)
+        return v1.value_of(Collection, self._http.post(v1.shown_of(Collection), "/storage/collect", request, timeout=_PATIENCE))
 
     def remove_outputs(self, job_id: int) -> v1.OutputsRemoved:
         """Give up what a job that is over has stored; its record keeps names, sizes and digests."""

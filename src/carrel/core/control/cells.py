@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from carrel.core.domain.cells import KeptCell, RecordedCell
+from carrel.core.domain.cells import CellPage, RecordedCell
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
@@ -24,22 +24,13 @@ class CellStore(Protocol):
 
     def list(
         self, *, owner: str | None = None, since: float | None = None, after: int = 0, limit: int = 1000
-    ) -> Sequence[KeptCell]:
+    ) -> Sequence[RecordedCell]:
         """Those that were written down after `after`, in that order: of this `owner`, asked for at `since` or later."""
         ...
 
     def missing(self) -> int:
         """How many brokers have told of no more."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CellPage:
-    """Some of the cells that a caller may see."""
-
-    cells: Sequence[KeptCell]
-    #: How many are missing among everybody's, on the last page; else None.
-    missing: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +53,7 @@ class Cells:
         me = caller.user.subject
         allowed(caller, Action.READ_CELLS, Resource(owner=None if everybody else me)).check()
         found = self.store.list(owner=None if everybody else me, since=since, after=after, limit=limit)
-        # All are looked at for that: once is enough.
         last = len(found) < limit
-        return CellPage(found, self.store.missing() if everybody and last else None)
+        # All are looked at for what is missing: once is enough.
+        missing = self.store.missing() if everybody and last else None
+        return CellPage(cells=tuple(found), missing=missing, next=None if last else found[-1].id)

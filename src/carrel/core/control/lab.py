@@ -7,14 +7,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from carrel.core.control.administration import Administration
 from carrel.core.control.cells import Cells
 from carrel.core.control.collecting import Collecting
 from carrel.core.control.dependents import settle_dependency
+from carrel.core.control.drains import Drains
 from carrel.core.control.event_ports import Event, EventStore
 from carrel.core.control.gpu_use import GpuUse
+from carrel.core.control.keeper import Keeper
 from carrel.core.control.lab_files import LabFiles
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import read_job_token
@@ -25,7 +27,7 @@ from carrel.core.control.ports import AttemptRow, JobFilter, JobStore, NewJob, O
 from carrel.core.control.produced import Produced
 from carrel.core.control.repeating import Repeating
 from carrel.core.control.retention import Retention
-from carrel.core.control.secrets import NoSecrets, Secrets
+from carrel.core.control.secrets import Secrets
 from carrel.core.control.session_limit import check_session_jobs
 from carrel.core.control.storage import AmpleStorage, Storage
 from carrel.core.control.tokens import Tokens, check_state, day
@@ -38,6 +40,8 @@ from carrel.core.control.views import ShareReport
 from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import Denied, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.noun import Noun
+from carrel.core.domain.nouns import SECRETS
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.ports import Clock, Engine
 from carrel.core.domain.qos import JobKind, QoS
@@ -48,6 +52,8 @@ from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import Caller, User
 from carrel.core.domain.visible import Visible
 from carrel.core.policy.access import Action, Resource, allowed, of_job
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,7 @@ class Lab:
     tokens: Tokens
     users: Users
     administration: Administration
+    keepers: Sequence[Keeper[Any]]
     engine: Engine
     loop: ControlLoop
     policy: LabPolicy
@@ -77,8 +84,6 @@ class Lab:
     #: Jobs that a session may have at once, of those that its token submits.
     session_jobs: int = 32
     storage: Storage = field(default_factory=AmpleStorage)
-    #: What users keep for their jobs.
-    secrets: Secrets = field(default_factory=lambda: Secrets(store=NoSecrets(), clock=lambda: 0.0))
     verifications: Verifications = field(default_factory=Verifications)
     #: What there is to tell the tracking server about a new job.
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
@@ -87,6 +92,17 @@ class Lab:
     describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = nothing_withdrawn
     #: What the tracking server said of things about a job that it refused for good.
     refused_by_tracking: Callable[[int], Sequence[str]] = nothing_refused
+
+    def keeper(self, noun: Noun[T]) -> Keeper[T]:
+        """What callers do with the records of a noun."""
+        return next(one for one in self.keepers if one.noun is noun)
+
+    @property
+    def secrets(self) -> Secrets:
+        """What users keep for their jobs."""
+        found = self.keeper(SECRETS)
+        assert isinstance(found, Secrets)
+        return found
 
     # ---- who calls
 
@@ -340,7 +356,7 @@ class Lab:
     @property
     def machines(self) -> Machines:
         """The lab's machines."""
-        return Machines(self.jobs_store, self.engine, self.loop, self.administration.drains, self.policy)
+        return Machines(self.jobs_store, self.engine, self.loop, Drains(self.administration.drains), self.policy)
 
     # ---- fair share
 

@@ -178,7 +178,7 @@ class Board:
     @property
     def borrows(self) -> bool:
         """True when a call waits for its GPU after a worker has taken it."""
-        return not self.pool.spec.reserve
+        return not self.pool.reserve
 
     def holder(self, call_id: int) -> Worker | None:
         """The worker that has the call."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from carrel.core.domain.call import Body, CachedResult, Call, CallState, Ending, NewCall, WorkerPool, WorkerPoolSpec
+from carrel.core.domain.call import Body, CachedResult, Call, CallState, Ending, NewCall, WorkerPool
 from carrel.core.domain.user import Caller
 
 
 class CallStore(Protocol):
     """Remembers pools and calls; `carrel.lab.store.calls.CallTable` is one, and has the promises."""
 
-    def add_pool(self, owner: str, spec: WorkerPoolSpec, *, parent: int | None, now: float) -> WorkerPool: ...  # noqa: D102
+    def add_pool(self, pool: WorkerPool) -> WorkerPool: ...  # noqa: D102
     def pools(self, *, owner: str | None = None, closed: bool = False) -> Sequence[WorkerPool]: ...  # noqa: D102
     def unfinished_pools(self) -> Sequence[WorkerPool]: ...  # noqa: D102
     def pool(self, pool_id: int) -> WorkerPool | None: ...  # noqa: D102
@@ -43,7 +43,7 @@ class CallStore(Protocol):
 class Workers(Protocol):
     """Starts and ends the jobs that are workers."""
 
-    def settle(self, caller: Caller, pool: WorkerPoolSpec) -> WorkerPoolSpec:
+    def settle(self, caller: Caller, pool: WorkerPool) -> WorkerPool:
         """The pool as it can be here: with GPUs that are reserved where none are lent, and no more workers than can compute.
 
         Raises what keeps such a worker from being submitted by the caller.

@@ -100,16 +100,16 @@ class PoolWorkerJobs:
         return all(well)
 
     def _start_for(self, board: Board) -> bool:
-        spec = board.pool.spec
+        pool = board.pool
         while True:
             with self._guard:
-                least = spec.min_workers if board.pool.closed_at is None else 0
+                least = pool.min_workers if board.pool.closed_at is None else 0
                 missing = workers_missing(
                     waiting=len(board.waiting),
                     running=board.running,
                     workers=len(board.workers),
                     least=least,
-                    most=spec.max_workers,
+                    most=pool.max_workers,
                 )
                 if not missing or board.pool.id not in self._boards:
                     return True

@@ -20,7 +20,7 @@ from carrel.core.control.pool_stops import PoolStops
 from carrel.core.control.pool_waits import Share, Waiting
 from carrel.core.control.pool_worker_jobs import PoolWorkerJobs
 from carrel.core.control.ports import JobStore
-from carrel.core.domain.call import Body, Call, Ending, NewCall, WorkerPool, WorkerPoolSpec
+from carrel.core.domain.call import Body, Call, Ending, NewCall, WorkerPool
 from carrel.core.domain.errors import Conflict, NotFound
 from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
@@ -80,12 +80,12 @@ class Pools:
 
     # ---- pools
 
-    def open(self, caller: Caller, spec: WorkerPoolSpec) -> WorkerPool:
+    def open(self, caller: Caller, asked: WorkerPool) -> WorkerPool:
         """Make a pool. A worker of it could be submitted: otherwise that is said now."""
         allowed(caller, Action.SUBMIT).check()
-        spec = self._workers.settle(caller, spec)
+        asked = replace(self._workers.settle(caller, asked), owner=caller.user.subject, parent=caller.job_id)
         with self._guard:
-            pool = self._store.add_pool(caller.user.subject, spec, parent=caller.job_id, now=self._clock())
+            pool = self._store.add_pool(replace(asked, created_at=self._clock()))
             self._boards[pool.id] = Board(pool=pool)
         self.changed()
         return pool
@@ -304,8 +304,8 @@ class Pools:
                 return Given(call_id=call_id, function=board.functions[call_id], arguments=body)
             closed = board.pool.closed_at is not None and not self._calls.waits.any_of(pool_id)
             idle = self._clock() - worker.idle_since
-            spec = board.pool.spec
-            if may_leave(idle=idle, idle_time=spec.idle_time, workers=len(board.workers), least=spec.min_workers, closed=closed):
+            pool = board.pool
+            if may_leave(idle=idle, idle_time=pool.idle_time, workers=len(board.workers), least=pool.min_workers, closed=closed):
                 self._worker_jobs.remove(board, worker.job_id)
                 self._calls.forget_if_over(board)
                 return Given(retire=True)
@@ -329,7 +329,7 @@ class Pools:
         with self._guard:
             board, worker = self._worker(caller, pool_id)
             since = self._clock() if worker.idle_since is None else worker.idle_since
-            return max(0.0, since + board.pool.spec.idle_time - self._clock())
+            return max(0.0, since + board.pool.idle_time - self._clock())
 
     def printed(self, caller: Caller, pool_id: int, pieces: Sequence[Output]) -> None:
         """A worker passes on what its call prints, for those who follow it."""

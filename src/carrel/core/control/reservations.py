@@ -2,59 +2,72 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from typing import Protocol
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from carrel.core.control.keeper import Keeper
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.user_port import UserStore
+from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.node import Node, checked_reason
+from carrel.core.domain.nodelist import check_nodelist
 from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.user import Caller
+from carrel.core.policy.access import Action, Resource, allowed
+
+#: Names of reservations, so that they can be typed.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class ReservationStore(Protocol):
-    """Which nodes are kept for whom, and when."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservations(Keeper[Reservation]):
+    """Reservations that are in force and those to come; one that is over is forgotten when the next is made."""
 
-    def put(self, reservation: Reservation) -> None:
-        """Keep it; one of the same name is replaced."""
-        ...
+    people: UserStore
+    rules: RuleBook
+    #: The machines of the lab.
+    nodes: Callable[[], Sequence[Node]]
+    #: Asks for a placement under what has changed.
+    look_again: Callable[[], None]
 
-    def remove(self, name: str) -> bool:
-        """It is gone; returns whether it was there."""
-        ...
+    def checked(self, caller: Caller, asked: Reservation) -> Reservation:
+        """Raises `Invalid` for what would keep nothing, and `NotFound` for nodes, users and accounts that do not exist."""
+        now = self.clock()
+        value = replace(asked, begin=asked.begin or now, reason=checked_reason(asked.reason), by=caller.user.subject)
+        if not _NAME.fullmatch(value.name):
+            raise Invalid(f'"{value.name[:80]}" cannot be the name of a reservation.', remedy="Use letters, digits, . _ and -.")
+        if not value.begin < value.end:
+            raise Invalid("The reservation ends before it begins.", remedy="Let it end later.")
+        if value.end <= now:
+            raise Invalid("The reservation is over already.", remedy="Let it end later than now.")
+        check_nodelist(value.nodes)
+        names = self._node_names()
+        if not any(value.covers(name) for name in names):
+            raise NotFound(f"No node is called {' or '.join(value.nodes)}.", remedy=f"There are: {', '.join(names)}.")
+        for user in sorted(value.users):
+            if self.people.get(user) is None:
+                raise NotFound(f'There is no user "{user}".', remedy="`carrel user list` shows all.")
+        known = self.rules.current.accounts or {user.account for user in self.people.list()}
+        for account in sorted(value.accounts):
+            if account not in known:
+                raise NotFound(f'There is no account "{account}".', remedy=f"There are: {', '.join(known)}.")
+        return value
 
-    def all(self) -> Sequence[Reservation]:
-        """All of them, also those that are over, the first to begin first."""
-        ...
+    def seen(self, caller: Caller, value: Reservation) -> Reservation | None:
+        """The nodes by name. Only those whom it is for, operators and administrators see for whom."""
+        if value.end <= self.clock():
+            return None
+        nodes = tuple(name for name in self._node_names() if value.covers(name))
+        users = value.users if allowed(caller, Action.SEE_RESERVATION, Resource(users=value.users)) else frozenset[str]()
+        return replace(value, nodes=nodes, users=users, admits_me=value.admits(caller.user.subject, caller.user.account))
 
+    def changed(self) -> None:
+        """Jobs that waited for it are placed at once."""
+        for one in self.records.all():
+            if one.end <= self.clock():
+                self.records.remove(one.name)
+        self.look_again()
 
-class Reservations:
-    """What the store knows, in memory. Thread-safe."""
-
-    def __init__(self, store: ReservationStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._known = tuple(store.all())
-
-    def put(self, reservation: Reservation, *, now: float) -> bool:
-        """Keep it from now on; return whether there was none like it. One of the same name is replaced."""
-        with self._lock:
-            if reservation in self._known:
-                return False
-            self._store.put(reservation)
-            self._forget_past(now)
-        return True
-
-    def remove(self, name: str, *, now: float) -> bool:
-        """Keep it no longer; return whether it was there."""
-        with self._lock:
-            removed = self._store.remove(name)
-            self._forget_past(now)
-        return removed
-
-    def _forget_past(self, now: float) -> None:
-        for one in self._store.all():
-            if one.end <= now:
-                self._store.remove(one.name)
-        self._known = tuple(self._store.all())
-
-    def all(self) -> Sequence[Reservation]:
-        """All of them, the first to begin first; the same ones give the very same answer. Some may be over."""
-        return self._known
+    def _node_names(self) -> list[str]:
+        return sorted(known.name for known in self.nodes())

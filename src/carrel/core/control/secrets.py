@@ -2,81 +2,58 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from carrel.core.domain.errors import Denied, Invalid, NotFound
-from carrel.core.domain.ports import Clock
-from carrel.core.domain.secret import Secret, check_secret_name, check_secret_value
+from carrel.core.control.keeper import Keeper
+from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
+from carrel.core.domain.secret import MOST_SECRETS, Secret, check_secret_name, check_secret_value
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
 
 
-class SecretStore(Protocol):
-    """Keeps values so that who reads its files cannot read them."""
+class Seal(Protocol):
+    """Makes values unreadable for who has the lab's files; `carrel.lab.store.secrets` is one."""
 
-    def put(self, subject: str, name: str, value: str, *, now: float) -> bool:
-        """Keep a value; return whether there was none of the name. Raises `Conflict` when there are too many."""
-        ...
-
-    def list(self, subject: str) -> Sequence[Secret]:
-        """What the user has, by name, without values."""
-        ...
-
-    def open(self, subject: str, names: Sequence[str], *, now: float) -> Mapping[str, str]:
-        """The values of those of `names` that the user has. Raises `Conflict` for one that cannot be read any more."""
-        ...
-
-    def remove(self, subject: str, name: str) -> bool:
-        """Forget a value; return whether there was one."""
-        ...
-
-
-class NoSecrets:
-    """A lab that keeps none."""
-
-    def put(self, subject: str, name: str, value: str, *, now: float) -> bool:  # noqa: ARG002
-        """Refused."""
-        raise Invalid("This lab keeps no secrets.")
-
-    def list(self, subject: str) -> Sequence[Secret]:  # noqa: ARG002
-        """None."""
-        return ()
-
-    def open(self, subject: str, names: Sequence[str], *, now: float) -> Mapping[str, str]:  # noqa: ARG002
-        """None."""
-        return {}
-
-    def remove(self, subject: str, name: str) -> bool:  # noqa: ARG002
-        """There was none."""
-        return False
+    def seal(self, subject: str, name: str, value: str) -> str: ...  # noqa: D102
+    def unseal(self, subject: str, name: str, sealed: str) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Secrets:
-    """What people do with their secrets, and what their jobs are given. Thread-safe."""
+class Secrets(Keeper[Secret]):
+    """What people do with their secrets, and what their jobs are given.
 
-    store: SecretStore
-    clock: Clock
+    Values are sealed before they are kept, and opened for one job alone: that is what no other noun has.
+    """
 
-    def put(self, caller: Caller, name: str, value: str) -> bool:
-        """Set a secret of the caller's; return whether it is new. Raises `Invalid`, `Denied` for a job, `Conflict`."""
-        allowed(caller, Action.CHANGE_SECRETS).check()
-        check_secret_name(name)
-        check_secret_value(value)
-        return self.store.put(caller.user.subject, name, value, now=self.clock())
+    seal: Seal
+    #: What is read and then written must not change between.
+    _guard: threading.Lock = field(init=False, default_factory=threading.Lock, repr=False)
 
     def list(self, caller: Caller) -> Sequence[Secret]:
         """The caller's own, by name. Nobody else's, and nobody's values."""
-        return self.store.list(caller.user.subject)
+        return self.records.select(subject=caller.user.subject)
 
-    def remove(self, caller: Caller, name: str) -> None:
-        """Forget a secret of the caller's; jobs that run keep what they were given. Raises `NotFound`, `Denied`."""
-        allowed(caller, Action.CHANGE_SECRETS).check()
-        if not self.store.remove(caller.user.subject, name):
-            raise NotFound(f"You have no secret {name[:80]}.", remedy="`carrel secret list` shows all.")
+    def put(self, caller: Caller, asked: Secret) -> tuple[bool, Secret]:
+        """Set a secret of the caller's; return whether it is new. Raises `Invalid`, `Conflict`."""
+        check_secret_name(asked.name)
+        check_secret_value(asked.value)
+        me = caller.user.subject
+        kept = Secret(name=asked.name, subject=me, sealed=self.seal.seal(me, asked.name, asked.value), set_at=self.clock())
+        with self._guard:
+            known = {secret.name for secret in self.list(caller)}
+            if kept.name not in known and len(known) >= MOST_SECRETS:
+                raise Conflict(f"You have {len(known)} secrets, and nobody may have more.", remedy="`carrel secret remove` one.")
+            self.records.put(kept)
+        return kept.name not in known, kept
+
+    def remove(self, caller: Caller, key: str | int) -> None:
+        """Forget a secret of the caller's; jobs that run keep what they were given. Raises `NotFound`."""
+        if not self.records.remove(caller.user.subject, key):
+            raise NotFound(f"You have no secret {str(key)[:80]}.", remedy="`carrel secret list` shows all.")
 
     def check(self, caller: Caller, task: TaskSpec, own: TaskSpec | None) -> None:
         """Raise `Invalid` for a task that names a secret that its submitter does not have, or whose name is taken.
@@ -104,7 +81,7 @@ class Secrets:
     def of_job(self, caller: Caller, job_id: int, task: TaskSpec) -> Mapping[str, str]:
         """What job `job_id` was promised, for the job itself while it runs. Raises `Denied`, `NotFound`, `Conflict`."""
         allowed(caller, Action.READ_SECRETS, Resource(owner=caller.user.subject, job=job_id)).check()
-        found = self.store.open(caller.user.subject, task.secrets, now=self.clock()) if task.secrets else {}
+        found = self._open(caller.user.subject, task.secrets)
         missing = [name for name in task.secrets if name not in found]
         if missing:
             raise NotFound(
@@ -112,3 +89,11 @@ class Secrets:
                 remedy=f"Set it (`carrel secret set {missing[0]}`) and submit the job again.",
             )
         return found
+
+    def _open(self, subject: str, names: Sequence[str]) -> Mapping[str, str]:
+        """The values of those of `names` that the user has, and remember that they were used. Raises `Conflict`."""
+        with self._guard:
+            found = [secret for name in names if (secret := self.records.get(subject, name)) is not None]
+            for secret in found:
+                self.records.put(replace(secret, used_at=self.clock()))
+        return {secret.name: self.seal.unseal(subject, secret.name, secret.sealed) for secret in found}

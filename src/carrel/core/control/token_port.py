@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import User
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewToken:
-    """A token before it has a number."""
-
-    digest: str
-    subject: str
-    name: str
-    scopes: tuple[str, ...]
-    created_by: str
-    account: str | None = None
-    parent: int | None = None
-    expires_at: float | None = None
-
-
 class TokenStore(Protocol):
     """Access tokens. Each method is one transaction."""
 
-    def add(self, new: NewToken, *, now: float) -> Token:
+    def add(self, new: Token, *, now: float) -> Token:
         """Remember a token."""
         ...
 
@@ -54,7 +39,7 @@ class TokenStore(Protocol):
         """
         ...
 
-    def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:
+    def replace(self, new: Token, *, by: str, now: float, token_id: int | None = None) -> Token | None:
         """Revoke one token (default: all of the new one's owner) and remember the new one, in one step.
 
         With all tokens goes the password. None, and nothing has changed, when that one token is revoked already.

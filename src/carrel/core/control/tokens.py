@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 from carrel.core.control.last_use import LastUse
-from carrel.core.control.token_port import NewToken, TokenStore
+from carrel.core.control.token_port import TokenStore
 from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, NotFound, Unauthenticated
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.token import Token
@@ -131,9 +132,9 @@ class Tokens:
             self.check_account(account, caller.user)
         now = self.clock()
         text = _new_text()
-        new = NewToken(
+        new = Token(
             digest=token_digest(text),
-            subject=caller.user.subject,
+            user=caller.user.subject,
             name=_name(name),
             scopes=chosen,
             created_by=caller.user.subject,
@@ -148,7 +149,8 @@ class Tokens:
         """The caller's tokens, or those of everybody, which only administrators may ask for; also those that are void."""
         if everybody:
             allowed(caller, Action.LIST_TOKENS).check()
-        return self.store.list(None if everybody else caller.user.subject)
+        now, found = self.clock(), self.store.list(None if everybody else caller.user.subject)
+        return [replace(one, state=state_of(one, now)) for one in found]
 
     def revoke(self, caller: Caller, token_id: int) -> None:
         """End a token: one's own, or as an administrator anybody's. Raises `NotFound`."""
@@ -188,7 +190,7 @@ class Tokens:
 
     def end(self, token: Token) -> None:
         """Revoke a token in the name of its owner."""
-        self.store.revoke(by=token.subject, now=self.clock(), token_id=token.id)
+        self.store.revoke(by=token.user, now=self.clock(), token_id=token.id)
         self.announce()
 
     def replace_all(self, subject: str, *, name: str, by: str, lifetime: float | None = HANDED_OUT_LIFETIME) -> tuple[Token, str]:
@@ -222,10 +224,10 @@ class Tokens:
         self.announce()
         return number
 
-    def _full(self, text: str, subject: str, *, name: str, by: str, lifetime: float | None) -> NewToken:
-        return NewToken(
+    def _full(self, text: str, subject: str, *, name: str, by: str, lifetime: float | None) -> Token:
+        return Token(
             digest=token_digest(text),
-            subject=subject,
+            user=subject,
             name=name,
             scopes=(ALL,),
             created_by=by,
@@ -247,6 +249,11 @@ def _scopes(caller: Caller, words: Sequence[str]) -> tuple[str, ...]:
         for action in SCOPES[word]:
             token_allows(caller, action).check()
     return chosen
+
+
+def state_of(token: Token, now: float) -> Literal["valid", "expired", "revoked"]:
+    """Whether it is valid, or why not."""
+    return "valid" if token.valid(now) else "expired" if token.revoked_at is None else "revoked"
 
 
 def check_state(user: User) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from carrel.core.domain.noun import Moment, derived, private
+
 #: Bodies up to this size (bytes) travel with what speaks of them, and lie in the database; larger ones lie in files.
 INLINE = 32 * 1024
 
@@ -30,9 +32,24 @@ class CallState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPoolSpec:
-    """What is asked for: what a worker is, and how many there may be."""
+class PoolWorker:
+    """A job that carries out calls."""
 
+    job_id: int
+    state: str
+    #: Why it waits, while it does: its job for a place, or its call for a GPU.
+    message: str = ""
+    #: GPUs that it has borrowed for the call that it carries out.
+    borrowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPool:
+    """Workers of one user, which carry out calls."""
+
+    #: 0: it is not kept yet.
+    id: int = 0
+    owner: str = private(default="")
     name: str
     #: Workers that are kept although nothing is to do, and most at once.
     min_workers: int
@@ -40,23 +57,21 @@ class WorkerPoolSpec:
     #: Seconds after which a worker that has nothing to do ends.
     idle_time: float
     #: The task that a worker is: a request to submit, as plain values.
-    task: Mapping[str, Any]
+    task: Mapping[str, Any] = private(default_factory=dict)
     #: A worker's GPUs are its own from start to end; else it borrows them for each call.
-    reserve: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPool:
-    """Workers of one user, which carry out calls."""
-
-    id: int
-    owner: str
-    spec: WorkerPoolSpec
-    created_at: float
+    reserve: bool = private(default=True)
+    created_at: Moment = 0.0
     #: The job in which the pool was opened, if it was in one.
     parent: int | None = None
     #: Since when it takes no more calls.
-    closed_at: float | None = None
+    closed_at: Moment | None = None
+    #: GPUs of a worker that it borrows for each call; 0 where it has none, or its own from start to end.
+    borrows: int = derived(default=0)
+    #: Calls by their state.
+    calls: Mapping[str, int] = derived(default_factory=dict)
+    workers: tuple[PoolWorker, ...] = derived(default=())
+    #: What keeps workers from being started.
+    trouble: str = derived(default="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

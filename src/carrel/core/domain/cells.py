@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from carrel.core.domain.noun import derived, private
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCell:
-    """One use of GPUs by a session, which mostly is one cell. Times are Unix seconds."""
+    """One use of GPUs by a session, which mostly is one cell. Times are Unix seconds, on the wire too."""
 
+    #: Its place among all that are kept: later ones have larger numbers.
+    id: int = private(default=0)
     #: The node's broker that lent them, and the number that it gave the lease: without gaps, as long as its journal lasts.
     broker: str
     number: int
-    #: The session.
-    job_id: int
+    #: Number of the session's job, and of its attempt.
+    session: int
     attempt: int
+    #: Subject of the session's owner.
+    owner: str = derived(default="")
     #: The process of the session whose lease it was: a kernel, or another program.
     process: str
     asked_at: float
     granted_at: float
     #: When they were given back; None: nobody saw it.
-    returned_at: float | None
+    returned_at: float | None = None
     #: Until when it had them at least.
     seen_at: float
     #: Seconds between those two in which it was not paused.
@@ -35,11 +41,11 @@ class RecordedCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptCell:
-    """A recorded cell, as it is read again."""
+class CellPage:
+    """Some of the cells that a caller may see."""
 
-    #: Its place among all that are kept: later ones have larger numbers.
-    id: int
-    #: Subject of the session's owner.
-    owner: str
-    cell: RecordedCell
+    cells: tuple[RecordedCell, ...]
+    #: How many the lab did not hear of, among everybody's; only on the last page.
+    missing: int | None = None
+    #: What to ask with as `after` for those that follow; None where there are no more.
+    next: int | None = None

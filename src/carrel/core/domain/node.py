@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.noun import Moment, private
+
 #: What the UUIDs of devices begin with that have no hardware behind them.
 SIMULATED = "SIM-"
+#: Characters of the reason for which a node is drained or reserved.
+LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +46,20 @@ class Drain:
 
     node: str
     reason: str
-    #: Subject of the administrator, and Unix seconds.
-    by: str
-    since: float
+    #: Subject of the administrator, and when.
+    by: str = private(default="")
+    since: Moment = private(default=0.0)
+
+
+def checked_reason(text: str) -> str:
+    """Return why a node is drained or reserved, on one line. Raises `Invalid`."""
+    reason = " ".join(text.split())
+    if not reason or len(reason) > LONGEST_REASON:
+        raise Invalid(
+            f"The reason has {len(reason)} characters.",
+            remedy=f"Say in 1 to {LONGEST_REASON} why: everybody who waits reads it.",
+        )
+    return reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from carrel.core.domain.nodelist import in_nodelist
+from carrel.core.domain.noun import Moment, derived, private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +16,9 @@ class Reservation:
     """
 
     name: str
-    #: Unix seconds; `end` is outside.
-    begin: float
-    end: float
+    #: `end` is outside; 0: it begins when it is made.
+    begin: Moment = 0.0
+    end: Moment
     #: Names of nodes, as `carrel.core.domain.nodelist` reads them.
     nodes: tuple[str, ...] = ("*",)
     #: Subjects of users, and accounts, whose jobs may run there. With neither: maintenance, nobody's may.
@@ -26,7 +27,9 @@ class Reservation:
     #: What it is for; everybody who waits for it reads this.
     reason: str = ""
     #: Subject of the administrator who made it.
-    by: str = ""
+    by: str = private(default="")
+    #: True when the reader's own jobs may run there, on the reader's usual account.
+    admits_me: bool = derived(default=False)
 
     def admits(self, owner: str, account: str) -> bool:
         """True when jobs of this owner, working for this account, may run in it."""

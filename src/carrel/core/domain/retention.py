@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from carrel.core.domain.noun import shown
+
 
 class Kind(StrEnum):
     """What lies on the lab's disk, by what it is for."""
@@ -67,6 +69,19 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """What went of all kinds, or would."""
+
+    dry_run: bool
+    collected: tuple[Collected, ...]
+
+    @shown
+    def size(self) -> int:
+        """Bytes."""
+        return sum(one.size for one in self.collected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """What one user has on the lab's disk, in bytes. Contents that several jobs stored count for each of them."""
 
@@ -74,7 +89,7 @@ class Stored:
     logs: int = 0
     code: int = 0
 
-    @property
+    @shown
     def total(self) -> int:
         """All of it."""
         return self.outputs + self.logs + self.code

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.noun import Moment, given, private, stamped
 from carrel.core.domain.units import format_size
 
 #: Bytes of one value, and how many a user may have.
@@ -19,12 +20,16 @@ _RESERVED = "CARREL_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """What is known of a secret without its value."""
+    """A secret of a user. Its value goes in, and comes out for the job that was promised it; nobody else is shown it."""
 
     name: str
-    #: When it was set last, and when a job was given it last (None: never), in seconds.
-    set_at: float
-    used_at: float | None = None
+    subject: str = private(default="")
+    value: str = given(default="")
+    #: The value, so that who reads the database cannot read it (`carrel.lab.store.secrets`).
+    sealed: str = private(default="")
+    set_at: Moment = stamped(default=0.0)
+    #: When a job was given it last; None: never since it was set.
+    used_at: Moment | None = stamped(default=None)
 
 
 def check_secret_name(name: str) -> None:

@@ -50,6 +50,7 @@ class Action(StrEnum):
     RESERVE = "reserve nodes"
     RELEASE = "release nodes"
     SEE_RESERVATION = "see for whom nodes are reserved"
+    ANNOUNCE = "tell all users something"
     MANAGE_USERS = "manage users"
     CHANGE_SECRETS = "change secrets"
     READ_SECRETS = "read the secrets of this job"
@@ -183,6 +184,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.RESERVE: (OPERATOR, ADMINISTRATOR),
     Action.RELEASE: (OPERATOR, ADMINISTRATOR),
     Action.SEE_RESERVATION: (NAMED, OPERATOR, ADMINISTRATOR),
+    Action.ANNOUNCE: (ADMINISTRATOR,),
     Action.MANAGE_USERS: (ADMINISTRATOR,),
     Action.CHANGE_SECRETS: (EVERYBODY,),
     Action.READ_SECRETS: (ITSELF,),

@@ -46,7 +46,7 @@ from carrel.lab.gateway.hosts import Hosts
 from carrel.lab.gateway.openapi import document
 from carrel.lab.gateway.pool_workers import PoolWorkers
 from carrel.lab.gateway.rates import Rates
-from carrel.lab.gateway.routes import arrays, baselines, cells, comparison, events, files, interrupts, jobs, people, reservations
+from carrel.lab.gateway.routes import arrays, baselines, cells, comparison, events, files, interrupts, jobs, people
 from carrel.lab.gateway.routes import audit as audit_routes
 from carrel.lab.gateway.routes import bodies as body_routes
 from carrel.lab.gateway.routes import environments as environment_routes
@@ -59,6 +59,7 @@ from carrel.lab.gateway.routes import secrets as secret_routes
 from carrel.lab.gateway.routes import sessions as session_routes
 from carrel.lab.gateway.routes import sweeps as sweep_routes
 from carrel.lab.gateway.routes import workers as worker_routes
+from carrel.lab.gateway.routes.nouns import ROUTES as NOUN_ROUTES
 from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.gateway.streams import Doorbell, Streams
 from carrel.lab.gateway.submission import Submissions
@@ -194,7 +195,7 @@ def create_app(
         pem = Response(settings.authority, media_type="application/pem-certificate-chain")
         app.add_route("/authority.pem", lambda _request: pem, methods=["GET"], include_in_schema=False)
     for module in (
-        *(lab_routes, report_routes, audit_routes, people, reservations, jobs, arrays, comparison, baselines, files, events),
+        *(lab_routes, report_routes, audit_routes, people, jobs, arrays, comparison, baselines, files, events),
         *(
             pool_routes,
             body_routes,
@@ -210,6 +211,7 @@ def create_app(
     ):
         # As they are: a router that is included is looked through anew for each request.
         app.router.routes.extend(module.router.routes)
+    app.router.routes.extend(NOUN_ROUTES)
     if issuer is not None:
         app.router.routes.extend(issuer_routes.router.routes)
     if tracking_proxy is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from carrel.core.control.lab import Lab
 from carrel.core.control.sessions import Sessions
-from carrel.core.domain.call import WorkerPool, WorkerPoolSpec
+from carrel.core.domain.call import WorkerPool
 from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.resources import Resources
@@ -26,7 +26,7 @@ class PoolWorkers:
     #: They know which brokers lend GPUs. None in a lab without sessions: there GPUs are not lent.
     sessions: Sessions | None = None
 
-    def settle(self, caller: Caller, pool: WorkerPoolSpec) -> WorkerPoolSpec:
+    def settle(self, caller: Caller, pool: WorkerPool) -> WorkerPool:
         """The pool as it can be here. Raises what keeps such a worker from being submitted by the caller."""
         request = TaskRequest.model_validate(pool.task)
         task, asked, chosen = self.submissions.check(caller, request)
@@ -45,10 +45,8 @@ class PoolWorkers:
     def start(self, pool: WorkerPool, key: str) -> int:
         """Submit a worker of the pool for its owner; the same key is the same job. Returns its number."""
         caller = self.lab.for_owner(pool.owner, pool.created_at)
-        request = TaskRequest.model_validate(pool.spec.task)
-        submitted, _ = self.submissions.submit(
-            caller, request, key, pool=pool.id, borrows=not pool.spec.reserve, parent=pool.parent
-        )
+        request = TaskRequest.model_validate(pool.task)
+        submitted, _ = self.submissions.submit(caller, request, key, pool=pool.id, borrows=not pool.reserve, parent=pool.parent)
         return submitted.job.id
 
     def _lending(self, caller: Caller, asked: Resources, chosen: str) -> Sequence[Node]:

@@ -19,11 +19,9 @@ from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import JobKind, QoS
-from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.task import TaskSpec
-from carrel.core.domain.token import Token
 from carrel.core.domain.user import User
 from carrel.lab.gateway.hints import hint_of
 from carrel.wire import v1
@@ -265,24 +263,6 @@ def user_view(user: User) -> v1.UserView:
     )
 
 
-def token_view(token: Token, *, now: float) -> v1.TokenView:
-    """A token, without the token itself."""
-    return v1.TokenView(
-        id=token.id,
-        user=token.subject,
-        name=token.name,
-        scopes=list(token.scopes),
-        account=token.account,
-        created_at=datetime.fromtimestamp(token.created_at, UTC),
-        created_by=token.created_by,
-        expires_at=moment(token.expires_at),
-        last_used_at=moment(token.last_used_at),
-        revoked_at=moment(token.revoked_at),
-        revoked_by=token.revoked_by,
-        state="valid" if token.valid(now) else "expired" if token.revoked_at is None else "revoked",
-    )
-
-
 def share_view(report: ShareReport) -> v1.ShareView:
     """Fair share."""
     return v1.ShareView(
@@ -335,20 +315,6 @@ def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str
     fields: dict[str, Any] = {} if partition.settings is None else dict(partition.settings.shown())
     fields |= {"name": partition.name, "engine": partition.engine, "qos": [name for name in qos if partition.takes(name)]}
     return v1.PartitionView.model_validate({**fields, "nodes": [node for node in nodes if partition.has(node)]})
-
-
-def reservation_view(reservation: Reservation, nodes: Iterable[str], user: User) -> v1.ReservationView:
-    """One reservation; `nodes` are all there are."""
-    return v1.ReservationView(
-        name=reservation.name,
-        begin=datetime.fromtimestamp(reservation.begin, UTC),
-        end=datetime.fromtimestamp(reservation.end, UTC),
-        nodes=[node for node in nodes if reservation.covers(node)],
-        users=sorted(reservation.users),
-        accounts=sorted(reservation.accounts),
-        reason=reservation.reason,
-        admits_me=reservation.admits(user.subject, user.account),
-    )
 
 
 def session_view(job: v1.JobView, spec: SessionSpec, status: SessionStatus, address: str = "") -> v1.SessionView:

@@ -18,6 +18,7 @@ from carrel.core.control.ports import AttemptRow, JobFilter
 from carrel.core.control.views import LogChunk
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import ACTIVE, ENDED, Job, JobState
+from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, allowed, of_job
 from carrel.lab.gateway.context import Gateway
@@ -26,7 +27,7 @@ from carrel.lab.gateway.gate import Grant
 from carrel.lab.gateway.hints import hint_of
 from carrel.lab.gateway.routes.events import answer, start_of
 from carrel.lab.gateway.routes.files import download
-from carrel.lab.gateway.views import node_view, reservation_view
+from carrel.lab.gateway.views import node_view
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.requests import caller_of, job_id_of, number_in
 from carrel.lab.portal.signin import Sessions, session_in
@@ -100,14 +101,13 @@ class JobPages:
         jobs = self._lab.jobs(caller, which, before=before, limit=_PAGE + 1)
         query = {"show": chosen, "owner": "all" if everybody else "me"} | ({} if array_id is None else {"array": str(array_id)})
         nodes = [node_view(status) for status in self._lab.machines.devices(caller)]
-        names = [node.name for node in nodes]
-        reserved = self._lab.administration.list_reservations(caller)
         part = request.query_params.get("part") == "live"
         return self._look.page(
             request,
             "live.html" if part else "home.html",
             nodes=nodes,
-            reservations=[(reservation_view(one, names, caller.user), one.begin <= self._lab.clock()) for one in reserved],
+            announcements=self._lab.keeper(ANNOUNCEMENTS).list(caller),
+            reservations=[(one, one.begin <= self._lab.clock()) for one in self._lab.keeper(RESERVATIONS).list(caller)],
             simulated=any(device.simulated for node in nodes for device in node.devices),
             jobs=[self._show(self._gateway.show(job, "")) for job in jobs[:_PAGE]],
             older="/?" + urlencode(query | {"before": jobs[_PAGE - 1].id}) if len(jobs) > _PAGE else None,

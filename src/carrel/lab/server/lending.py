@@ -192,7 +192,7 @@ def cells_of(broker: str, leases: Sequence[Mapping[str, Any]]) -> list[RecordedC
         RecordedCell(
             broker=broker,
             number=int(row["n"]),
-            job_id=int(row["job"]),
+            session=int(row["job"]),
             attempt=int(row["attempt"]),
             process=str(row["process"]),
             asked_at=float(row["asked"]),

@@ -17,21 +17,21 @@ from carrel.core.control.drains import Drains
 from carrel.core.control.gpu_use import GpuUse
 from carrel.core.control.held_users import HeldUsers
 from carrel.core.control.history import newest_ended
+from carrel.core.control.keepers import keepers
 from carrel.core.control.lab import Lab
 from carrel.core.control.lab_files import LabFiles, blob_file
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.loop import ControlLoop
 from carrel.core.control.loop_settings import LoopSettings
-from carrel.core.control.reservations import Reservations
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.secrets import Secrets
 from carrel.core.control.storage import StorageWatch
 from carrel.core.control.tokens import Tokens
 from carrel.core.control.untracked import nothing_of_sweeps, nothing_submitted, nothing_verified, nothing_withdrawn
 from carrel.core.control.users import Users, nothing_to_do
 from carrel.core.control.verifications import Verifications
 from carrel.core.domain.launch import LaunchLimits, LaunchPaths, PreparingLimits
+from carrel.core.domain.nouns import DRAINS, RESERVATIONS
 from carrel.core.domain.partition import LOCAL, read_cluster
 from carrel.core.domain.units import GIB
 from carrel.core.domain.user import Role, User
@@ -61,6 +61,7 @@ from carrel.lab.server.settings import Settings
 from carrel.lab.server.tracking import artifacts_of
 from carrel.lab.server.whose_code import WhoseCode
 from carrel.lab.store import Database, Store
+from carrel.lab.store.secrets import LabSeal
 from carrel.lab.tracking.describe import Describer
 from carrel.node.devices import discover, this_node
 from carrel.node.environments import EnvironmentSettings, EnvironmentStore
@@ -207,7 +208,7 @@ def open_lab(
     here = launch
     launch = replace(launch, of_engine=lambda name: engines.of(name).launch(here))
     storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
-    drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
+    held = HeldUsers(store.people)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
     remember(home)
     loop = ControlLoop(
@@ -219,8 +220,8 @@ def open_lab(
             rules=rules,
             launch=launch,
             secret=secret,
-            drained=drains.apply,
-            reserved=reservations.all,
+            drained=Drains(store.of(DRAINS)).apply,
+            reserved=store.of(RESERVATIONS).all,
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
             halted=storage.halted,
             held=held.current,
@@ -267,11 +268,13 @@ def open_lab(
         administration=Administration(
             people=store.people,
             rules=rules,
-            drains=drains,
-            reservations=reservations,
+            drains=store.of(DRAINS),
             nodes=engine.nodes,
             look_again=loop.look_again,
             clock=time.time,
+        ),
+        keepers=keepers(
+            store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
         ),
         engine=engine,
         loop=loop,
@@ -283,7 +286,6 @@ def open_lab(
             LabWorkDirectories(spool, home.blobs, settings.output_limit, deputy_of=partial(engines.deputy_of, router=engine)),
         ),
         storage=storage,
-        secrets=Secrets(store=store.secrets(secret), clock=time.time),
         verifications=Verifications(
             store=store.verifications, describe=describer.verified if settings.tracking else nothing_verified
         ),

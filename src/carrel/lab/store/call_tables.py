@@ -19,23 +19,18 @@ from sqlalchemy import (
 )
 
 from carrel.core.domain.call import CallState
-from carrel.lab.store.tables import ID, metadata
+from carrel.lab.store.tables import ID, metadata, record_table
 
 _STATES = ", ".join(f"'{state}'" for state in CallState)
 #: True of calls that have not ended, in the very words of the index.
 OPEN_ONLY = "state IN ('PENDING', 'RUNNING')"
 
-pools = Table(
+pools = record_table(
     "pools",
-    metadata,
     Column("id", ID, primary_key=True, autoincrement=True),
-    Column("owner", String(255), nullable=False),
-    #: A `WorkerPoolSpec` as JSON.
-    Column("spec", Text, nullable=False),
-    Column("parent", ForeignKey("jobs.id")),
-    Column("created_at", Double, nullable=False),
+    Column("owner", String(255), nullable=False, index=True),
     Column("closed_at", Double),
-    Index(None, "owner"),
+    Column("parent", ForeignKey("jobs.id")),
     sqlite_autoincrement=True,
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import fields
 from pathlib import Path
@@ -11,14 +10,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from carrel.core.domain.call import Body, CachedResult, Call, CallState, Ending, NewCall, WorkerPool, WorkerPoolSpec
-from carrel.core.domain.serial import to_plain
+from carrel.core.domain.call import Body, CachedResult, Call, CallState, Ending, NewCall, WorkerPool
+from carrel.core.domain.nouns import POOLS
 from carrel.lab.store import cached_results
 from carrel.lab.store.call_tables import OPEN_ONLY, call_dependencies, calls, pool_functions, pool_workers, pools
 from carrel.lab.store.database import Database
-from carrel.lab.store.rows import dump
+from carrel.lab.store.records import Rows
 
 _FIELDS = tuple(item.name for item in fields(Call))
+_POOLS = Rows(pools, POOLS)
 #: Numbers in one query.
 _TOGETHER = 500
 _CALL = sa.select(*(calls.c[name] for name in _FIELDS))
@@ -54,12 +54,10 @@ class CallTable:
 
     # ---- pools
 
-    def add_pool(self, owner: str, spec: WorkerPoolSpec, *, parent: int | None, now: float) -> WorkerPool:
-        """Write a pool down."""
-        row = {"owner": owner, "spec": dump(to_plain(spec)), "parent": parent, "created_at": now}
+    def add_pool(self, pool: WorkerPool) -> WorkerPool:
+        """Write a pool down; return it with its number."""
         with self._database.write() as connection:
-            number = connection.execute(sa.insert(pools).returning(pools.c.id), row).scalar_one()
-        return WorkerPool(id=number, owner=owner, spec=spec, parent=parent, created_at=now)
+            return _POOLS.insert(connection, pool)
 
     def pools(self, *, owner: str | None = None, closed: bool = False) -> Sequence[WorkerPool]:
         """Newest first: of everybody or of one; those that are closed only if asked for."""
@@ -69,19 +67,22 @@ class CallTable:
         if not closed:
             query = query.where(pools.c.closed_at.is_(None))
         with self._database.read() as connection:
-            return [_pool(row) for row in connection.execute(query)]
+            return [_POOLS.read(row._mapping) for row in connection.execute(query)]
 
     def unfinished_pools(self) -> Sequence[WorkerPool]:
         """Those that are open, or have calls that have not ended."""
         unended = sa.exists().where(calls.c.pool_id == pools.c.id, sa.text(OPEN_ONLY))
         with self._database.read() as connection:
-            return [_pool(row) for row in connection.execute(sa.select(pools).where(pools.c.closed_at.is_(None) | unended))]
+            return [
+                _POOLS.read(row._mapping)
+                for row in connection.execute(sa.select(pools).where(pools.c.closed_at.is_(None) | unended))
+            ]
 
     def pool(self, pool_id: int) -> WorkerPool | None:
         """The pool, or None."""
         with self._database.read() as connection:
             row = connection.execute(sa.select(pools).where(pools.c.id == pool_id)).first()
-        return None if row is None else _pool(row)
+        return None if row is None else _POOLS.read(row._mapping)
 
     def close_pool(self, pool_id: int, *, now: float) -> None:
         """It takes no more calls."""
@@ -353,13 +354,6 @@ def _new_row(pool_id: int, call: NewCall, now: float) -> dict[str, Any]:
         "arguments_path": call.body.path,
         "cache": call.cache,
     }
-
-
-def _pool(row: sa.Row[Any]) -> WorkerPool:
-    spec = WorkerPoolSpec(**json.loads(row.spec))
-    return WorkerPool(
-        id=row.id, owner=row.owner, spec=spec, created_at=row.created_at, parent=row.parent, closed_at=row.closed_at
-    )
 
 
 def _call(row: Mapping[str, Any]) -> Call:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 
 import sqlalchemy as sa
 
-from carrel.core.domain.cells import KeptCell, RecordedCell
+from carrel.core.domain.cells import RecordedCell
+from carrel.core.domain.nouns import CELLS
 from carrel.lab.store.database import Database
+from carrel.lab.store.records import Rows
 from carrel.lab.store.tables import cells, jobs
 
 _log = logging.getLogger(__name__)
 _Key = tuple[str, int, float]
-_FIELDS = tuple(RecordedCell.__dataclass_fields__)
 
 
 class CellTable:
@@ -22,6 +23,7 @@ class CellTable:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._rows = Rows(cells, CELLS)
 
     def add(self, found: Sequence[RecordedCell]) -> None:
         """Write down what is not there yet. Of jobs that this lab does not have nothing is written."""
@@ -29,17 +31,17 @@ class CellTable:
             return
         with self._database.write() as connection:
             known = self._known(connection, found)
-            ours = set(connection.execute(sa.select(jobs.c.id).where(jobs.c.id.in_({cell.job_id for cell in found}))).scalars())
-            rows = [asdict(cell) for cell in found if _key(cell) not in known and cell.job_id in ours]
+            ours = set(connection.execute(sa.select(jobs.c.id).where(jobs.c.id.in_({cell.session for cell in found}))).scalars())
+            rows = [self._rows.row(cell) for cell in found if _key(cell) not in known and cell.session in ours]
             if rows:
                 connection.execute(sa.insert(cells), rows)
-        strange = sorted({cell.job_id for cell in found} - ours)
+        strange = sorted({cell.session for cell in found} - ours)
         if strange:
             _log.warning("A broker speaks of cells of jobs that this lab does not have: %s.", ", ".join(map(str, strange)))
 
     def list(
         self, *, owner: str | None = None, since: float | None = None, after: int = 0, limit: int = 1000
-    ) -> Sequence[KeptCell]:
+    ) -> Sequence[RecordedCell]:
         """Those that were written down after `after`, in that order: of this `owner`, asked for at `since` or later."""
         query = sa.select(cells, jobs.c.owner).join(jobs).where(cells.c.id > after).order_by(cells.c.id).limit(limit)
         if owner is not None:
@@ -48,10 +50,7 @@ class CellTable:
             query = query.where(cells.c.asked_at >= since)
         with self._database.read() as connection:
             found = connection.execute(query).mappings().all()
-        return [
-            KeptCell(id=row["id"], owner=row["owner"], cell=RecordedCell(**{name: row[name] for name in _FIELDS}))
-            for row in found
-        ]
+        return [replace(self._rows.read(row), owner=row[jobs.c.owner]) for row in found]
 
     def missing(self) -> int:
         """How many brokers have told of no more, between the first and the last that is kept of each."""

@@ -63,8 +63,6 @@ def forget_credentials(connection: sa.Connection, subject: str) -> None:
 def _still(connection: sa.Connection, token_id: int, subject: str, now: float) -> bool:
     """Whether the user is one, and the token good, now and until this transaction ends."""
     state = connection.execute(sa.select(users.c.state).where(users.c.subject == subject).with_for_update()).scalar()
-    token = sa.select(tokens.c.expires_at).where(
-        tokens.c.id == token_id, tokens.c.subject == subject, tokens.c.revoked_at.is_(None)
-    )
+    token = sa.select(tokens.c.expires_at).where(tokens.c.id == token_id, tokens.c.user == subject, tokens.c.revoked_at.is_(None))
     row = connection.execute(token.with_for_update()).first()
     return state == UserState.ACTIVE and row is not None and (row.expires_at is None or now < row.expires_at)

@@ -14,7 +14,7 @@ from sqlalchemy import (
     text,
 )
 
-from carrel.lab.store.tables import ID, metadata
+from carrel.lab.store.tables import ID, metadata, record_table
 
 #: Who somebody is at the sign-in provider (OpenID Connect Core 1.0, 5.7: issuer and subject, together, never change hands).
 identities = Table(
@@ -32,28 +32,19 @@ identities = Table(
 )
 
 #: Personal tokens, by the SHA-256 of the token: a reader of the database cannot sign in with what is there.
-tokens = Table(
+tokens = record_table(
     "tokens",
-    metadata,
     Column("id", ID, primary_key=True, autoincrement=True),
     Column("digest", String(64), nullable=False),
-    Column("subject", ForeignKey("users.subject"), nullable=False),
-    Column("name", String(255), nullable=False),
-    #: Words of `carrel.core.policy.access.SCOPES`, with commas between them.
-    Column("scopes", String(255), nullable=False),
-    Column("account", String(255)),
+    Column("user", ForeignKey("users.subject"), nullable=False, index=True),
     #: The token that was shown for it, and with which it ends.
-    Column("parent", ForeignKey("tokens.id")),
-    Column("created_at", Double, nullable=False),
-    Column("created_by", String(255), nullable=False),
+    Column("parent", ForeignKey("tokens.id"), index=True),
     Column("expires_at", Double),
     #: To the minute.
     Column("last_used_at", Double),
     Column("revoked_at", Double),
     Column("revoked_by", String(255)),
     UniqueConstraint("digest"),
-    Index(None, "subject"),
-    Index(None, "parent"),
     sqlite_autoincrement=True,
 )
 

@@ -14,7 +14,7 @@ from carrel.lab.store.database import Database
 from carrel.lab.store.people import USER, user_of
 from carrel.lab.store.sign_in_tables import access_tokens, device_codes, sign_ins, tokens
 from carrel.lab.store.tables import users
-from carrel.lab.store.tokens import TOKEN, token_of
+from carrel.lab.store.tokens import TOKEN_ROWS
 
 #: Seconds for which codes are remembered after their end: so long a program can learn what became of them.
 _REMEMBERED = 86400.0
@@ -94,7 +94,7 @@ class SignInTable:
     def sign_in(self, family: str) -> SignIn | None:
         """The sign-in of this family of tokens, valid or not; or None."""
         query = (
-            sa.select(sign_ins, *TOKEN, *USER).select_from(sign_ins.join(tokens).join(users)).where(sign_ins.c.family == family)
+            sa.select(sign_ins, tokens, *USER).select_from(sign_ins.join(tokens).join(users)).where(sign_ins.c.family == family)
         )
         with self._database.read() as connection:
             row = connection.execute(query).first()
@@ -102,7 +102,7 @@ class SignInTable:
             return None
         found = row._mapping
         return SignIn(
-            token=token_of(row),
+            token=TOKEN_ROWS.read(row._mapping),
             user=user_of(row),
             client=found[sign_ins.c.client],
             refresh=found[sign_ins.c.refresh],
@@ -134,18 +134,20 @@ class SignInTable:
 
 
 def _insert(connection: sa.Connection, new: NewSignIn, now: float) -> Token:
-    row = {
-        # Of a secret that nobody has: the sign-in's access tokens open the lab, this does not.
-        "digest": secrets.token_hex(32),
-        "subject": new.subject,
-        "name": new.name,
-        "scopes": ",".join(new.scopes),
-        "account": new.account,
-        "created_at": now,
-        "created_by": new.subject,
-        "expires_at": new.idle_until,
-    }
-    made = token_of(connection.execute(sa.insert(tokens).returning(*TOKEN), row).one())
+    made = TOKEN_ROWS.insert(
+        connection,
+        Token(
+            # Of a secret that nobody has: the sign-in's access tokens open the lab, this does not.
+            digest=secrets.token_hex(32),
+            user=new.subject,
+            name=new.name,
+            scopes=tuple(new.scopes),
+            account=new.account,
+            created_at=now,
+            created_by=new.subject,
+            expires_at=new.idle_until,
+        ),
+    )
     about = {"client": new.client, "family": new.family, "refresh": new.refresh, "ends_at": new.ends_at}
     connection.execute(sa.insert(sign_ins), {"token_id": made.id, **about})
     _give_access(connection, made.id, new.access, new.access_until)

@@ -5,32 +5,35 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from typing import TypeVar
 
 import sqlalchemy as sa
 
+from carrel.core.domain.noun import Noun
+from carrel.core.domain.nouns import NOUNS
 from carrel.core.domain.ports import Clock
 from carrel.lab.store.baselines import BaselineTable
 from carrel.lab.store.calls import CallTable
 from carrel.lab.store.cells import CellTable
 from carrel.lab.store.credentials import CredentialTable
 from carrel.lab.store.database import Database
-from carrel.lab.store.drains import DrainTable
 from carrel.lab.store.events import EventTable
 from carrel.lab.store.gpu_use import GpuUseTable
 from carrel.lab.store.identities import IdentityTable
 from carrel.lab.store.jobs import JobTable
 from carrel.lab.store.outbox import OutboxTable
 from carrel.lab.store.people import UserTable
-from carrel.lab.store.reservations import ReservationTable
+from carrel.lab.store.records import Records
 from carrel.lab.store.retention import RetentionTable
 from carrel.lab.store.schema import prepare
-from carrel.lab.store.secrets import SecretTable
 from carrel.lab.store.sign_ins import SignInTable
 from carrel.lab.store.start_ranges import StartRangeTable
 from carrel.lab.store.sweeps import SweepTable
-from carrel.lab.store.tables import lab
+from carrel.lab.store.tables import lab, metadata
 from carrel.lab.store.tokens import TokenTable
 from carrel.lab.store.verifications import VerificationTable
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +51,7 @@ class Store:
         self.sign_ins = SignInTable(database)
         self.credentials = CredentialTable(database)
         self.identities = IdentityTable(database)
-        self.drains = DrainTable(database)
-        self.reservations = ReservationTable(database)
+        self._records = {noun.name: Records(database, metadata.tables[noun.plural], noun) for noun in NOUNS}
         self.cells = CellTable(database)
         self.gpu_use = GpuUseTable(database)
         self.calls = CallTable(database)
@@ -62,6 +64,10 @@ class Store:
         if mended := self.jobs.mend(clock()):
             _log.warning("%d rows of jobs and attempts had moments or seconds that no clock shows; they are corrected.", mended)
 
+    def of(self, noun: Noun[T]) -> Records[T]:
+        """The records of a noun."""
+        return self._records[noun.name]
+
     def lab_id(self) -> str:
         """Name of this lab, unique in the world; made when first asked."""
         with self.database.write() as connection:
@@ -70,10 +76,6 @@ class Store:
                 known = secrets.token_hex(6)
                 connection.execute(sa.insert(lab), {"key": "lab_id", "value": known})
         return str(known)
-
-    def secrets(self, key: bytes) -> SecretTable:
-        """What users keep for their jobs, sealed under a key of the lab's."""
-        return SecretTable(self.database, key)
 
     def close(self) -> None:
         """Close all connections."""

@@ -12,7 +12,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     String,
     Table,
@@ -20,6 +19,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
 from carrel.core.domain.job import ACTIVE, JobState
 
@@ -37,6 +37,8 @@ metadata = MetaData(
 ID = BigInteger().with_variant(Integer, "sqlite")
 _STATES = ", ".join(f"'{state}'" for state in JobState)
 _ACTIVE = ", ".join(sorted(f"'{state}'" for state in ACTIVE))
+#: The column of a record that has its other fields.
+VALUE = "value"
 #: True of jobs that have not ended, in the very words of the indexes: SQLite takes an index for nothing else.
 ACTIVE_ONLY = f"state IN ({_ACTIVE})"
 
@@ -44,6 +46,11 @@ ACTIVE_ONLY = f"state IN ({_ACTIVE})"
 def _only(condition: str) -> dict[str, Any]:
     """An index of the rows for which the condition holds."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
+def record_table(name: str, *columns: SchemaItem, **options: Any) -> Table:
+    """The table of a noun (`carrel.lab.store.records`): fields that SQL selects by are columns, the others JSON."""
+    return Table(name, metadata, *columns, Column(VALUE, Text, nullable=False), **options)
 
 
 #: Facts about the lab itself: its id, the version that wrote the schema.
@@ -75,14 +82,8 @@ users = Table(
 )
 
 #: What users keep for their jobs, sealed (`carrel.lab.store.secrets`).
-secrets = Table(
-    "secrets",
-    metadata,
-    Column("subject", ForeignKey("users.subject"), primary_key=True),
-    Column("name", String(128), primary_key=True),
-    Column("sealed", LargeBinary, nullable=False),
-    Column("set_at", Double, nullable=False),
-    Column("used_at", Double),
+secrets = record_table(
+    "secrets", Column("subject", ForeignKey("users.subject"), primary_key=True), Column("name", String(128), primary_key=True)
 )
 
 #: Who has uploaded which code: the same content is stored once, but only its uploaders may use it by digest.
@@ -221,29 +222,19 @@ leases = Table(
 )
 
 #: When cells of sessions had GPUs, once that is over (`carrel.core.domain.cells.RecordedCell`).
-cells = Table(
+cells = record_table(
     "cells",
-    metadata,
     Column("id", ID, primary_key=True, autoincrement=True),
     Column("broker", String(64), nullable=False),
     Column("number", BigInteger, nullable=False),
-    Column("job_id", ForeignKey("jobs.id"), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("process", String(64), nullable=False),
+    Column("session", ForeignKey("jobs.id"), nullable=False, index=True),
     Column("asked_at", Double, nullable=False),
     Column("granted_at", Double, nullable=False),
-    #: NULL: nobody saw it.
-    Column("returned_at", Double),
-    Column("seen_at", Double, nullable=False),
+    Column("seen_at", Double, nullable=False, index=True),
     Column("computed", Double, nullable=False),
     Column("gpus", Integer, nullable=False),
-    Column("gpu_type", String(64), nullable=False),
-    Column("gpu_memory", BigInteger, nullable=False),
-    Column("outcome", String(16), nullable=False),
     #: What a broker tells twice is written down once. One that has lost lines of its journal gives numbers a second time.
     UniqueConstraint("broker", "number", "asked_at"),
-    Index(None, "job_id"),
-    Index(None, "seen_at"),
     sqlite_autoincrement=True,
 )
 
@@ -304,30 +295,13 @@ outbox = Table(
 )
 
 #: Nodes that are kept for some people, or for nobody, between two moments.
-reservations = Table(
-    "reservations",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    #: Unix seconds.
-    Column("begin", Double, nullable=False),
-    Column("end", Double, nullable=False),
-    #: JSON lists.
-    Column("nodes", Text, nullable=False),
-    Column("users", Text, nullable=False),
-    Column("accounts", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("by", String(255), nullable=False),
-)
+reservations = record_table("reservations", Column("name", String(64), primary_key=True))
+
+#: What administrators tell all users.
+announcements = record_table("announcements", Column("id", ID, primary_key=True, autoincrement=True))
 
 #: Nodes on which nothing new starts.
-drains = Table(
-    "drains",
-    metadata,
-    Column("node", String(255), primary_key=True),
-    Column("reason", Text, nullable=False),
-    Column("by", String(255), nullable=False),
-    Column("since", Double, nullable=False),
-)
+drains = record_table("drains", Column("node", String(255), primary_key=True))
 
 #: The first range that the owner of a waiting job saw, and when the job started. Unix seconds.
 start_ranges = Table(

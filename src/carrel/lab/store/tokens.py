@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
 
-from carrel.core.control.token_port import NewToken
+from carrel.core.domain.nouns import TOKENS
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import User
 from carrel.lab.store.credentials import forget_credentials
 from carrel.lab.store.database import Database
 from carrel.lab.store.known import Known
 from carrel.lab.store.people import USER, user_of
+from carrel.lab.store.records import Rows
 from carrel.lab.store.sign_in_tables import access_tokens, device_codes, tokens
 from carrel.lab.store.tables import users
 
-#: What a `Token` is made of.
-TOKEN = [column for column in tokens.c if column is not tokens.c.digest]
+#: Tokens as rows.
+TOKEN_ROWS = Rows(tokens, TOKENS)
 
 
 class TokenTable:
@@ -31,10 +30,10 @@ class TokenTable:
         # Asked for with every request. The newest thousand that were good for something: a stranger's guesses take no room.
         self._known: Known[str, tuple[Token, User]] = Known(database, tokens, users, access_tokens, most=1000)
 
-    def add(self, new: NewToken, *, now: float) -> Token:
+    def add(self, new: Token, *, now: float) -> Token:
         """Remember a token."""
         with self._database.write() as connection:
-            return _insert(connection, new, now)
+            return TOKEN_ROWS.insert(connection, replace(new, created_at=now))
 
     def find(self, digest: str) -> tuple[Token, User] | None:
         """The token with this digest and whose it is, valid or not; or None."""
@@ -45,48 +44,52 @@ class TokenTable:
         return self._known.get(digest)
 
     def _find(self, digest: str) -> tuple[Token, User] | None:
-        query = sa.select(*TOKEN, *USER).join(users)
+        query = sa.select(tokens, *USER).join(users)
         with self._database.read() as connection:
             row = connection.execute(query.where(tokens.c.digest == digest)).first()
             if row is not None:
-                return token_of(row), user_of(row)
+                return TOKEN_ROWS.read(row._mapping), user_of(row)
             # The access token of a sign-in: it is that token, and ends before it.
             of_sign_in = query.add_columns(access_tokens.c.expires_at.label("access_until")).join(
                 access_tokens, access_tokens.c.token_id == tokens.c.id
             )
             row = connection.execute(of_sign_in.where(access_tokens.c.digest == digest)).first()
-        return None if row is None else (replace(token_of(row), expires_at=row._mapping["access_until"]), user_of(row))
+        return (
+            None
+            if row is None
+            else (replace(TOKEN_ROWS.read(row._mapping), expires_at=row._mapping["access_until"]), user_of(row))
+        )
 
     def get(self, token_id: int) -> tuple[Token, User] | None:
         """The token with this number and whose it is, valid or not; or None."""
         with self._database.read() as connection:
-            row = connection.execute(sa.select(*TOKEN, *USER).join(users).where(tokens.c.id == token_id)).first()
-        return None if row is None else (token_of(row), user_of(row))
+            row = connection.execute(sa.select(tokens, *USER).join(users).where(tokens.c.id == token_id)).first()
+        return None if row is None else (TOKEN_ROWS.read(row._mapping), user_of(row))
 
     def list(self, subject: str | None) -> Sequence[Token]:
         """All tokens of a user, or of everybody, the oldest first."""
-        query = sa.select(*TOKEN).order_by(tokens.c.id)
+        query = sa.select(tokens).order_by(tokens.c.id)
         if subject is not None:
-            query = query.where(tokens.c.subject == subject)
+            query = query.where(tokens.c.user == subject)
         with self._database.read() as connection:
-            return [token_of(row) for row in connection.execute(query)]
+            return [TOKEN_ROWS.read(row._mapping) for row in connection.execute(query)]
 
     def revoke(self, *, by: str, now: float, token_id: int | None = None, subject: str | None = None) -> int:
         """Revoke one token and those that were made by showing it, or all of a user; return how many that were."""
         with self._database.write() as connection:
             return _revoke(connection, by, now, token_id=token_id, subject=subject)
 
-    def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:
+    def replace(self, new: Token, *, by: str, now: float, token_id: int | None = None) -> Token | None:
         """Revoke one token (default: all of the new one's owner) and remember the new one, in one step.
 
         With all tokens goes the password. None, and nothing has changed, when that one token is revoked already.
         """
         with self._database.write() as connection:
-            subject = new.subject if token_id is None else None
+            subject = new.user if token_id is None else None
             if subject is not None:
                 forget_credentials(connection, subject)
             if _revoke(connection, by, now, token_id=token_id, subject=subject) or token_id is None:
-                return _insert(connection, new, now)
+                return TOKEN_ROWS.insert(connection, replace(new, created_at=now))
         return None
 
     def used(self, moments: Mapping[int, float]) -> None:
@@ -96,36 +99,11 @@ class TokenTable:
             connection.execute(change, [{"number": number, "at": at} for number, at in moments.items()])
 
 
-def _insert(connection: sa.Connection, new: NewToken, now: float) -> Token:
-    row = {
-        "digest": new.digest,
-        "subject": new.subject,
-        "name": new.name,
-        "scopes": ",".join(new.scopes),
-        "account": new.account,
-        "parent": new.parent,
-        "created_at": now,
-        "created_by": new.created_by,
-        "expires_at": new.expires_at,
-    }
-    made = connection.execute(sa.insert(tokens).returning(*TOKEN), row).one()
-    return token_of(made)
-
-
 def _revoke(connection: sa.Connection, by: str, now: float, *, token_id: int | None, subject: str | None) -> int:
     if token_id is None:  # nor does what they have approved come true
         connection.execute(sa.delete(device_codes).where(device_codes.c.subject == subject))
         connection.execute(sa.update(users).where(users.c.subject == subject).values(revoked_at=now))
     change = sa.update(tokens).where(tokens.c.revoked_at.is_(None)).values(revoked_at=now, revoked_by=by)
     one = sa.or_(tokens.c.id == token_id, tokens.c.parent == token_id)
-    change = change.where(one if token_id is not None else tokens.c.subject == subject)
+    change = change.where(one if token_id is not None else tokens.c.user == subject)
     return connection.execute(change).rowcount
-
-
-def token_of(row: Row[Any]) -> Token:
-    """The token of a row that has the columns `TOKEN`."""
-    found = row._mapping
-    return Token(
-        **{column.name: found[column] for column in TOKEN if column is not tokens.c.scopes},
-        scopes=tuple(found[tokens.c.scopes].split(",")),
-    )

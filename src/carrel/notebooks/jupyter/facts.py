@@ -22,12 +22,12 @@ class SessionFacts:
         self._session = session
         self._clock = clock
         self._until = 0.0
-        self._asked: Mapping[str, Any] = {}
+        self._asked: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     async def get(self) -> Mapping[str, Any]:
         """Name, times and addresses; what only the lab knows is null while it does not answer."""
         session = self._session
-        asked = await self._ask()
+        asked, told = await self._ask()
         job = asked.get("job") or {}
         return {
             "job": session.job_id,
@@ -42,15 +42,21 @@ class SessionFacts:
             "page": f"{session.url}/jobs/{session.job_id}" if session.url else "",
             "ends_at": _end(job),
             "idle_end": asked.get("idle_end"),
+            "announcements": [{"text": one.get("text"), "level": one.get("level")} for one in told.get("announcements", ())],
         }
 
-    async def _ask(self) -> Mapping[str, Any]:
+    async def _ask(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """What the lab says of the session, and tells all users."""
         now = self._clock()
-        if now < self._until or not self._session.url:
-            return self._asked
-        self._until = now + _REMEMBERED
+        if now >= self._until and self._session.url:
+            self._until = now + _REMEMBERED
+            # An old answer could say that a session ends which has got more time since.
+            self._asked = await self._fetch(f"sessions/{self._session.job_id}"), await self._fetch("announcements")
+        return self._asked
+
+    async def _fetch(self, path: str) -> Mapping[str, Any]:
         request = HTTPRequest(
-            f"{self._session.url}/api/v1/sessions/{self._session.job_id}",
+            f"{self._session.url}/api/v1/{path}",
             headers={"Authorization": f"Bearer {self._session.token}"},
             connect_timeout=_PATIENCE,
             request_timeout=_PATIENCE,
@@ -58,11 +64,9 @@ class SessionFacts:
             ca_certs=self._session.authority,
         )
         try:
-            answer = await AsyncHTTPClient().fetch(request)
-            self._asked = dict(json.loads(answer.body))
+            return dict(json.loads((await AsyncHTTPClient().fetch(request)).body))
         except (HTTPError, OSError, ValueError):
-            self._asked = {}  # an old answer could say that a session ends which has got more time since
-        return self._asked
+            return {}
 
 
 def _end(job: Mapping[str, Any]) -> str | None:

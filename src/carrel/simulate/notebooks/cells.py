@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.errors import Invalid
 from carrel.simulate.traces.lines import Line, refuse_twice, rows_of
-from carrel.wire import v1
 
 #: Columns that a file of cells must have.
 COLUMNS = ("job_id", "num_gpu", "submit_time", "duration", "session")
@@ -59,7 +59,7 @@ class NotebookSession:
     linger: float = LINGER
 
 
-def lab_cells(views: Iterable[v1.CellView], *, names: bool = True) -> Sequence[Cell]:
+def lab_cells(views: Iterable[RecordedCell], *, names: bool = True) -> Sequence[Cell]:
     """Return what a lab has recorded, in the order in which cells were asked for.
 
     A session is a process of a session of the lab's, such as a notebook's kernel, with one number of GPUs: 12.1, 12.2 and so on

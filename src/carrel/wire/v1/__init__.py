@@ -15,7 +15,6 @@ from carrel.wire.v1.baselines import (
     DriftView,
     MovedView,
 )
-from carrel.wire.v1.cells import CellPageView, CellView
 from carrel.wire.v1.comparison import (
     CandidateView,
     ChangeView,
@@ -81,27 +80,19 @@ from carrel.wire.v1.lab import (
 from carrel.wire.v1.nodes import (
     ClusterNodeView,
     DeviceView,
-    DrainChange,
-    DrainRequest,
     HolderView,
     NodeList,
     NodeView,
-    ReservationChange,
-    ReservationList,
-    ReservationRequest,
-    ReservationView,
 )
+from carrel.wire.v1.nouns import Changed, asked_of, change_of, list_of, show, shown_of, value_of
 from carrel.wire.v1.people import (
     Invitation,
     InvitationRequest,
-    NewTokenView,
     NewUser,
     RedeemRequest,
     ResetRequest,
     SuspendRequest,
-    TokenList,
     TokenRequest,
-    TokenView,
     UserChange,
     UserList,
     UserRequest,
@@ -113,10 +104,7 @@ from carrel.wire.v1.pools import (
     CallPage,
     CallView,
     Forgotten,
-    WorkerPoolList,
     WorkerPoolRequest,
-    WorkerPoolView,
-    WorkerView,
 )
 from carrel.wire.v1.reports import (
     ClassTimesView,
@@ -127,7 +115,7 @@ from carrel.wire.v1.reports import (
     UseReportView,
     UseView,
 )
-from carrel.wire.v1.secrets import JobSecrets, SecretChange, SecretList, SecretRequest, SecretView
+from carrel.wire.v1.secrets import JobSecrets, SecretChange
 from carrel.wire.v1.sessions import (
     DeviceShareView,
     HostView,
@@ -150,14 +138,7 @@ from carrel.wire.v1.sessions import (
     StretchView,
     TenantView,
 )
-from carrel.wire.v1.storage import (
-    CollectedView,
-    CollectionView,
-    CollectRequest,
-    OutputsRemoved,
-    StorageView,
-    StoredView,
-)
+from carrel.wire.v1.storage import CollectRequest, OutputsRemoved
 from carrel.wire.v1.sweeps import (
     ResumeRequest,
     SweepDetail,
@@ -193,14 +174,11 @@ __all__ = [
     "CallPage",
     "CallView",
     "CandidateView",
-    "CellPageView",
-    "CellView",
     "ChangeView",
+    "Changed",
     "ClassTimesView",
     "ClusterNodeView",
     "CollectRequest",
-    "CollectedView",
-    "CollectionView",
     "ComparedJob",
     "ComparedValue",
     "ComparisonView",
@@ -208,8 +186,6 @@ __all__ = [
     "DeviceView",
     "DifferenceView",
     "DiskView",
-    "DrainChange",
-    "DrainRequest",
     "DriftView",
     "EnvironmentLockText",
     "EnvironmentLockView",
@@ -248,7 +224,6 @@ __all__ = [
     "MovedView",
     "NamedEnvironmentList",
     "NamedEnvironmentView",
-    "NewTokenView",
     "NewUser",
     "NodeLendingView",
     "NodeList",
@@ -266,10 +241,6 @@ __all__ = [
     "Reloaded",
     "ReplayRequest",
     "Request",
-    "ReservationChange",
-    "ReservationList",
-    "ReservationRequest",
-    "ReservationView",
     "ResetRequest",
     "ResourceRequest",
     "ResourceView",
@@ -280,9 +251,6 @@ __all__ = [
     "RoomView",
     "RunView",
     "SecretChange",
-    "SecretList",
-    "SecretRequest",
-    "SecretView",
     "SessionLink",
     "SessionList",
     "SessionRequest",
@@ -294,8 +262,6 @@ __all__ = [
     "StartRangesView",
     "StartReportView",
     "StepRequest",
-    "StorageView",
-    "StoredView",
     "StrangerView",
     "StretchView",
     "SuspendRequest",
@@ -306,9 +272,7 @@ __all__ = [
     "TaskRequest",
     "TenantView",
     "TimesView",
-    "TokenList",
     "TokenRequest",
-    "TokenView",
     "TrackingRequest",
     "TrialReport",
     "TrialValue",
@@ -324,8 +288,11 @@ __all__ = [
     "VariantView",
     "VerificationRequest",
     "WhyView",
-    "WorkerPoolList",
     "WorkerPoolRequest",
-    "WorkerPoolView",
-    "WorkerView",
+    "asked_of",
+    "change_of",
+    "list_of",
+    "show",
+    "shown_of",
+    "value_of",
 ]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pydantic import Field
 
-from carrel.wire.v1.base import Request, Response
+from carrel.wire.v1.base import Response
 
 
 class HolderView(Response):
@@ -62,58 +60,3 @@ class NodeList(Response):
 
     nodes: list[NodeView]
     cluster: list[ClusterNodeView] = Field(default_factory=list)
-
-
-class DrainRequest(Request):
-    """Why nothing new is to start on a node: ``POST /api/v1/nodes/{name}/drain``."""
-
-    reason: str
-
-
-class DrainChange(Response):
-    """What draining a node, or the opposite, has done."""
-
-    #: False when it was so before.
-    changed: bool
-
-
-class ReservationRequest(Request):
-    """Body of ``PUT /api/v1/reservations/{name}``."""
-
-    #: None: now.
-    begin: datetime | None = None
-    end: datetime
-    #: Names of nodes; "gpu[01-04]" and "gpu*" stand for several.
-    nodes: list[str] = Field(default_factory=lambda: ["*"], min_length=1)
-    #: Subjects of users, and accounts, whose jobs may run there; with neither it is maintenance, and nobody's may.
-    users: list[str] = Field(default_factory=list)
-    accounts: list[str] = Field(default_factory=list)
-    #: Everybody who waits for it reads this.
-    reason: str
-
-
-class ReservationView(Response):
-    """Nodes that are kept between two moments; only administrators and the users whom they are for see for whom."""
-
-    name: str
-    begin: datetime
-    end: datetime
-    nodes: list[str]
-    users: list[str]
-    accounts: list[str]
-    reason: str
-    #: True when the caller's own jobs may run there, on the caller's usual account.
-    admits_me: bool
-
-
-class ReservationList(Response):
-    """Those that are in force and those to come, the first to begin first."""
-
-    reservations: list[ReservationView]
-
-
-class ReservationChange(Response):
-    """What was asked for; `changed` is false when there was the very same already."""
-
-    changed: bool
-    reservation: ReservationView

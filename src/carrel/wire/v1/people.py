@@ -121,39 +121,3 @@ class TokenRequest(Request):
     account: str | None = Field(None, max_length=255)
     #: Seconds for which it holds; 0: without an end. Left out: 30 days.
     expires_in: int | None = Field(None, ge=0, le=LONGEST)
-
-
-class TokenView(Response):
-    """A token, without the token itself."""
-
-    id: int
-    #: The subject of whose it is.
-    user: str
-    name: str
-    scopes: list[str]
-    account: str | None
-    created_at: datetime
-    created_by: str
-    #: None: it has no end.
-    expires_at: datetime | None
-    #: To the minute.
-    last_used_at: datetime | None
-    revoked_at: datetime | None
-    revoked_by: str | None
-    #: "valid", "expired" or "revoked".
-    state: Literal["valid", "expired", "revoked"]
-
-
-class NewTokenView(Response):
-    """A token that was just made; it is shown this once."""
-
-    token: str
-    about: TokenView
-    #: Where MLflow clients go with it; None in a lab without tracking.
-    tracking_url: str | None = None
-
-
-class TokenList(Response):
-    """Tokens, the oldest first."""
-
-    tokens: list[TokenView]

@@ -42,44 +42,6 @@ class BodyFile(Response):
     sockets: list[str]
 
 
-class WorkerView(Response):
-    """A job that carries out calls."""
-
-    job_id: int
-    state: str
-    #: Why it waits, while it does: its job for a place, or its call for a GPU.
-    message: str = ""
-    #: GPUs that it has borrowed for the call that it carries out.
-    borrowed: list[str] = Field(default_factory=list)
-
-
-class WorkerPoolView(Response):
-    """One pool."""
-
-    id: int
-    name: str
-    min_workers: int
-    max_workers: int
-    idle_time: float
-    #: GPUs of a worker that it borrows for each call; 0 where it has none, or its own from start to end.
-    borrows: int = 0
-    created_at: datetime
-    closed_at: datetime | None = None
-    #: The job in which it was opened.
-    parent: int | None = None
-    #: Calls by their state.
-    calls: dict[str, int] = Field(default_factory=dict)
-    workers: list[WorkerView] = Field(default_factory=list)
-    #: What keeps workers from being started.
-    trouble: str = ""
-
-
-class WorkerPoolList(Response):
-    """One's own pools, newest first."""
-
-    pools: list[WorkerPoolView]
-
-
 class CallView(Response):
     """One call."""
 

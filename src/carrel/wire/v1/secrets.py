@@ -1,37 +1,10 @@
-"""Secrets of users: names go both ways, values only in, and out to the job that was promised them."""
+"""Secrets of users: values go in, and out to the job that was promised them. The rest is `carrel.core.domain.secret.Secret`."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from pydantic import Field
 
-from pydantic import Field, SecretStr, field_serializer
-
-from carrel.wire.v1.base import Request, Response
-
-
-class SecretRequest(Request):
-    """Body of ``PUT /api/v1/secrets/{name}``."""
-
-    value: SecretStr
-
-    @field_serializer("value", when_used="json")
-    def _sent(self, value: SecretStr) -> str:
-        return value.get_secret_value()
-
-
-class SecretView(Response):
-    """One secret, without its value."""
-
-    name: str
-    set_at: datetime
-    #: When a job was given it last; absent: never since it was set.
-    used_at: datetime | None = None
-
-
-class SecretList(Response):
-    """The caller's own, by name."""
-
-    secrets: list[SecretView]
+from carrel.wire.v1.base import Response
 
 
 class SecretChange(Response):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Path
 
 from carrel import __version__
+from carrel.core.domain.node import Drain
+from carrel.core.domain.nouns import DRAINS
 from carrel.core.policy.access import Action, allowed
 from carrel.lab.gateway.context import NO_ZERO, Base, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
@@ -20,9 +22,14 @@ from carrel.lab.gateway.views import (
     start_ranges_view,
     user_view,
 )
-from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NodeList, Reloaded, ShareView
+from carrel.wire.v1 import API, Changed, LabView, NodeList, Reloaded, ShareView, asked_of
 
 NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
+
+if TYPE_CHECKING:
+    DrainRequest = Drain
+else:
+    DrainRequest = asked_of(DRAINS)
 
 router = APIRouter(prefix=API, tags=["lab"], route_class=Endpoint)
 
@@ -69,12 +76,12 @@ def list_nodes(ctx: Ctx, who: Who) -> NodeList:
 
 
 @router.post("/nodes/{name:path}/drain", summary="Start nothing new on a node (operators)")
-def drain(name: NodeName, request: DrainRequest, ctx: Ctx, who: Who) -> DrainChange:
+def drain(name: NodeName, request: DrainRequest, ctx: Ctx, who: Who) -> Changed:
     """What runs there goes on. It outlives the server."""
-    return DrainChange(changed=ctx.lab.administration.drain(who, name, request.reason))
+    return Changed(changed=ctx.lab.administration.drain(who, name, request.reason))
 
 
 @router.post("/nodes/{name:path}/undrain", summary="Let a node take jobs again (operators)")
-def undrain(name: NodeName, ctx: Ctx, who: Who) -> DrainChange:
+def undrain(name: NodeName, ctx: Ctx, who: Who) -> Changed:
     """Jobs that waited for it are placed at once."""
-    return DrainChange(changed=ctx.lab.administration.undrain(who, name))
+    return Changed(changed=ctx.lab.administration.undrain(who, name))

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
 from carrel.core.control.tokens import DEFAULT_LIFETIME, HANDED_OUT_LIFETIME, INVITED_FOR
 from carrel.core.domain.errors import NotFound
-from carrel.core.domain.token import Token
+from carrel.core.domain.nouns import TOKENS
+from carrel.core.domain.token import MadeToken
 from carrel.core.domain.user import Role
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.lab.gateway.views import moment, token_view, user_view
+from carrel.lab.gateway.views import moment, user_view
 from carrel.wire.v1 import (
     API,
     Invitation,
     InvitationRequest,
-    NewTokenView,
     NewUser,
     RedeemRequest,
     ResetRequest,
     SessionLink,
     SuspendRequest,
-    TokenList,
     TokenRequest,
-    TokenView,
     UserChange,
     UserList,
     UserRequest,
+    list_of,
+    show,
 )
 
 router = APIRouter(prefix=API, tags=["people"], route_class=Endpoint)
@@ -115,24 +115,24 @@ def invite(request: InvitationRequest, ctx: Ctx, who: Who, base: Base) -> Invita
 
 
 @router.post("/invitations/current/redeem", status_code=201, summary="Exchange an invitation for a token")
-def redeem(request: RedeemRequest, ctx: Ctx, who: Who, base: Base) -> NewTokenView:
+def redeem(request: RedeemRequest, ctx: Ctx, who: Who, base: Base) -> MadeToken:
     """Asked with the invitation's code as the access token. It is void from then on."""
     made, token = ctx.lab.tokens.redeem(who, name=request.name)
-    return NewTokenView(token=token, about=_view(ctx, made), tracking_url=ctx.tracking_url(base))
+    return MadeToken(token=token, about=made, tracking_url=ctx.tracking_url(base))
 
 
-@router.get("/tokens", summary="List one's tokens")
-def list_tokens(ctx: Ctx, who: Who, everybody: Everybody = False) -> TokenList:
+@router.get("/tokens", summary="List one's tokens", response_model=list_of(TOKENS))
+def list_tokens(ctx: Ctx, who: Who, everybody: Everybody = False) -> Any:
     """Also those that have expired or were revoked, but never a token itself."""
-    return TokenList(tokens=[_view(ctx, one) for one in ctx.lab.tokens.list(who, everybody=everybody)])
+    return list_of(TOKENS)(tokens=[show(one) for one in ctx.lab.tokens.list(who, everybody=everybody)])
 
 
 @router.post("/tokens", status_code=201, summary="Make a token")
-def create_token(request: TokenRequest, ctx: Ctx, who: Who, base: Base) -> NewTokenView:
+def create_token(request: TokenRequest, ctx: Ctx, who: Who, base: Base) -> MadeToken:
     """For no more than the token that asks is good for. The answer holds it, and it is not shown again."""
     lifetime = lifetime_of(request.expires_in, DEFAULT_LIFETIME)
     made, token = ctx.lab.tokens.create(who, name=request.name, scopes=request.scopes, account=request.account, lifetime=lifetime)
-    return NewTokenView(token=token, about=_view(ctx, made), tracking_url=ctx.tracking_url(base))
+    return MadeToken(token=token, about=made, tracking_url=ctx.tracking_url(base))
 
 
 @router.delete("/tokens/current", status_code=204, summary="Revoke the token that asks", response_class=Response)
@@ -163,7 +163,3 @@ def revoke_token(token_id: TokenId, ctx: Ctx, who: Who) -> Response:
 def lifetime_of(asked: int | None, default: float) -> float | None:
     """Seconds for which a token holds; None: for ever."""
     return default if asked is None else asked or None
-
-
-def _view(ctx: Ctx, token: Token) -> TokenView:
-    return token_view(token, now=ctx.lab.clock())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -17,8 +18,9 @@ from starlette.responses import StreamingResponse
 from carrel.core.control.borrowing import NOTHING, WorkerGpus, gpus_of_workers
 from carrel.core.control.pool_board import Ended, Listener
 from carrel.core.control.pools import Pools
-from carrel.core.domain.call import INLINE, Call, CallState, NewCall, WorkerPool, WorkerPoolSpec
+from carrel.core.domain.call import INLINE, Call, CallState, NewCall, PoolWorker, WorkerPool
 from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.nouns import POOLS
 from carrel.core.domain.units import GIB
 from carrel.core.domain.user import Caller
 from carrel.lab.gateway.auditing import tell_audit
@@ -34,10 +36,9 @@ from carrel.wire.v1 import (
     CallPage,
     CallView,
     Forgotten,
-    WorkerPoolList,
     WorkerPoolRequest,
-    WorkerPoolView,
-    WorkerView,
+    list_of,
+    show,
 )
 
 router = APIRouter(prefix=API, tags=["pools"], route_class=Endpoint)
@@ -61,14 +62,14 @@ _RECHECK = 1.0
 
 
 @router.post("/pools", status_code=201, summary="Open a pool of workers")
-def open_pool(request: WorkerPoolRequest, ctx: Ctx, who: Who, response: Response) -> WorkerPoolView:
+def open_pool(request: WorkerPoolRequest, ctx: Ctx, who: Who, response: Response) -> WorkerPool:
     """Workers are started when there are calls for them, and end when they have had nothing to do for a while."""
     if request.min_workers > request.max_workers:
         raise Invalid(f"min_workers is {request.min_workers} and max_workers {request.max_workers}.", remedy="Ask for fewer.")
     task = request.task
     if who.account is not None and task.account is None:
         task = task.model_copy(update={"account": who.account})
-    spec = WorkerPoolSpec(
+    asked = WorkerPool(
         name=request.name,
         min_workers=request.min_workers,
         max_workers=request.max_workers,
@@ -76,35 +77,33 @@ def open_pool(request: WorkerPoolRequest, ctx: Ctx, who: Who, response: Response
         reserve=request.reserve,
         task=task.model_dump(mode="json", exclude_none=True),
     )
-    pool = ctx.pools.open(who, spec)
+    pool = ctx.pools.open(who, asked)
     response.headers["Location"] = f"{API}/pools/{pool.id}"
-    return _pool_view(ctx.pools, pool, _borrowed(ctx, who, pool))
+    return _shown(ctx.pools, pool, _borrowed(ctx, who, pool))
 
 
-@router.get("/pools", summary="List one's own pools, newest first")
-def list_pools(
-    ctx: Ctx, who: Who, closed: Annotated[bool, Query(description="Those that are closed, too.")] = False
-) -> WorkerPoolList:
+@router.get("/pools", summary="List one's own pools, newest first", response_model=list_of(POOLS))
+def list_pools(ctx: Ctx, who: Who, closed: Annotated[bool, Query(description="Those that are closed, too.")] = False) -> Any:
     """Pools with their calls by state and their workers."""
     found = ctx.pools.pools(who, closed=closed)
     borrowed = _borrowed(ctx, who, *found)
-    return WorkerPoolList(pools=[_pool_view(ctx.pools, pool, borrowed) for pool in found])
+    return list_of(POOLS)(pools=[show(_shown(ctx.pools, pool, borrowed)) for pool in found])
 
 
 @router.get("/pools/{pool_id}", summary="Look at a pool")
-def get_pool(pool_id: PoolId, ctx: Ctx, who: Who) -> WorkerPoolView:
+def get_pool(pool_id: PoolId, ctx: Ctx, who: Who) -> WorkerPool:
     """The pool with its calls by state and its workers."""
     pool = ctx.pools.pool(who, pool_id)
-    return _pool_view(ctx.pools, pool, _borrowed(ctx, who, pool))
+    return _shown(ctx.pools, pool, _borrowed(ctx, who, pool))
 
 
 @router.post("/pools/{pool_id}/close", summary="Take no more calls")
 def close_pool(
     pool_id: PoolId, ctx: Ctx, who: Who, cancel: Annotated[bool, Query(description="Calls that wait do not begin.")] = False
-) -> WorkerPoolView:
+) -> WorkerPool:
     """What runs is finished; workers end when nothing is left to do. Closing again changes nothing."""
     pool = ctx.pools.close(who, pool_id, cancel=cancel)
-    return _pool_view(ctx.pools, pool, _borrowed(ctx, who, pool))
+    return _shown(ctx.pools, pool, _borrowed(ctx, who, pool))
 
 
 @router.put("/pools/{pool_id}/functions/{digest}", status_code=204, summary="Send a function", openapi_extra=BODY)
@@ -303,41 +302,34 @@ def _ended(one: Ended) -> bytes:
 
 def _borrowed(ctx: Gateway, who: Caller, *pools: WorkerPool) -> Mapping[int, WorkerGpus]:
     """What workers have of GPUs that are lent, by their jobs."""
-    if ctx.sessions is None or all(pool.spec.reserve for pool in pools):
+    if ctx.sessions is None or all(pool.reserve for pool in pools):
         return {}
     return gpus_of_workers([ctx.sessions.gpus(who), *(one.status for one in ctx.sessions.nodes(who) if one.current)])
 
 
-def _pool_view(pools: Pools, pool: WorkerPool, borrowed: Mapping[int, WorkerGpus]) -> WorkerPoolView:
-    asked = pool.spec.task.get("resources") or {}
-    return WorkerPoolView(
-        id=pool.id,
-        name=pool.spec.name,
-        min_workers=pool.spec.min_workers,
-        max_workers=pool.spec.max_workers,
-        idle_time=pool.spec.idle_time,
-        borrows=0 if pool.spec.reserve else asked.get("gpus") or asked.get("gpus_per_node") or 0,
-        created_at=datetime.fromtimestamp(pool.created_at, UTC),
-        closed_at=moment(pool.closed_at),
-        parent=pool.parent,
-        calls=dict(pools.counts(pool.id)),
+def _shown(pools: Pools, pool: WorkerPool, borrowed: Mapping[int, WorkerGpus]) -> WorkerPool:
+    asked = pool.task.get("resources") or {}
+    return replace(
+        pool,
+        borrows=0 if pool.reserve else asked.get("gpus") or asked.get("gpus_per_node") or 0,
+        calls=pools.counts(pool.id),
         workers=_workers(pools, pool.id, borrowed),
         trouble=pools.trouble(pool.id),
     )
 
 
-def _workers(pools: Pools, pool_id: int, borrowed: Mapping[int, WorkerGpus]) -> Sequence[WorkerView]:
-    return [
-        WorkerView(
+def _workers(pools: Pools, pool_id: int, borrowed: Mapping[int, WorkerGpus]) -> tuple[PoolWorker, ...]:
+    return tuple(
+        PoolWorker(
             job_id=job.id,
             state=job.state.value,
             message=job.reason.message
             if job.reason is not None and not job.state.holds_resources
             else borrowed.get(job.id, NOTHING).waits,
-            borrowed=list(borrowed.get(job.id, NOTHING).devices),
+            borrowed=tuple(borrowed.get(job.id, NOTHING).devices),
         )
         for job in pools.workers(pool_id)
-    ]
+    )
 
 
 def call_view(pools: Pools, call: Call, borrowed: Mapping[int, WorkerGpus] = MappingProxyType({})) -> CallView:

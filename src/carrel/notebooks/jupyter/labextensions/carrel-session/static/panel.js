@@ -113,13 +113,19 @@ const facts = session => {
   return section('Session', make('dl', {}, ...rows.flatMap(([name, value]) => [make('dt', {}, name), make('dd', {}, value)])));
 };
 
+const told = session => (session.announcements || []).map(one =>
+  make('p', { class: one.level === 'warning' ? 'carrel-warning' : 'carrel-none', role: 'note' },
+    one.level === 'warning' ? make('strong', {}, 'Warning. ') : null, one.text));
+
 const WHY = {
   absent: 'This lab lends no GPUs to cells (no broker).',
   unreachable: 'The broker, which lends the GPUs of this node, does not answer. Cells that run go on.'
 };
 
 // Everything that the panel shows, as new nodes.
-export const content = (state, session) => {
+export const content = (state, session) => [...told(session), ...parts(state, session)];
+
+const parts = (state, session) => {
   if (session.reserved) {
     const many = (session.devices || []).length;
     return [section('GPUs', make('p', {}, `${many === 1 ? 'A GPU is' : `${many} GPUs are`} reserved for this session from start to end.`)), facts(session)];

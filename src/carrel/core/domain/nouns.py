@@ -1,0 +1,24 @@
+"""The nouns that are kept, listed, taken and given by the same few lines. A new one is a line here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from carrel.core.domain.announcement import Announcement
+from carrel.core.domain.call import WorkerPool
+from carrel.core.domain.cells import RecordedCell
+from carrel.core.domain.node import Drain
+from carrel.core.domain.noun import Noun
+from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.secret import Secret
+from carrel.core.domain.token import Token
+
+ANNOUNCEMENTS = Noun(type=Announcement, name="announcement", plural="announcements", key="id", order="begin")
+CELLS = Noun(type=RecordedCell, name="cell", plural="cells", key="id")
+DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
+POOLS = Noun(type=WorkerPool, name="pool", plural="pools", key="id")
+RESERVATIONS = Noun(type=Reservation, name="reservation", plural="reservations", order="begin")
+SECRETS = Noun(type=Secret, name="secret", plural="secrets")
+TOKENS = Noun(type=Token, name="token", plural="tokens", key="id")
+
+NOUNS: tuple[Noun[Any], ...] = (ANNOUNCEMENTS, CELLS, DRAINS, POOLS, RESERVATIONS, SECRETS, TOKENS)
