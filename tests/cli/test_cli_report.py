@@ -76,7 +76,7 @@ def test_jobs_in_formats_of_others(carrel: CommandLine, client: Client, tmp_path
     assert [int(line[0]) for line in swf] == list(range(1, len(swf) + 1))
     assert sorted(int(line[1]) for line in swf) == [int(line[1]) for line in swf]
     for form in ("log", "swf"):
-        told = carrel("simulate", str(tmp_path / f"lab.{form}"), "--policy", "fifo", "--json").json
+        told = carrel("simulate", str(tmp_path / f"lab.{form}"), "--json").json
         assert told["policies"][0]["jobs"] >= 1, form
 
 

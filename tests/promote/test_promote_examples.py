@@ -179,12 +179,3 @@ def test_the_command_says_what_it_made(carrel: dict[str, str], tmp_path: Path) -
     assert (found["directory"], found["name"], found["program"]) == (str(tmp_path / "task"), "job", "job.ipynb")
     assert (found["parameters"], found["gpus"], found["environment"]["source"]) == ({"n": 3}, 0, sys.prefix)
     assert set(found["files"]) == {path.name for path in (tmp_path / "task").iterdir()}
-
-
-@pytest.mark.parametrize(("option", "remedy"), [(("--cells", "1-2"), "skip-execution"), (("--keep-notebook",), "Leave it out")])
-def test_options_of_the_translator_say_what_to_do(
-    carrel: dict[str, str], tmp_path: Path, option: tuple[str, ...], remedy: str
-) -> None:
-    done = call(carrel, "promote", str(write_notebook(tmp_path / "work.ipynb", "1")), *option, cwd=tmp_path)
-    assert done.returncode == 2
-    assert remedy in done.stderr

@@ -54,13 +54,6 @@ def exit_code(error: CarrelError) -> int:
     return next((code for cls, code in _CODES if isinstance(error, cls)), OTHER)
 
 
-#: Options that `carrel promote` had while it made a script of a notebook, and what to do now.
-_OF_THE_TRANSLATOR = {
-    "--cells": "A task runs the whole notebook. Give cells to leave out the tag skip-execution.",
-    "--keep-notebook": "Leave it out: every task of a notebook runs the notebook itself.",
-}
-
-
 def wants_json(words: Sequence[str]) -> bool:
     """True when the command line asks for JSON; looked up by hand, because it also counts where the rest is wrong."""
     own = words[: words.index("--")] if "--" in words else words
@@ -82,8 +75,6 @@ def report_usage(error: Any, words: Sequence[str], *, as_json: bool) -> int:
     if "No such option" in message and command in ("carrel run", "carrel submit"):
         own = f"Arguments for a script come after --: {_separated(words, str(getattr(error, 'option_name', '')))}"
         remedy = f"{remedy.rstrip('.')}. {own}" if remedy else own
-    elif command == "carrel promote":
-        remedy = _OF_THE_TRANSLATOR.get(str(getattr(error, "option_name", "")), remedy)
     _tell("invalid", message, remedy or f"Look it up: {command} --help", as_json=as_json)
     return USAGE
 

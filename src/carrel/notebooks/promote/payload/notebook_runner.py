@@ -8,7 +8,7 @@
   stopped leaves what it had done. Pictures that cells show are in outputs/figures too.
 * The first error ends the run with exit code 1, ``sys.exit(N)`` and ``exit(N)`` with N. When the kernel dies, its exit code is
   the runner's; 128 and the number of the signal that ended it.
-* SIGTERM and SIGINT are passed on to the kernel, so that a cell can save its checkpoint.
+* SIGTERM and SIGINT are passed on to the kernel, so that a cell can save its checkpoint. A lab tells the kernel itself.
 
 Needs nbclient and ipykernel; Python 3.9 and newer.
 """
@@ -228,6 +228,8 @@ class _Run(NotebookClient):  # type: ignore[misc]
         asyncio.get_running_loop().call_later(max(_AUTOSAVE, 10 * (time.monotonic() - began)), self._save_again)
 
     def _pass_on(self, number: int) -> None:
+        if number == signal.SIGTERM and "CARREL_JOB_ID" in os.environ:
+            return  # every process of a job is told by the lab; twice would break off what the first one began
         self._passing = asyncio.ensure_future(self._kernel.signal_kernel(number))
 
     def _hear(self, name: str) -> None:
