@@ -19,6 +19,7 @@ from pathlib import Path
 
 from carrel.node.containment import calls
 from carrel.node.containment.filters import filter_program
+from carrel.node.containment.frozen import freeze
 from carrel.node.containment.network import Forwarder
 from carrel.node.containment.walls import Bind, Walls
 
@@ -46,6 +47,8 @@ _TRY_AGAIN = 1.0
 #: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
 _NUMBERS_OF_ITS_OWN = (6, 14)
 _FEWEST_NUMBERS = 301
+#: What is done at a path, in this order.
+_HIDE, _BIND, _FREEZE = range(3)
 #: The end of a command: its status as wait(2) has it, and whether it left processes behind.
 _END = struct.Struct("ii")
 
@@ -107,7 +110,10 @@ def build(walls: Walls) -> None:
     # Taken before anything is covered.
     places = {bind.place for bind in walls.binds}
     hidden = [path for path in walls.hidden if path not in places and Path(path).is_dir()]
-    trees = [(bind, calls.clone_tree(bind.source)) for bind in walls.binds]
+    files = [path for path in walls.hidden if path not in places and path not in hidden and Path(path).exists()]
+    frozen = [path for path in walls.frozen if Path(path).is_dir()]
+    binds = [*walls.binds, *(Bind(os.devnull, path) for path in files if not walls.root)]
+    trees = [(bind, calls.clone_tree(bind.source)) for bind in binds]
     wanted = [*(f"/dev/{name}" for name in _NODES), *walls.devices]
     nodes = [(node, calls.clone_tree(node)) for node in wanted if Path(node).exists()]
     temporary = calls.clone_tree(walls.temporary)
@@ -121,15 +127,20 @@ def build(walls: Walls) -> None:
         from carrel.node.containment.image import change_root
 
         change_root(walls.root, places)
-        hidden = []  # nothing of the machine is there
+        hidden, frozen = [], []  # nothing of the machine is there
         covered.append("/")
     else:
         calls.set_attributes("/", on=calls.ATTR_RDONLY | calls.ATTR_NOSUID)
     calls.set_attributes(temporary, on=calls.ATTR_NOSUID | calls.ATTR_NODEV)
     calls.place_tree(temporary, "/tmp")
-    covers = [(path, None) for path in hidden]
-    steps: list[tuple[str, tuple[Bind, int] | None]] = [*covers, *((bind.place, (bind, tree)) for bind, tree in trees)]
-    for path, what in sorted(steps, key=lambda step: (step[0].rstrip("/").count("/"), step[1] is not None)):
+    # From the root down; a directory is frozen as what is bound there has it.
+    steps: list[tuple[str, int, tuple[Bind, int] | None]] = [(path, _HIDE, None) for path in hidden]
+    steps += [(bind.place, _BIND, (bind, tree)) for bind, tree in trees] + [(path, _FREEZE, None) for path in frozen]
+    for path, step, what in sorted(steps, key=lambda step: (step[0].rstrip("/").count("/"), step[1])):
+        if step == _FREEZE:
+            if os.path.isdir(path) and freeze(path):  # noqa: PTH112
+                covered.append(path)
+            continue
         if what is None:
             _make_place(path, directory=True)  # what is above it may be covered already
             calls.mount("tmpfs", path, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=0755,size=1m")
