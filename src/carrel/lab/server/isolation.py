@@ -32,8 +32,12 @@ from carrel.node.environments.records import write_text
 _ALWAYS_HIDDEN = ("/run", "/var/tmp", "/var/spool", "/var/mail")
 #: What programs look for there all the same.
 _NEEDED = ("/run/systemd/resolve", "/run/nvidia-persistenced", "/run/resolvconf", "/run/NetworkManager/resolv.conf")
-#: What root alone may read of the machine, and every job of a lab that runs as root could.
-_OF_ROOT = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-")
+#: What root alone may read of the machine, and every job of a lab that runs as root could: files, and directories of the kernel.
+_OF_ROOT = (
+    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"),
+    *("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/firmware", "/sys/fs/pstore", "/sys/fs/bpf"),
+    "/sys/devices/virtual/powercap",
+)
 #: Jobs have others, or these are not made of files; nor is the root frozen.
 _NEVER_FROZEN = ("/dev", "/proc", "/sys", "/tmp")
 #: How far a lab looks for private files when it starts, and how far `carrel doctor` does.
@@ -178,7 +182,7 @@ class LocalWalls:
         self._secrets = (*secrets, *(_OF_ROOT if os.geteuid() == 0 else ()))
         prefixes = (sys.prefix, sys.base_prefix, *_NEEDED)
         lab = [*map(Path, prefixes), Path(carrel.__file__).parent, *_residency(), *_pythons(), home.environments / "pythons"]
-        self._readable = tuple(dict.fromkeys(os.path.realpath(path) for path in lab if path.exists()))
+        self._readable = tuple(dict.fromkeys(os.path.realpath(path) for path in lab if os.path.exists(path)))  # noqa: PTH110 - or another user's
         #: What belongs to the person who runs the lab, and their own jobs may see: what is named, or a part of the system, and
         #: what lies among the data of the machine.
         self._named = tuple(closed_to_others(named_in(os.environ)))

@@ -36,6 +36,11 @@ _LINKS = {
 }
 #: Parts of /proc that are the machine's and not a process'.
 _MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+#: Files in it that say what the kernel does for everybody. Root alone may read most of them, and jobs of a root's lab could.
+_ROOTS_OWN = (
+    *("kcore", "kmsg", "keys", "kpagecount", "kpageflags", "kpagecgroup", "slabinfo", "vmallocinfo", "timer_list", "sched_debug"),
+    *("pagetypeinfo", "latency_stats"),
+)
 #: What the kernel counts for a Unix user, all its jobs together, and how much of that one job has (namespaces(7), inotify(7)):
 #: no namespaces, and a quarter of the instances of inotify that Linux gives a user.
 _NAMESPACES = {f"max_{kind}_namespaces": 0 for kind in ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")}
@@ -286,11 +291,11 @@ def _mount_proc(processes: int) -> int:
     if processes:
         _limit_processes(processes)
     limits = os.open("/proc/sys/user", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for name in _MACHINES_OWN:
+    for name in (*_MACHINES_OWN, *_ROOTS_OWN):
         path = f"/proc/{name}"
         if os.path.exists(path):  # noqa: PTH110
-            tree = calls.clone_tree(path)
-            calls.set_attributes(tree, on=calls.ATTR_RDONLY)
+            tree = calls.clone_tree(path if name in _MACHINES_OWN else os.devnull)
+            calls.set_attributes(tree, on=calls.ATTR_RDONLY | calls.ATTR_NODEV)
             calls.place_tree(tree, path)
             os.close(tree)
     return limits
