@@ -16,11 +16,11 @@ import pytest
 
 from carrel.node.containment.walls import Bind, View, Walls
 from carrel.node.runner.image import DRIVER, driver_files, with_driver
-from support.attacks import ATTACKS
 from support.escapes import limits_processes, read_table, victims
 from support.images import programs, write_layer
 from support.inside import run_inside
 from support.namespaces import why_no_namespaces
+from support.tricks import HOSTILE
 
 SECRET = "correct-horse-battery-staple"
 #: What a program of the lab's does before it becomes one of the image's.
@@ -110,7 +110,7 @@ def test_nothing_gets_out_of_an_image(rig: Rig, beside: bool) -> None:
             processes=600,
             shared_memory=64 * 1024**2,
         )
-        words = [os.path.realpath(sys.executable), "-I", "-c", ATTACKS, json.dumps(about)]
+        words = [os.path.realpath(sys.executable), "-I", "-c", HOSTILE, json.dumps(about)]
         if beside:
             place = "/mnt"  # below /tmp there would be a way to it, which the job may write
             walls = replace(walls, root="", binds=(), view=View(root=str(rig.image), place=place, binds=binds))

@@ -114,6 +114,33 @@ def test_nothing_gets_out(rig: Rig, neighbour: subprocess.Popen[bytes], sockets:
     assert ATTACKS.count("@attempt") >= 30
 
 
+LEASE = """
+import fcntl, os, sys
+for path in sys.argv[1:]:
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+"""
+
+
+def test_no_job_keeps_the_lab_waiting_for_its_own_files(rig: Rig) -> None:
+    """A lease on a file makes every other open(2) of it wait; the lab's programs belong to the user as whom jobs run."""
+    python, file = os.path.realpath(sys.executable), rig.work / "leased"
+    file.touch()
+    subprocess.run([python, "-I", "-c", LEASE, str(file)], check=True)
+    code, said = run_inside(rig.walls, [python, "-I", "-c", LEASE, str(file)])
+    assert code == 1
+    assert b"PermissionError" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Others may not read them in any case.")
+def test_jobs_of_roots_lab_read_nothing_that_root_alone_may_read_of_the_kernel(rig: Rig) -> None:
+    code, said = rig.run(
+        "head -c 1 /proc/kpageflags || head -c 1 /proc/slabinfo || head -c 1 /proc/timer_list || head -c 1 /proc/keys"
+    )
+    assert code != 0, said
+
+
 def test_the_attacks_are_not_made_where_there_are_no_walls(rig: Rig) -> None:
     """They would be made on the machine itself."""
     about = {"outside": str(Path("/proc/self/ns/mnt").readlink()), "outside_user": str(Path("/proc/self/ns/user").readlink())}

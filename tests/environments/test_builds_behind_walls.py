@@ -29,9 +29,9 @@ from carrel.node.environments import (
 )
 from carrel.node.environments.confinement import VERIFIED
 from carrel.node.environments.named import NamedEnvironments, Work
-from support.attacks import ATTACKS
 from support.escapes import Victims, limits_processes, read_table, victims
 from support.namespaces import why_no_namespaces
+from support.tricks import HOSTILE
 
 SECRET = "correct-horse-battery-staple"
 ESCAPES = read_table(Path(__file__).parents[1] / "containment" / "escapes.txt")
@@ -71,7 +71,7 @@ name = {name!r}
 version = "1.0"
 """
 
-#: Tries everything of `ATTACKS`, and leaves what it found in the owner's home.
+#: Tries everything of `HOSTILE`, and leaves what it found in the owner's home.
 ATTACK = """
 import subprocess
 about = {about!r}
@@ -100,6 +100,7 @@ class Isolated:
         home = str(self.home / "homes" / (owner or "@site"))
         return LaunchWalls(
             hidden=(str(self.home), "/run", "/var/tmp"),
+            frozen=("/etc", "/etc/security"),
             readable=tuple(sorted(prefixes)),
             home=home,
             processes=600,
@@ -205,7 +206,7 @@ def test_a_build_gets_at_nothing(isolated: Isolated, others: Victims) -> None:
             "memory": PREPARING_SHARED,
             "process_limit": 600 if limits_processes() else 0,
         }
-        act = ATTACK.format(about=json.dumps(about), attacks=ATTACKS, home=str(home / "homes/mallory"))
+        act = ATTACK.format(about=json.dumps(about), attacks=HOSTILE, home=str(home / "homes/mallory"))
         isolated.sdist("evil", act)
         made = isolated.prepare("mallory", "evil")
     assert imports(made.path, "evil")

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -22,20 +21,9 @@ from websockets.exceptions import InvalidStatus
 
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
-from carrel.core.domain.launch import LaunchPaths
 from carrel.core.spool import AttemptDirectory
-from carrel.core.submission.own_name import own_name
-from carrel.lab.server.home import LabHome
-from carrel.lab.server.isolation import LocalWalls
-from carrel.lab.server.private_files import secret_files
-from carrel.lab.server.settings import read_settings
-from carrel.node.containment.walls import PREPARING_SHARED
-from carrel.node.runner.walls import staging_walls
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
-from support.attacks import ATTACKS
-from support.escapes import limits_processes, read_table, victims
-from support.inside import run_inside
 from support.lab_process import start_lab
 from support.namespaces import why_no_namespaces
 from support.notebook_client import SessionBrowser
@@ -455,129 +443,6 @@ def test_what_a_job_dug_goes_and_the_lab_goes_on(clients: tuple[Client, Client],
     left = (attempt.work, attempt.temporary, attempt.checkpoint, *attempt.private_places)
     wait_until(lambda: not [path for path in left if os.path.lexists(path)], "that nothing is left")
     assert run(own, write(tmp_path / "next", "print('next')"), "task.py")[0].state == "COMPLETED"
-
-
-ESCAPES = read_table(Path(__file__).parents[1] / "containment" / "escapes.txt")
-
-
-@pytest.fixture(scope="module")
-def others(clients: tuple[Client, Client], home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What somebody else has in this lab and on its machine, while it is attacked: a job that runs, files, a process."""
-    own, _other = clients
-    code = write(tmp_path_factory.mktemp("others") / "code", "import time\nprint('private', flush=True)\ntime.sleep(86400)\n")
-    job = own.submit_project(code, script="task.py")
-    log = home / "spool" / str(job.id) / "1" / "log"
-    wait_until(lambda: log.exists() and log.read_bytes() == b"private\n")
-    with victims() as found:
-        yield {**found.about(), "job": job.id}
-    assert own.job(job.id).state == "RUNNING"
-    assert log.read_bytes() == b"private\n"
-    own.cancel(job.id)
-    own.wait(job.id, timeout=PATIENCE)
-
-
-def attacks_on(home: Path, served: str, others: dict[str, Any], *own: str, network: bool = True) -> dict[str, Any]:
-    """What is tried of this lab and its machine; the program itself looks first whether it is inside of walls."""
-    attempt = AttemptDirectory(home / "spool" / str(others["job"]) / "1")
-    named = read_settings(home / "carrel.toml", {}, {}).state_directory
-    of_spool = [attempt.journal, attempt.launch]
-    assert all(path.exists() for path in (*of_spool, attempt.log))
-    # The broker's is what a job is given: it asks the kernel who calls, and is attacked by what it is asked. So is that of large
-    # values, which gives nothing to whoever has no ticket (tests/gateway/test_body_files.py).
-    given = {home / "run" / "broker" / "broker.sock", home / "run" / "bodies" / "lab"}
-    sockets = [str(path) for path in (home / "run").rglob("*") if path.is_socket() and path not in given]
-    return {
-        **others,
-        "files": {
-            "token and secret": [*(str(home / name) for name in ("token", "secret", "lab.db", "carrel.toml")), f"{named}/key"],
-            "another's spool": [str(path) for path in of_spool],
-            "another's log": [str(attempt.log)],
-        },
-        "directories": [str(home), str(home / "homes"), str(home / "snapshots"), str(home / "blobs"), named],
-        "sockets": [*sockets, f"\0carrel-nobody-{os.getpid()}"],
-        "owner": own_name(),
-        "broker": str(home / "run" / "broker" / "broker.sock"),
-        "addresses": [["127.0.0.1", urlsplit(served).port], ["::1", urlsplit(served).port]] if network else [],
-        "closed": network,
-        "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],
-        "deputies": [["sudo", "-n", "-u", "nobody", "true"]],
-        "hidden": [str(home), "/run", "/var/tmp"],
-        "own": [str(home / "homes" / "mallory"), *own],
-        "writable": "/tmp",
-        "memory": 1024**3,
-        "process_limit": 600 if limits_processes() else 0,
-    }
-
-
-def allowed(home: Path) -> set[str]:
-    """Of the lab's directory only the way to the attempt's own is there, and nothing in it can be written."""
-    return {f"directories: list {home}", f"directories: list {home / 'homes'}"}
-
-
-def test_nothing_gets_out_of_a_task(
-    clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str, others: dict[str, Any]
-) -> None:
-    """What it plants among its outputs leads the lab nowhere either."""
-    _own, other = clients
-    token = (home / "token").read_text()
-    plant = f"""
-for name, leads in (("stolen", {str(home / "token")!r}), ("all", {str(home)!r}), ("up", "../../../../../token")):
-    os.symlink(leads, os.path.join(os.environ["CARREL_OUTPUT_DIR"], name))
-"""
-    about = attacks_on(home, served, others, str(home / "spool"))
-    code = write(tmp_path / "evil", ATTACKS + plant)
-    job, log = run(other, code, "task.py", json.dumps(about), resources=ResourceRequest(memory="1G"))
-    assert job.state == "COMPLETED", (job.reason, log)
-    ESCAPES.judge("task", log.split("[carrel]")[0], allowed(home))
-    fetched = other.download_outputs(job.id, tmp_path / "fetched")
-    assert not [path for path in fetched if token in path.read_text(errors="replace")]
-
-
-def test_nothing_gets_out_of_a_notebook_or_its_terminal(
-    clients: tuple[Client, Client], home: Path, served: str, others: dict[str, Any]
-) -> None:
-    _own, other = clients
-    session = other.start_session(SessionRequest(memory="1G"))
-    wait_until(lambda: other.session(session.job.id).ready, "the session")
-    about = attacks_on(home, served, others, str(home / "spool"), session.directory, str(home / "environments"))
-    about |= {"lent": True}
-    arguments = ["-I", "-c", ATTACKS, json.dumps(about)]
-    with SessionBrowser(other.open_session(session.job.id)) as browser:
-        kernel = browser.start_kernel()
-        look = "import subprocess, sys\nprint(subprocess.run([sys.executable, *%r], capture_output=True, text=True).stdout)"
-        of_cell = kernel.execute(look % (arguments,)).text
-        words = ["python3", *arguments]
-        kernel.execute(f"import pathlib, shlex\npathlib.Path('evil.sh').write_text(shlex.join({words!r}))")
-        with browser.websocket(f"/terminals/websocket/{browser.request('POST', '/api/terminals').json()['name']}") as shell:
-            shell.send(json.dumps(["stdin", "sh evil.sh > said.txt 2>&1; echo it ended with $?.\r"]))
-            seen = ""
-            while "it ended with 0." not in seen:
-                seen += str(json.loads(shell.recv(timeout=PATIENCE))[1:])
-        of_terminal = kernel.execute("print(open('said.txt').read())").text
-        kernel.close()
-    other.cancel(session.job.id)
-    assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
-    ESCAPES.judge("notebook", of_cell, allowed(home))
-    ESCAPES.judge("terminal", of_terminal, allowed(home))
-
-
-def test_nothing_gets_out_of_what_reads_inputs(
-    clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str, others: dict[str, Any]
-) -> None:
-    """Somebody's code that runs there all the same (a fault of git's, or of a library) is behind the walls of their jobs."""
-    del clients
-    directory = AttemptDirectory(tmp_path / "attempt")
-    directory.work.mkdir(parents=True)
-    paths = LaunchPaths(
-        environments="", snapshots="", blobs="", files=str(home / "files"), inputs=str(home / "inputs" / "mallory")
-    )
-    secrets = secret_files(read_settings(home / "carrel.toml", {}, {}).values)
-    # It has the machine's network: it is there to fetch.
-    about = attacks_on(home, served, others, str(directory.work), paths.inputs, network=False) | {"memory": PREPARING_SHARED}
-    walls = staging_walls(LocalWalls(LabHome(home), processes=600, secrets=secrets)("mallory"), directory, paths)
-    code, said = run_inside(walls, [sys.executable, "-I", "-c", ATTACKS, json.dumps(about)])
-    assert code == 0, said
-    ESCAPES.judge("staging", said.decode(), allowed(home))
 
 
 def test_a_lab_says_what_it_does_not_know(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +23,9 @@ from carrel.lab.server.home import LabHome
 from carrel.lab.server.isolation import LocalWalls
 from carrel.lab.server.private_files import look, named_in, own_homes, secret_files
 from carrel.lab.server.settings import read_settings
+from carrel.node.containment.frozen import MOST_ENTRIES
+from carrel.node.containment.program import start_program
+from carrel.node.containment.walls import Walls
 from carrel.node.runner.walls import staging_walls
 from support.attacking import attack_walls
 from support.inside import run_inside
@@ -148,3 +154,130 @@ def test_paths_are_found_in_words() -> None:
     found = set(named_in(said))
     assert {"/etc/map", "/srv/rest.sock", "/srv/pg", "/etc/pass", "/etc/a", "/etc/b"} <= found
     assert "/data" not in found
+
+
+def renamed(outside: Path) -> tuple[Path, Callable[[], None]]:
+    """A key that is replaced as editors and passwd(1) do it."""
+    key = secret(outside / "keys" / "tls.key")
+
+    def renew() -> None:
+        secret(outside / "keys" / "new", 0o600).rename(key)
+
+    return key, renew
+
+
+def relinked(outside: Path) -> tuple[Path, Callable[[], None]]:
+    """A key that is replaced as certbot does it: the next one is another file, to which a link then leads."""
+    secret(outside / "archive" / "key1")
+    live = outside / "live" / "tls.key"
+    live.parent.mkdir()
+    live.symlink_to("../archive/key1")
+
+    def renew() -> None:
+        secret(outside / "archive" / "key2")
+        (outside / "live" / "new").symlink_to("../archive/key2")
+        (outside / "live" / "new").rename(live)
+
+    return live, renew
+
+
+def swapped(outside: Path) -> tuple[Path, Callable[[], None]]:
+    """A key that is replaced as Kubernetes does it: a link leads to another directory."""
+    secret(outside / "one" / "tls.key")
+    (outside / "data").symlink_to("one")
+    (outside / "tls.key").symlink_to("data/tls.key")
+
+    def renew() -> None:
+        secret(outside / "two" / "tls.key")
+        (outside / "new").symlink_to("two")
+        (outside / "new").rename(outside / "data")
+
+    return outside / "tls.key", renew
+
+
+READ_LATER = """
+import os, sys
+print("ready", flush=True)
+input()
+found = []
+for directory, _names, files in os.walk(sys.argv[1]):
+    for file in files:
+        try:
+            found.append(open(os.path.join(directory, file)).read())
+        except OSError:
+            pass
+try:
+    found.append(open(sys.argv[2]).read())
+except OSError:
+    pass
+print(found)
+"""
+
+
+@contextmanager
+def running(walls: Walls, *arguments: str) -> Iterator[Callable[[], str]]:
+    """A process behind walls that has begun, and a function that lets it read, and returns what it read."""
+    words = [os.path.realpath(sys.executable), "-I", "-c", READ_LATER, *arguments]
+    program = start_program(walls, words, directory="/", variables={}, stdin=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = program.process
+    assert process.stdin is not None
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert said == b"ready\n", said + process.stdout.read()
+
+    def read() -> str:
+        return process.communicate(b"\n")[0].decode()
+
+    yield read
+    program.end()
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("replaced", [renamed, relinked, swapped])
+@pytest.mark.parametrize("owner", ["mallory", "the lab's own"])
+def test_a_key_that_is_renewed_is_not_read(
+    home: LabHome, outside: Path, tmp_path: Path, replaced: Callable[[Path], tuple[Path, Callable[[], None]]], owner: str
+) -> None:
+    """Not by a job that runs, and not by the next one."""
+    key, renew = replaced(outside)
+    walls = LocalWalls(home, secrets=secret_files({"tls_key": str(key)}))
+    attempt = AttemptDirectory(tmp_path / "attempt")
+    attempt.work.mkdir(parents=True, exist_ok=True)
+    owner = own_name() if owner == "the lab's own" else owner
+    inside = staging_walls(walls(owner), attempt, LaunchPaths(environments="", snapshots="", blobs=""))
+    with running(inside, str(outside), str(key)) as read:
+        renew()
+        assert key.read_text() == SECRET
+        assert read() == "[]\n"
+    assert reads(walls, owner, [key, key.resolve()], tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root writes into /etc.")
+def test_what_root_alone_may_read_later_is_not_read(home: LabHome, outside: Path, tmp_path: Path) -> None:
+    """While passwd(1) writes the new /etc/shadow it has another name."""
+    del outside
+    attempt = AttemptDirectory(tmp_path / "attempt")
+    attempt.work.mkdir(parents=True)
+    inside = staging_walls(LocalWalls(home)("mallory"), attempt, LaunchPaths(environments="", snapshots="", blobs=""))
+    with (
+        tempfile.NamedTemporaryFile(prefix=".carrel-before-", dir="/etc") as before,
+        running(inside, "/nowhere", before.name) as read,
+    ):
+        assert read() == "[]\n"
+    name = Path(f"/etc/.carrel-later-{os.getpid()}")
+    try:
+        with running(inside, "/nowhere", str(name)) as read:
+            secret(name)
+            assert read() == "[]\n"
+    finally:
+        name.unlink()
+
+
+def test_a_directory_of_many_files_is_named(home: LabHome, outside: Path, tmp_path: Path) -> None:
+    """It costs too much to show it as it was: a file's cover is all that there is, and an administrator is told."""
+    key = secret(outside / "tls.key")
+    for number in range(MOST_ENTRIES):
+        (outside / f"{number}.csv").touch()
+    walls = LocalWalls(home, secrets=secret_files({"tls_key": str(key)}))
+    assert reads(walls, "mallory", [key], tmp_path) == []
+    assert str(key) in walls.loose()

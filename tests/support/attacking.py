@@ -13,7 +13,6 @@ from pathlib import Path
 from carrel.core.domain.network import Network
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.isolation import LocalWalls, is_below
-from carrel.node.containment.root import covers
 from carrel.node.containment.walls import Bind, Walls
 from support.attacks import ATTACKS, NOTHING
 from support.inside import outside, run_inside
@@ -72,8 +71,8 @@ def attack_walls(home: LabHome, network: Network = Network.ON, named: Sequence[s
     seen = LocalWalls(home, secrets=named)("somebody who is not there")
     with tempfile.TemporaryDirectory(prefix="carrel-attack-") as temporary:
         doors = None if network is Network.ON else ()
-        binds = (*(Bind(path) for path in seen.readable), *covers(seen.hidden))
-        walls = Walls(hidden=seen.hidden, binds=binds, temporary=temporary, doors=doors)
+        binds = tuple(Bind(path) for path in seen.readable)
+        walls = Walls(hidden=seen.hidden, frozen=seen.frozen, binds=binds, temporary=temporary, doors=doors)
         secrets = [path for path in (home.token, home.path / "secret", home.settings, home.database) if path.exists()]
         private = [path for path in seen.hidden if not any(is_below(shown, [path]) for shown in seen.readable)]
         return attack(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,14 +14,46 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from carrel.testing.waiting import wait_until
-from support.attacks import KINDS, NOTHING
+from carrel.node.containment import calls
+from support.attacks import NOTHING
 from support.inside import outside
+from support.tricks import KINDS, MORE
+from support.unix_users import run_as
 
+#: The version of Landlock that keeps a job from abstract sockets outside (`entering`).
+_SCOPES = 6
 #: Attempts that each place must at least have made.
 FEWEST = 60
 #: Directories where everybody may write.
 _SHARED = ("/tmp", "/var/tmp", "/dev/shm")
+#: A process that has what the kernel lets others of its user take, and looks at its end whether somebody did.
+_NEIGHBOUR = r"""
+import ctypes, json, os, resource, socket, sys
+libc, word = ctypes.CDLL(None, use_errno=True), os.environ["WORD"].encode()
+segment = libc.shmget(0, 4096, 0o1600)
+libc.shmat.restype = ctypes.c_void_p
+shared = libc.shmat(segment, None, 0)
+ctypes.memmove(shared, word, len(word))
+queue, kept = f"/carrel-{os.getpid()}", ctypes.create_string_buffer(word)
+libc.mq_open(queue.encode(), os.O_CREAT | os.O_RDWR, 0o600, None)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(f"\0carrel-neighbour-{os.getpid()}")
+listener.listen()
+def state():
+    return [
+        ctypes.string_at(shared, len(word)).decode(), kept.value.decode(), os.path.exists(f"/dev/mqueue{queue}") or None,
+        os.getpriority(os.PRIO_PROCESS, 0), libc.syscall(252 if os.uname().machine == "x86_64" else 31, 1, 0),
+        sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0), open("/proc/self/oom_score_adj").read(),
+        [resource.getrlimit(kind) for kind in range(16)], os.getpgid(0), os.uname().nodename,
+    ]
+before = state()
+about = {"segment": segment, "queue": queue, "abstract": f"carrel-neighbour-{os.getpid()}", "address": ctypes.addressof(kept)}
+print(json.dumps(about), flush=True)
+input()
+print(json.dumps([before, state()]))
+libc.shmctl(segment, 0, None)
+libc.mq_unlink(queue.encode())
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +115,17 @@ class Victims:
     word: str
     #: Directories of mode 0700 where everybody may write.
     scratch: tuple[str, ...]
+    #: What the neighbour has.
+    has: Mapping[str, object]
 
     def about(self) -> dict[str, object]:
         """The part of it that the program of attacks gets."""
         return {
             **NOTHING,
+            **MORE,
             **outside(),
+            "victim": self.has,
+            "scoped": calls.landlock_version() >= _SCOPES,
             "word": self.word,
             "scratch": list(self.scratch),
             "processes": [self.neighbour, os.getpid()],
@@ -100,22 +138,34 @@ class Victims:
 
 
 @contextmanager
-def victims() -> Iterator[Victims]:
-    """Have a neighbour and its scratch directories."""
+def victims(user: str = "") -> Iterator[Victims]:
+    """Have a neighbour and its scratch directories, of another Unix user if one is named."""
     word = f"word-{os.getpid()}-{secrets.token_hex(8)}"
     with ExitStack() as stack:
         places = [stack.enter_context(tempfile.TemporaryDirectory(prefix="scratch-", dir=at)) for at in _SHARED]
         for place in places:
             Path(place, "kept").touch()
-        command = [sys.executable, "-I", "-c", "input()"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "WORD": word})
+        if user:
+            for place in places:
+                shutil.chown(place, user)
+        # Another user may not enter the directory of a developer's Python.
+        command = [*run_as(user), "/usr/bin/python3"] if user else [sys.executable]
+        environment = {**os.environ, "WORD": word}
+        process = subprocess.Popen(
+            [*command, "-I", "-c", _NEIGHBOUR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
+        )
         try:
-            found = Victims(process.pid, word, tuple(places))
-            wait_until(lambda: word.encode() in Path(f"/proc/{process.pid}/environ").read_bytes())
+            assert process.stdout is not None
+            found = Victims(process.pid, word, tuple(places), json.loads(process.stdout.readline()))
             yield found
             found.check()
-        finally:
-            process.communicate(b"\n")
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        said, _ = process.communicate(b"\n")
+        before, after = json.loads(said)
+        assert before == after
 
 
 def limits_processes() -> bool:

@@ -126,7 +126,6 @@ def isolation(place: Path) -> Check:
     from carrel.lab.server.home import LabHome
     from carrel.lab.server.identity import read_identity
     from carrel.lab.server.isolation import LocalWalls, chosen_isolation
-    from carrel.lab.server.private_files import secret_files
     from carrel.lab.server.settings import read_settings
     from carrel.lab.server.whose_code import WhoseCode
     from carrel.node.containment.trial import try_walls
@@ -161,9 +160,13 @@ def isolation(place: Path) -> Check:
     gaps = list(trial.gaps)
     if network is Network.ON:
         gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
+    walls = LocalWalls(home, secrets=secret_files(settings.values, settings.rules))
+    if loose := walls.loose():
+        more = f" and more ({len(loose)} in all)" if len(loose) > len(loose[:5]) else ""
+        gaps.append(f"jobs that run already can read what is renamed to the place of {', '.join(loose[:5])}{more}")
     open_ = f" Open: {'; '.join(gaps)}." if gaps else ""
     said = f"Jobs are kept apart by the kernel.{open_}"
-    left = LocalWalls(home, secrets=secret_files(settings.values, settings.rules)).left()
+    left = walls.left()
     if not left:
         return Check("isolation", "ok", said)
     places = Counter(str(Path(path).parent) for path in left)

@@ -89,6 +89,8 @@ class LaunchWalls:
 
     #: Directories, and files, that are empty for it, but for what it was given.
     hidden: tuple[str, ...] = ()
+    #: Directories in which it sees the entries that are there when it starts, and no later ones.
+    frozen: tuple[str, ...] = ()
     #: What it sees, read-only, although it lies below them.
     readable: tuple[str, ...] = ()
     #: Its home directory, made when it is missing.

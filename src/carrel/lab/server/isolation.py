@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from carrel.core.spool import Spool
 from carrel.core.spool.foreign import parse_json, read_regular
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
-from carrel.lab.server.private_files import closed_to_others, look, named_in, own_homes
+from carrel.lab.server.private_files import closed_to_others, directories_of, look, named_in, own_homes
+from carrel.node.containment.frozen import is_small
 from carrel.node.containment.trial import try_walls
 from carrel.node.containment.walls import Isolation
 from carrel.node.environments.records import write_text
@@ -29,11 +31,17 @@ from carrel.node.environments.records import write_text
 _ALWAYS_HIDDEN = ("/run", "/var/tmp", "/var/spool", "/var/mail")
 #: What programs look for there all the same.
 _NEEDED = ("/run/systemd/resolve", "/run/nvidia-persistenced", "/run/resolvconf", "/run/NetworkManager/resolv.conf")
-#: How far a lab looks for private files when it starts, and how far `carrel doctor` does.
-_look, _look_longer = (
-    partial(look, levels=4, seconds=1.0, entries=100_000),
-    partial(look, levels=6, seconds=10.0, entries=1_000_000),
+#: What root alone may read of the machine, and every job of a lab that runs as root could: files, and directories of the kernel.
+_OF_ROOT = (
+    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"),
+    *("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/firmware", "/sys/fs/pstore", "/sys/fs/bpf"),
+    "/sys/devices/virtual/powercap",
 )
+#: Jobs have others, or these are not made of files; nor is the root frozen.
+_NEVER_FROZEN = ("/dev", "/proc", "/sys", "/tmp")
+#: How far a lab looks for private files when it starts, and how far `carrel doctor` does.
+_look = partial(look, levels=4, seconds=1.0, entries=100_000)
+_look_longer = partial(look, levels=6, seconds=10.0, entries=1_000_000)
 #: How many of them it hides, and how many seconds it waits for a disk that may be away.
 _MOST, _PATIENCE = 200, 2.0
 
@@ -155,6 +163,21 @@ class LabIsolation:
         return fact, 'an administrator said --without-isolation; isolation = "kernel" in carrel.toml and another start end it'
 
 
+#: Paths without links, and directories.
+_Where = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Covers:
+    """What the jobs of some do not see."""
+
+    #: From what it follows.
+    where: _Where
+    #: Without what lies in a directory that is hidden, too, unless it can be seen there again.
+    hidden: tuple[str, ...]
+    frozen: tuple[str, ...]
+
+
 class LocalWalls:
     """Made once for a lab."""
 
@@ -166,24 +189,32 @@ class LocalWalls:
         preparing: PreparingLimits | None = None,
         secrets: Iterable[str] = (),
     ) -> None:
-        """`secrets` are files and directories of the lab's own, wherever they are."""
+        """`secrets` are names of files and directories of the lab's own, wherever they are, and wherever they lead later."""
         self._network, self._processes, self._preparing = network, processes, preparing or PreparingLimits()
         self._homes = home.path / "homes"
         self._own = own_name()
         self._own_home = os.path.realpath(Path.home())
         closed = [home.path, home.run, *home.parts.values()]
-        self._closed = (*(os.path.realpath(path) for path in closed), *_ALWAYS_HIDDEN, *secrets)
+        self._closed = (*(os.path.realpath(path) for path in closed), *_ALWAYS_HIDDEN)
+        self._secrets = (*secrets, *(_OF_ROOT if os.geteuid() == 0 else ()))
         prefixes = (sys.prefix, sys.base_prefix, *_NEEDED)
         lab = [*map(Path, prefixes), Path(carrel.__file__).parent, *_residency(), *_pythons(), home.environments / "pythons"]
-        self._readable = tuple(dict.fromkeys(os.path.realpath(path) for path in lab if path.exists()))
-        #: What belongs to the person who runs the lab, and their own jobs may see.
-        self._private = (*own_homes(), *closed_to_others(named_in(os.environ)), *self._found())
+        self._readable = tuple(dict.fromkeys(os.path.realpath(path) for path in lab if os.path.exists(path)))  # noqa: PTH110 - or another user's
+        #: What belongs to the person who runs the lab, and their own jobs may see: what is named, or a part of the system, and
+        #: what lies among the data of the machine.
+        self._named = tuple(closed_to_others(named_in(os.environ)))
+        found = self._found()
+        self._named += tuple(path for path in found if path.startswith("/etc/"))
+        self._private = (*own_homes(), *found)
+        #: What jobs of the lab's own user do not see (True), and others' (False), as of the last launch.
+        self._known = {own: self._covers(self._where(own=own), own=own) for own in (True, False)}
 
     def _found(self) -> list[str]:
         found: list[str] = []
 
         def find() -> None:
-            found.extend(_look([*self._closed, *own_homes()]).private[:_MOST])
+            passed = [*self._closed, *own_homes(), *map(os.path.realpath, (*self._secrets, *self._named))]
+            found.extend(_look(passed).private[:_MOST])
 
         thread = threading.Thread(target=find, daemon=True)
         thread.start()
@@ -192,29 +223,45 @@ class LocalWalls:
 
     def __call__(self, owner: str) -> LaunchWalls:
         """The lab's own user keeps their home; everybody else has one in the lab."""
-        hidden, place = self._closed, self._own_home
-        if owner != self._own:
-            hidden = (*self._closed, *self._private)
-            place = str(self._homes / (directory_name(owner) if owner else "@site"))
+        own = owner == self._own
+        where = self._where(own=own)
+        if self._known[own].where != where:
+            self._known[own] = self._covers(where, own=own)
         return LaunchWalls(
-            hidden=self._outermost(hidden),
+            hidden=self._known[own].hidden,
+            frozen=self._known[own].frozen,
             readable=self._readable,
-            home=place,
+            home=self._own_home if own else str(self._homes / (directory_name(owner) if owner else "@site")),
             network=self._network,
             processes=self._processes,
             preparing=self._preparing,
         )
 
-    def _outermost(self, hidden: Iterable[str]) -> tuple[str, ...]:
-        """Leave out what lies in a directory that is hidden, too, unless it can be seen there again."""
-        every = dict.fromkeys(hidden)
-        return tuple(path for path in every if is_below(path, self._readable) or not is_below(path, every))
+    def _where(self, *, own: bool) -> _Where:
+        """Where the names lead, and the directories in which that can change. Keys are renewed: it is asked at each launch."""
+        names = self._secrets if own else (*self._secrets, *self._named)
+        return tuple(map(os.path.realpath, names)), tuple(place for name in names for place in directories_of(name))
+
+    def _covers(self, where: _Where, *, own: bool) -> _Covers:
+        paths, directories = where
+        every = dict.fromkeys((*self._closed, *paths, *(() if own else self._private)))
+        hidden = tuple(path for path in every if is_below(path, self._readable) or not is_below(path, every))
+        # In their home their own jobs write.
+        never = (*_NEVER_FROZEN, *hidden, *([self._own_home] if own else ()))
+        frozen = dict.fromkeys(path for path in directories if path != "/" and not is_below(f"{path}/", never))
+        return _Covers(where, hidden, tuple(frozen))
 
     def left(self) -> Sequence[str]:
         """What a longer look finds that others' jobs can read, and not all users of the machine."""
         hidden = self("").hidden
         found = _look_longer(hidden)
         return [path for path in (*found.private, *found.shared) if not is_below(path, hidden)]
+
+    def loose(self) -> Sequence[str]:
+        """Files of which others' jobs that run already see the next one, when it is renamed to the place of this one."""
+        walls = self("")
+        kept = {directory for directory in walls.frozen if is_small(directory)}
+        return [path for path in walls.hidden if os.path.isfile(path) and str(Path(path).parent) not in kept]  # noqa: PTH113
 
 
 def is_below(path: str, directories: Iterable[str]) -> bool:

@@ -24,6 +24,8 @@ _FOR_JOBS = frozenset({"rucio_path", "slurm_image_paths"})
 _NOT_LOOKED_AT = ("/proc", "/sys", "/dev", "/run", "/tmp", "/usr", "/boot", "/nix", "/snap")
 #: File systems that mount others when they are looked into.
 _MOUNT_OTHERS = frozenset({"autofs"})
+#: How many links the kernel follows (path_resolution(7)).
+_MOST_LINKS = 40
 _PATH = re.compile(r"(?:^|[:=,\s])/{0,2}(/[^:=,\s?&;]+)")
 
 
@@ -42,9 +44,10 @@ def named_in(value: Any) -> Iterator[str]:
             yield from named_in(one)
 
 
-def closed_to_others(paths: Iterable[str]) -> Iterator[str]:
-    """Yield those of the paths, without links, that are there and that other users of the machine may not read."""
-    for path in dict.fromkeys(map(os.path.realpath, paths)):
+def closed_to_others(names: Iterable[str]) -> Iterator[str]:
+    """Yield those of the names that lead to what is there and other users of the machine may not read."""
+    for name in dict.fromkeys(names):
+        path = os.path.realpath(name)
         if path.startswith("/tmp/"):  # jobs have one of their own
             continue
         try:
@@ -54,7 +57,28 @@ def closed_to_others(paths: Iterable[str]) -> Iterator[str]:
             continue
         readable = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(about.st_mode) else 0)
         if about.st_mode & readable != readable or not all(mode & stat.S_IXOTH for mode in above):
-            yield path
+            yield name
+
+
+def directories_of(name: str) -> Iterator[str]:
+    """Yield the directories in which a file lies that a name leads to, and each link on the way.
+
+    Another entry in one of them is another file under that name: a renewed certificate is a new file with the old name, or a
+    link that leads elsewhere.
+    """
+    place, todo, links = "/", deque(Path(os.path.abspath(name)).parts[1:]), 0  # noqa: PTH100 - links stay
+    while todo and links < _MOST_LINKS:
+        step = os.path.normpath(os.path.join(place, todo.popleft()))  # noqa: PTH118 - ".." after links
+        try:
+            leads = os.readlink(step)  # noqa: PTH115
+        except OSError:
+            place = step
+            continue
+        yield place
+        todo.extendleft(reversed(Path(leads).parts))  # an absolute one begins with "/"
+        links += 1
+    if not os.path.isdir(place):  # noqa: PTH112
+        yield str(Path(place).parent)
 
 
 def secret_files(*said: Any) -> list[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from carrel.node.containment import calls
 from carrel.node.containment.filters import filter_program
+from carrel.node.containment.frozen import freeze
 from carrel.node.containment.network import Forwarder
 from carrel.node.containment.walls import Bind, Walls
 
@@ -35,6 +36,11 @@ _LINKS = {
 }
 #: Parts of /proc that are the machine's and not a process'.
 _MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+#: Files in it that say what the kernel does for everybody. Root alone may read most of them, and jobs of a root's lab could.
+_ROOTS_OWN = (
+    *("kcore", "kmsg", "keys", "kpagecount", "kpageflags", "kpagecgroup", "slabinfo", "vmallocinfo", "timer_list", "sched_debug"),
+    *("pagetypeinfo", "latency_stats"),
+)
 #: What the kernel counts for a Unix user, all its jobs together, and how much of that one job has (namespaces(7), inotify(7)):
 #: no namespaces, and a quarter of the instances of inotify that Linux gives a user.
 _NAMESPACES = {f"max_{kind}_namespaces": 0 for kind in ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")}
@@ -46,6 +52,8 @@ _TRY_AGAIN = 1.0
 #: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
 _NUMBERS_OF_ITS_OWN = (6, 14)
 _FEWEST_NUMBERS = 301
+#: What is done at a path, in this order.
+_HIDE, _BIND, _FREEZE = range(3)
 #: The end of a command: its status as wait(2) has it, and whether it left processes behind.
 _END = struct.Struct("ii")
 
@@ -107,7 +115,10 @@ def build(walls: Walls) -> None:
     # Taken before anything is covered.
     places = {bind.place for bind in walls.binds}
     hidden = [path for path in walls.hidden if path not in places and Path(path).is_dir()]
-    trees = [(bind, calls.clone_tree(bind.source)) for bind in walls.binds]
+    files = [path for path in walls.hidden if path not in places and path not in hidden and Path(path).exists()]
+    frozen = [path for path in walls.frozen if Path(path).is_dir()]
+    binds = [*walls.binds, *(Bind(os.devnull, path) for path in files if not walls.root)]
+    trees = [(bind, calls.clone_tree(bind.source)) for bind in binds]
     wanted = [*(f"/dev/{name}" for name in _NODES), *walls.devices]
     nodes = [(node, calls.clone_tree(node)) for node in wanted if Path(node).exists()]
     temporary = calls.clone_tree(walls.temporary)
@@ -121,15 +132,20 @@ def build(walls: Walls) -> None:
         from carrel.node.containment.image import change_root
 
         change_root(walls.root, places)
-        hidden = []  # nothing of the machine is there
+        hidden, frozen = [], []  # nothing of the machine is there
         covered.append("/")
     else:
         calls.set_attributes("/", on=calls.ATTR_RDONLY | calls.ATTR_NOSUID)
     calls.set_attributes(temporary, on=calls.ATTR_NOSUID | calls.ATTR_NODEV)
     calls.place_tree(temporary, "/tmp")
-    covers = [(path, None) for path in hidden]
-    steps: list[tuple[str, tuple[Bind, int] | None]] = [*covers, *((bind.place, (bind, tree)) for bind, tree in trees)]
-    for path, what in sorted(steps, key=lambda step: (step[0].rstrip("/").count("/"), step[1] is not None)):
+    # From the root down; a directory is frozen as what is bound there has it.
+    steps: list[tuple[str, int, tuple[Bind, int] | None]] = [(path, _HIDE, None) for path in hidden]
+    steps += [(bind.place, _BIND, (bind, tree)) for bind, tree in trees] + [(path, _FREEZE, None) for path in frozen]
+    for path, step, what in sorted(steps, key=lambda step: (step[0].rstrip("/").count("/"), step[1])):
+        if step == _FREEZE:
+            if os.path.isdir(path) and freeze(path):  # noqa: PTH112
+                covered.append(path)
+            continue
         if what is None:
             _make_place(path, directory=True)  # what is above it may be covered already
             calls.mount("tmpfs", path, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=0755,size=1m")
@@ -275,11 +291,11 @@ def _mount_proc(processes: int) -> int:
     if processes:
         _limit_processes(processes)
     limits = os.open("/proc/sys/user", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for name in _MACHINES_OWN:
+    for name in (*_MACHINES_OWN, *_ROOTS_OWN):
         path = f"/proc/{name}"
         if os.path.exists(path):  # noqa: PTH110
-            tree = calls.clone_tree(path)
-            calls.set_attributes(tree, on=calls.ATTR_RDONLY)
+            tree = calls.clone_tree(path if name in _MACHINES_OWN else os.devnull)
+            calls.set_attributes(tree, on=calls.ATTR_RDONLY | calls.ATTR_NODEV)
             calls.place_tree(tree, path)
             os.close(tree)
     return limits

@@ -82,8 +82,10 @@ class Walls:
     #: An image that is there beside the machine's files; None: none is.
     view: View | None = None
 
-    #: Directories that are empty, but for what `binds` puts below them. Files among them are covered by binds (`root.covers`).
+    #: Directories that are empty, but for what `binds` puts below them, and files that cannot be read, unless `binds` names them.
     hidden: Sequence[str] = ()
+    #: Directories that show the entries they have at the start, and no later ones (`freeze`).
+    frozen: Sequence[str] = ()
     binds: Sequence[Bind] = ()
     #: The directory that is /tmp.
     temporary: str

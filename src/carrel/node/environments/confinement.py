@@ -20,7 +20,6 @@ from urllib.parse import unquote, urlsplit
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import directory_name
 from carrel.core.spool.trees import remove_tree
-from carrel.node.containment.root import covers
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Walls, bounds_of
 from carrel.node.environments.errors import EnvironmentFailed
 
@@ -85,8 +84,8 @@ class Confinement:
         self.room.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.home:
             Path(self.home).mkdir(mode=0o700, parents=True, exist_ok=True)
-        binds = list(covers(self.seen.hidden))  # what the lab's configuration of packages names is there all the same
-        binds += [Bind(os.path.realpath(path), path) for path in (*self.seen.readable, *self.readable) if os.path.exists(path)]  # noqa: PTH110
+        # What the lab's configuration of packages names is there, although it may be hidden.
+        binds = [Bind(os.path.realpath(path), path) for path in (*self.seen.readable, *self.readable) if os.path.exists(path)]  # noqa: PTH110
         binds.append(Bind(os.path.realpath(self.scratch), str(self.scratch)))
         pythons = self.root / "pythons"
         if pythons.is_dir():
@@ -99,6 +98,7 @@ class Confinement:
         once = tuple({bind.place: bind for bind in binds}.values())
         return Walls(
             hidden=self.seen.hidden,
+            frozen=self.seen.frozen,
             binds=once,
             temporary=temporary,
             processes=self.seen.processes,

@@ -14,7 +14,6 @@ from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.core.domain.network import Network
 from carrel.core.spool import AttemptDirectory
 from carrel.core.spool.trees import remove_tree
-from carrel.node.containment.root import covers
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, View, Walls, bounds_of
 
 if TYPE_CHECKING:
@@ -76,7 +75,8 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         view=view,
         root=str(prepared.root or ""),
         hidden=walls.hidden,
-        binds=_once([*binds, *(covers(walls.hidden) if prepared.root is None else ())]),
+        frozen=walls.frozen,
+        binds=_once(binds),
         temporary=str(private),
         devices=tuple(_devices(launch)),
         doors=doors,
@@ -163,10 +163,10 @@ def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchP
         *_existing([*seen.readable, paths.files], writable=False),
         *_existing([seen.home, directory.work, paths.inputs], writable=True),
     ]
-    binds = [*binds, *covers(seen.hidden)]
     grows = [place for place in (directory.work, private, paths.inputs) if place and os.path.exists(place)]  # noqa: PTH110
     return Walls(
         hidden=seen.hidden,
+        frozen=seen.frozen,
         binds=_once(binds),
         temporary=str(private),
         processes=seen.processes,
