@@ -126,6 +126,7 @@ def isolation(place: Path) -> Check:
     from carrel.lab.server.home import LabHome
     from carrel.lab.server.identity import read_identity
     from carrel.lab.server.isolation import LocalWalls, chosen_isolation
+    from carrel.lab.server.private_files import secret_files
     from carrel.lab.server.settings import read_settings
     from carrel.lab.server.whose_code import WhoseCode
     from carrel.node.containment.trial import try_walls
