@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,9 @@ def search_path(environ: Mapping[str, str], preferred: Path) -> str:
     root = Path(environ.get("PYENV_ROOT") or Path(environ.get("HOME") or Path.home()) / ".pyenv")
     shims = os.path.normpath(root / "shims")
     listed = [entry for entry in clean_path(environ) if os.path.normpath(entry) != shims]
-    versions = sorted((root / "versions").glob("*/bin"), key=lambda path: _numbers(path.parent.name), reverse=True)
+    versions: list[Path] = []
+    with suppress(PermissionError):  # another user's
+        versions = sorted((root / "versions").glob("*/bin"), key=lambda path: _numbers(path.parent.name), reverse=True)
     return os.pathsep.join(dict.fromkeys([str(preferred.parent), *listed, *map(str, versions)]))
 
 
