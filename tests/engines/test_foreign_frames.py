@@ -136,7 +136,7 @@ class TwoUsers:
             ({"is": "collected", **job, "stored": {"files": [], "notes": []}}, b""),
             ({"is": "collected", **job, "error": {"code": "x", "message": "y", "remedy": "z"}}, b""),
             ({"is": "ready", "directory": "/", "code": [DIGEST]}, b""),
-            ({"is": "hello", "version": 4, "carrel": "1", "user": "bob", "nonce": "n"}, b""),
+            ({"is": "hello", "version": 1, "carrel": "1", "user": "bob", "nonce": "n"}, b""),
         ]
 
     def speak(self) -> None:

@@ -339,7 +339,7 @@ def test_whom_sudo_refuses_is_told_and_not_left_waiting(home, site, python, word
     [
         ("garbage", "This came where a frame was expected: 'garbage'"),
         ('{"is": "hello", "version": 99, "carrel": "9.9", "user": "games"}', "The deputies are of Carrel 9.9"),
-        ('{"is": "hello", "version": 4, "carrel": "9.9", "user": "root"}', "The deputy runs as root, not as games"),
+        ('{"is": "hello", "version": 1, "carrel": "9.9", "user": "root"}', "The deputy runs as root, not as games"),
         ('{"is": "news", "observation": {"job_id": 1}, "lost": []}', "makes no sense"),
         ('{"is": "log", "job": 1, "attempt": 1, "at": 0, "bytes": -1}', "frame was expected"),
     ],
@@ -357,7 +357,7 @@ def test_what_makes_no_sense_is_not_believed(home, site, python, said_by_deputy,
 
 
 def test_news_of_jobs_of_others_are_not_believed(home, site, python):
-    hello = '{"is":"hello","version":4,"carrel":"1","user":"games","nonce":"1"}'
+    hello = '{"is":"hello","version":1,"carrel":"1","user":"games","nonce":"1"}'
     ready = '{"is":"ready","code":[]}'
     ended = '{"at":1.0,"type":"ended","state":"FAILED","reason":{"code":"NonZeroExitCode","message":"ha"}}'
     lies = [
@@ -381,7 +381,7 @@ def test_news_of_jobs_of_others_are_not_believed(home, site, python):
 
 
 def test_who_has_a_deputys_pipe_asks_slurm_no_more_than_a_deputy_does(home, site, python):
-    hello, ready = '{"is":"hello","version":4,"carrel":"1","user":"games","nonce":"1"}', '{"is":"ready","code":[]}'
+    hello, ready = '{"is":"hello","version":1,"carrel":"1","user":"games","nonce":"1"}', '{"is":"ready","code":[]}'
     questions = 'for n in $(seq 400); do echo \'{"is":"list","id":\'$n\',"since":1e18}\'; done'
     script = f"echo '{hello}'; echo '{ready}'; read a; read b; {questions}; cat > /dev/null"
     asked = []
