@@ -254,3 +254,15 @@ def test_a_notebook_at_its_own_name_with_a_kernel_and_the_page_of_a_program(plac
                 assert next(lines) == "last"
             kernel.close()
         client.cancel(session.job.id)
+
+
+def test_a_session_below_localhost_is_at_the_address_by_which_the_lab_was_asked(tmp_path: Path) -> None:
+    # Somebody with a tunnel to the lab's own port has no use for the proxy's.
+    lab = start_lab(tmp_path / "lab", simulate_gpus=0, variables={"CARREL_PUBLIC_URL": "https://gpus.example.org"})
+    try:
+        with Client(home=lab.home) as client:
+            link = client.open_session(client.start_session(SessionRequest()).job.id)
+        assert re.match(rf"http://s\d+-\w+\.localhost:{lab.url.rpartition(':')[2]}/", link)
+    finally:
+        lab.end_jobs()
+        lab.stop()
