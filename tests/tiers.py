@@ -68,6 +68,7 @@ SERVERS = frozenset(
         "mariadbd",
         "mlflow",
         "munged",
+        "nginx",
         "node",
         "pg_ctl",
         "postgres",

@@ -43,20 +43,30 @@ class CellResult:
 class SessionBrowser:
     """A browser that was let into one session."""
 
-    def __init__(self, link: str, *, patience: float = PATIENCE, authority: Path | None = None) -> None:
-        """Enter with the one-time `link` of `carrel.Client.open_session`; `authority` is whom to believe over TLS."""
+    def __init__(
+        self, link: str, *, patience: float = PATIENCE, authority: Path | None = None, found_at: str | None = None
+    ) -> None:
+        """Enter with the one-time `link` of `carrel.Client.open_session`; `authority` is whom to believe over TLS.
+
+        `found_at` is the address of its host name, where this machine does not know that.
+        """
         parts = urlsplit(link)
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.patience = patience
         host = parts.hostname or ""
-        self._place = ("127.0.0.1" if host.endswith("localhost") else host, parts.port or (443 if authority else 80))
+        found_at = found_at or ("127.0.0.1" if host.endswith("localhost") else host)
+        self._place = (found_at, parts.port or (443 if authority else 80))
         self._trust = ssl.create_default_context(cafile=authority) if authority else None
         self._name = host
-        base = self.origin if authority else f"http://{self._place[0]}:{self._place[1]}"
+        self._extensions = {"sni_hostname": host}
         self._http = httpx.Client(
-            base_url=base, headers={"Host": parts.netloc}, timeout=patience, verify=self._trust or False, trust_env=False
+            base_url=f"{parts.scheme}://{self._place[0]}:{self._place[1]}",
+            headers={"Host": parts.netloc},
+            timeout=patience,
+            verify=self._trust or False,
+            trust_env=False,
         )
-        answer = self._http.get(f"{parts.path}?{parts.query}")
+        answer = self._http.get(f"{parts.path}?{parts.query}", extensions=self._extensions)
         if answer.status_code != 303:
             raise RuntimeError(f"The session let nobody in: {answer.status_code} {answer.text[:500]}")
         self.lands_on = answer.headers["location"]
@@ -81,7 +91,8 @@ class SessionBrowser:
 
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         """One request to the session's origin."""
-        return self._http.request(method, path, headers={**self.headers, **more.pop("headers", {})}, **more)
+        headers = {**self.headers, **more.pop("headers", {})}
+        return self._http.request(method, path, headers=headers, extensions=self._extensions, **more)
 
     def start_kernel(self, path: str = "work.ipynb") -> Kernel:
         """Start a kernel for a notebook and connect to it."""

@@ -57,18 +57,23 @@ class RunningSessions:
         addresses: SessionAddresses,
         secret: bytes,
         pattern: str,
+        public_url: str | None,
         clock: Clock,
         lender: Callable[[], Mapping[str, Any]],
         look_time: float,
     ) -> None:
-        """`pattern` is the host name of a session, with ``{session}`` in the place of its label. `lender` gives the broker's
-        status: a session whose state computes on a GPU is not idle. `look_time`: seconds between two looks at what they do.
+        """`pattern` is the host name of a session, with ``{session}`` in the place of its label; `public_url` as in the settings.
+
+        `lender` gives the broker's status: a session whose state computes on a GPU is not idle. `look_time`: seconds between two
+        looks at what they do.
         """
         self._look_time = look_time
         self._lab = lab
         self._addresses = addresses
         self._secret = secret
         self._pattern = pattern
+        # A name of the site leads to where the lab is for everybody; one below localhost to where the caller has found the lab.
+        self._public_url = None if pattern.partition(":")[0].endswith(".localhost") else public_url
         self._door = TicketIssuer(clock)
         self._clock = clock
         self._lender = lender
@@ -132,7 +137,7 @@ class RunningSessions:
     def address(self, job: Job, *, base: str) -> str:
         """The session's own origin, which lets nobody in by itself."""
         label = identity.session_label(self._secret, job.id, job.attempt)
-        parts = urlsplit(base)
+        parts = urlsplit(self._public_url or base)
         host = self._pattern.replace("{session}", label)
         port = "" if parts.port is None or ":" in self._pattern else f":{parts.port}"
         return f"{parts.scheme}://{host}{port}"
