@@ -95,6 +95,8 @@ def test_a_name_that_looks_like_another_users_is_refused(name: str) -> None:
         "alice\u2800",
         "all",
         "site",
+        ".",
+        "..",
     ],
 )
 def test_a_name_that_hides_something_or_has_a_meaning_is_refused(name: str) -> None:

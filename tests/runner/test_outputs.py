@@ -53,12 +53,36 @@ def test_patterns(lab):
         ("[z-a].txt", ["[z-a].txt"], ["z.txt"]),
         ("*.txt", [".txt", "a b\n.txt"], ["d/a.txt"]),
         ("a+(b).txt", ["a+(b).txt"], ["aab.txt"]),
+        ("*a*b*c", ["abc", "xaxbxc", "aabbcc", "abcc/d"], ["acb", "abcd", "a/b/c"]),
+        ("**/a*/**/b/*c", ["a/b/c", "x/ab/y/b/b/cc", "a/a/b/c/d"], ["a/b", "b/a/c", "x/b/c"]),
+        ("a/**/**/b", ["a/b", "a/x/y/b"], ["b", "a/c"]),
     ],
 )
 def test_a_pattern_matches(pattern, yes, no):
     expression = pattern_expression(pattern.split("/"))
     assert [path for path in yes if not expression.fullmatch(path)] == []
     assert [path for path in no if expression.fullmatch(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [("*a" * 60 + "b", "a" * 250), ("**/a/" * 30 + "b", "a/" * 1000 + "c"), ("**/*a*a/" * 30 + "b", "aa/" * 600 + "c")],
+)
+def test_a_pattern_that_nearly_matches_takes_no_longer_than_others(pattern, name):
+    # In time that grows with each star it would not end before the test does.
+    assert not pattern_expression(pattern.split("/")).fullmatch(name)
+
+
+def test_directories_deeper_than_a_path_can_say_are_said_and_what_lies_above_is_kept(lab):
+    ended = lab.run(
+        "mkdir -p outputs/closed; echo x > outputs/closed/x; chmod 0 outputs/closed; echo one > outputs/a; cd outputs\n"
+        "n=$(printf 'd%.0s' $(seq 200)); for i in $(seq 30); do mkdir $n; cd -P $n; done"
+    )
+    assert ended.state is JobState.COMPLETED
+    assert "outputs/a" in stored(lab, ended)
+    assert "no regular files inside the working directory" in ended.reason.message
+    assert "outputs/dddd" in ended.reason.message
+    assert len(ended.reason.message) < 1000
 
 
 def test_what_takes_no_room_takes_none_when_it_is_stored(lab):

@@ -92,6 +92,8 @@ def check_name(name: str, taken: Iterable[str]) -> None:
     """Raise `Invalid` for what cannot be the name of a new user, `Conflict` for one that looks like a name that is `taken`."""
     if not name or len(name) > 255 or not name.isprintable() or name != name.strip():
         raise Invalid(f'"{name[:300]}" is not a user name.', remedy="Use 1 to 255 printable characters, no blank at either end.")
+    if name in {".", ".."}:  # in an address it stands for another place, so no request would reach this user
+        raise Invalid(f'No user can be called "{name}": no address can say it.', remedy="Choose a name with a letter or a digit.")
     if name in _WORDS:
         raise Invalid(f'No user can be called "{name}": this word has a meaning where users are named.', remedy="Choose another.")
     if len(scripts := _scripts(name)) > 1:

@@ -25,6 +25,8 @@ _CHUNK = 1024**2
 _ZEROS = memoryview(bytes(_CHUNK))
 #: Characters of the path of an output that the lab's database takes.
 _LONGEST = 4096
+#: Characters of a path in a note.
+_IN_A_NOTE = 200
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
             f"are too long: {names}."
         )
     if outside:
-        names = ", ".join(outside[:3]) + (", …" if len(outside) > 3 else "")
+        names = ", ".join(_short(path) for path in outside[:3]) + (", …" if len(outside) > 3 else "")
         result.notes.append(
             f"{len(outside)} outputs were not kept because they are no regular files inside the working directory: {names}."
         )
@@ -151,6 +153,11 @@ def _piece(source: int, offset: int) -> int:
     with suppress(OSError):
         return min(_CHUNK, os.lseek(source, offset, os.SEEK_HOLE) - offset) or _CHUNK
     return _CHUNK
+
+
+def _short(path: str) -> str:
+    """A path for a sentence: of a long one, which may have thousands of names, its beginning."""
+    return path if len(path) <= _IN_A_NOTE else f"{path[:_IN_A_NOTE]}…"
 
 
 def shown(path: str) -> str:
@@ -293,24 +300,39 @@ def _matches(directory: Path, patterns: Sequence[str]) -> set[str]:
 
 
 def pattern_expression(parts: Sequence[str]) -> re.Pattern[str]:
-    """Return the expression for a glob that was split at its slashes; what lies below a match matches too."""
-    expression = ""
-    for number, part in enumerate(parts):
-        last = number == len(parts) - 1
-        if part == "**":
-            expression += ".+" if last else "(?:[^/]+/)*"
-            continue
-        for token in re.findall(r"\*+|\?|\[!?\]?[^\]/]*\]|.", part):
-            if token.startswith("*"):
-                expression += "[^/]*"
-            elif token == "?":
-                expression += "[^/]"
-            elif len(token) > 2 and token.startswith("["):
-                expression += _character_class(token)
-            else:
-                expression += re.escape(token)
-        expression += "" if last else "/"
-    return re.compile(expression + "(?:/.*)?", re.DOTALL)
+    """Return the expression for a glob that was split at its slashes; what lies below a match matches too.
+
+    Patterns and names are a user's, so a name that nearly matches must not take for ever: what lies between two stars is looked
+    for once, at the first place where it is, which is enough, because the next star takes the rest.
+    """
+    sections: list[list[str]] = [[]]
+    for part in parts:
+        if part != "**":
+            sections[-1].append(_name_expression(part))
+        elif sections[-1] or len(sections) == 1:
+            sections.append([])
+    (first, *between), last = sections[:-1] or [[]], sections[-1]
+    expression = "".join(f"{name}/" for name in first)
+    expression += "".join(f"(?>(?:[^/]+/)*?{'/'.join(names)}/)" for names in between)
+    if len(sections) > 1:
+        expression += "(?:[^/]+/)*" if last else ".+"
+    return re.compile(f"{expression}{'/'.join(last)}(?:/.*)?", re.DOTALL)
+
+
+def _name_expression(part: str) -> str:
+    """The expression for one name of a glob."""
+    pieces = [""]
+    for token in re.findall(r"\*+|\?|\[!?\]?[^\]/]*\]|.", part):
+        if token.startswith("*"):
+            pieces.append("")
+        elif token == "?":
+            pieces[-1] += "[^/]"
+        elif len(token) > 2 and token.startswith("["):
+            pieces[-1] += _character_class(token)
+        else:
+            pieces[-1] += re.escape(token)
+    (first, *between), last = pieces[:-1] or [""], pieces[-1]
+    return first + "".join(f"(?>[^/]*?{piece})" for piece in between) + ("[^/]*" if len(pieces) > 1 else "") + last
 
 
 def _character_class(token: str) -> str:
@@ -331,30 +353,45 @@ def _walk(directory: Path, start: str) -> Iterator[str]:
     """
     root = os.path.realpath(directory)
     entered: set[str] = set()
-    todo, links = [start], list[str]()
+    #: Beside each path the real one, where that is known: to resolve it at each of many levels takes the square of their number.
+    todo: list[tuple[str, str | None]] = [(start, None)]
+    links: list[tuple[str, str | None]] = []
     while todo or links:
-        here = todo.pop() if todo else links.pop()
-        place = Path(root, here)
-        real = os.path.realpath(place)
-        if not place.is_dir() or not _holds(root, real) or (place.is_symlink() and _holds(real, os.path.realpath(place.parent))):
-            if os.path.lexists(place):
-                yield here
-            continue
+        here, real = todo.pop() if todo else links.pop()
+        if real is None:
+            place = Path(root, here)
+            real = os.path.realpath(place)
+            if (
+                not _is_directory(place)
+                or not _holds(root, real)
+                or (place.is_symlink() and _holds(real, os.path.realpath(place.parent)))
+            ):
+                if os.path.lexists(place):
+                    yield here
+                continue
         if real in entered:
             continue
         entered.add(real)
         try:
             entries = list(os.scandir(real))
-        except OSError:
+        except OSError:  # closed, or so deep that its path is too long: it is said, for what is there is not kept
+            yield here
             continue
         for entry in entries:
             path = f"{here}/{entry.name}" if here else entry.name
             if entry.is_dir(follow_symlinks=False):
-                todo.append(path)
-            elif entry.is_symlink() and entry.is_dir():
-                links.append(path)
+                todo.append((path, f"{real}/{entry.name}"))
+            elif entry.is_symlink() and _is_directory(entry):
+                links.append((path, None))
             else:
                 yield path
+
+
+def _is_directory(place: Path | os.DirEntry[str]) -> bool:
+    try:
+        return place.is_dir()
+    except OSError:  # a chain of links that does not end, or a name that is too long
+        return False
 
 
 def _holds(directory: str, path: str) -> bool:
