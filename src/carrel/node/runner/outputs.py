@@ -91,13 +91,13 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
         )
     if unnamed:
         result.left = True
-        names = ", ".join(unnamed[:3]) + (", …" if len(unnamed) > 3 else "")
+        names = ", ".join(map(_short, unnamed[:3])) + (", …" if len(unnamed) > 3 else "")
         result.notes.append(
             f"{len(unnamed)} outputs were not kept because others read the same (bytes that are no text), or because their names "
             f"are too long: {names}."
         )
     if outside:
-        names = ", ".join(_short(path) for path in outside[:3]) + (", …" if len(outside) > 3 else "")
+        names = ", ".join(map(_short, outside[:3])) + (", …" if len(outside) > 3 else "")
         result.notes.append(
             f"{len(outside)} outputs were not kept because they are no regular files inside the working directory: {names}."
         )
