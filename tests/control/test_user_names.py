@@ -109,6 +109,10 @@ def test_one_may_see_that_letters_differ_only_with_blanks_passed_over() -> None:
     with pytest.raises(Conflict):
         check_name("ada  lovelace", ["ada lovelace"])
     with pytest.raises(Conflict):
+        check_name("vic tim", ["victim"])
+    with pytest.raises(Conflict):
+        check_name("victirn", ["victim"])
+    with pytest.raises(Conflict):
         check_name("lan", ["Ian"])
 
 

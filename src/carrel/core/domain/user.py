@@ -113,8 +113,9 @@ def check_name(name: str, taken: Iterable[str]) -> None:
 
 def _looks(name: str) -> frozenset[str]:
     """What a name looks like to one who passes over case, blanks and forms of a character, or takes a letter for another."""
-    plain = " ".join(unicodedata.normalize("NFKC", name).split())
-    return frozenset(unicodedata.normalize("NFKC", one.casefold()) for one in (plain, plain.translate(_LOOKS)))
+    plain = "".join(unicodedata.normalize("NFKC", name).split())
+    read = plain.translate(_LOOKS).replace("rn", "m").replace("vv", "w")
+    return frozenset(unicodedata.normalize("NFKC", one.casefold()) for one in (plain, read))
 
 
 def _scripts(name: str) -> Sequence[str]:
