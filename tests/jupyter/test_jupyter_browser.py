@@ -289,7 +289,8 @@ def test_an_end_that_comes_near_is_told_once(chromium: Browser) -> None:
             panel = page.get_by_role("region", name="GPUs", exact=True)
             expect(panel.get_by_role("link", name="7")).to_have_attribute("href", f"{url}/jobs/7")
             page.close()
-            assert set(lab.asked) == {("/api/v1/sessions/7", f"Bearer {jupyter.session.token}")}
+            bearer = f"Bearer {jupyter.session.token}"
+            assert set(lab.asked) == {("/api/v1/sessions/7", bearer), ("/api/v1/announcements", bearer)}
 
 
 WAITS = "# carrel: gpus=1\nprint('at last')"
@@ -341,6 +342,7 @@ def test_the_same_tab_misses_nothing_while_the_lab_is_restarted(seat: Seat, wind
         is_ready(page)
         run_first(page)
         expect(outputs(page)).to_contain_text("step 1", timeout=PATIENCE)
+        tokens = front.sessions.tokens
     # Nobody answers on its address now, and the cell goes on.
     go.touch()
     server = seat.jupyter.http()
@@ -348,7 +350,7 @@ def test_the_same_tab_misses_nothing_while_the_lab_is_restarted(seat: Seat, wind
     wait_until(lambda: server.get(f"/api/kernels/{kernel}").json()["execution_state"] == "idle", "its end")
     server.close()
     expect(outputs(page)).not_to_contain_text("over")
-    with a_front(secret=secret, port=port) as front:
+    with a_front(secret=secret, port=port, tokens=tokens) as front:
         front.sessions.add(seat.jupyter.session)
         # What was on its way when the connection broke is asked for when the cell is over.
         wanted = " ".join([*(f"step {step}" for step in range(12)), "over"])

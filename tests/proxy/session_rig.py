@@ -230,10 +230,12 @@ class Browser:
 
 
 @contextmanager
-def a_front(pattern: str = PATTERN, secret: bytes | None = None, port: int = 0) -> Iterator[Front]:
-    """The proxy on a port of this machine, a free one by default."""
+def a_front(
+    pattern: str = PATTERN, secret: bytes | None = None, port: int = 0, tokens: Mapping[int, Caller] | None = None
+) -> Iterator[Front]:
+    """The proxy on a port of this machine, a free one by default; `tokens` are those that a lab before it has given out."""
     secret = secret or secrets.token_bytes(32)
-    sessions, clock = FoundSessions(secret), Clock()
+    sessions, clock = FoundSessions(secret, tokens=dict(tokens or {})), Clock()
     door = TicketIssuer(clock)
     lab = Gateway()
     conversations = Conversations(lambda caller: sessions.guest(caller.token_id or 0), clock=clock)
