@@ -62,6 +62,10 @@ def test_a_terminal_has_nothing_to_obey_in_it(ada: httpx.Client, root: httpx.Cli
         ({"until": at(-5)}, "over before anybody sees it"),
         ({"begin": at(7200)}, "over before anybody sees it"),
         ({"until": "2100-12-01T09:00:00"}, "no zone"),
+        # It would be kept, and no list could show it any more.
+        ({"until": 1e300}, "no moment between 1970 and 2255"),
+        ({"until": at(3600), "begin": -1e300}, "no moment between 1970 and 2255"),
+        ({"until": "9999-12-31T23:59:59Z"}, "no moment between 1970 and 2255"),
         ({"level": "panic"}, "level"),
         ({"by": "bob"}, '"by" is unknown'),
         ({"id": 7}, '"id" is unknown'),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -9,6 +11,9 @@ import pytest
 from gateway_lab import Rig
 
 from carrel.core.domain.job import JobState
+from carrel.core.domain.nouns import SECRETS
+from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.user import Caller, User
 
 V1 = "/api/v1"
 VALUE = "correct-horse-battery-staple"
@@ -155,3 +160,28 @@ def test_nobody_keeps_more_than_a_hundred(ada: httpx.Client) -> None:
     assert full.status_code == 409
     assert "100 secrets" in full.json()["detail"]
     assert keep(ada, "S7", "a-new-value").status_code == 200
+
+
+def test_a_secret_that_is_removed_while_a_job_takes_it_stays_removed(rig: Rig, ada: httpx.Client) -> None:
+    keep(ada)
+    real = rig.store.of(SECRETS)
+    me = Caller(user=User(subject="ada", name="Ada"), job_id=1)
+    removing: list[threading.Thread] = []
+
+    class Slow:
+        """The lab's records, where a removal begins between a look and what is written then."""
+
+        select, put, remove = real.select, real.put, real.remove
+
+        def get(self, *key: Any) -> Any:
+            found = real.get(*key)
+            removing.append(threading.Thread(target=secrets.remove, args=(me, "API_KEY")))
+            removing[0].start()
+            removing[0].join(0.5)  # where nothing keeps it from going on, it has ended by then
+            return found
+
+    secrets = replace(rig.lab.secrets, records=Slow())
+    task = TaskSpec(entry_point="main", command="true", snapshot="sha256:0", secrets=("API_KEY",))
+    assert secrets.of_job(me, 1, task) == {"API_KEY": VALUE}
+    removing[0].join()
+    assert ada.get(f"{V1}/secrets").json() == {"secrets": []}

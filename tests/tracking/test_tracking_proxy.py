@@ -380,6 +380,9 @@ def test_a_jobs_second_attempt_may_log_other_parameters(tracking: Tracking, hers
         batch = [{"key": "rate", "value": "0.1"}, {"key": "host", "value": "n2"}, {"key": "started_at", "value": "3"}]
         assert post(second, f"{API}/runs/log-batch", run_id=run, params=batch).status_code == 400
         post(second, f"{API}/runs/log-batch", run_id=run, params=batch[:2]).raise_for_status()
+        # What makes no sense is MLflow's to refuse.
+        odd = [{"key": ["rate"], "value": "1"}]
+        assert post(second, f"{API}/runs/log-batch", run_id=run, params=odd).status_code == 400
         assert params(second) == {"started_at": "1", "rate": "0.1", "attempt-2/started_at": "2", "host": "n2"}
         # Alice herself, at her desk, is told what MLflow tells everybody.
     with tracking.client("alice-token") as alice:

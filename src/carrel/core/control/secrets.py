@@ -52,7 +52,9 @@ class Secrets(Keeper[Secret]):
 
     def remove(self, caller: Caller, key: str | int) -> None:
         """Forget a secret of the caller's; jobs that run keep what they were given. Raises `NotFound`."""
-        if not self.records.remove(caller.user.subject, key):
+        with self._guard:
+            there = self.records.remove(caller.user.subject, key)
+        if not there:
             raise NotFound(f"You have no secret {str(key)[:80]}.", remedy="`carrel secret list` shows all.")
 
     def check(self, caller: Caller, task: TaskSpec, own: TaskSpec | None) -> None:

@@ -23,7 +23,11 @@ def _fluent(module: Any) -> None:
     def leave_run_unless_in(experiment_id: Any) -> None:
         if experiment_id is None or _RUN is None or os.environ.get("MLFLOW_RUN_ID") != _RUN:
             return
-        if module.MlflowClient().get_run(_RUN).info.experiment_id != str(experiment_id):
+        try:
+            own = module.MlflowClient().get_run(_RUN).info.experiment_id
+        except module.MlflowException:  # MLflow will say it itself when a run is begun
+            return
+        if own != str(experiment_id):
             os.environ.pop("MLFLOW_RUN_ID")
 
     @functools.wraps(set_experiment)

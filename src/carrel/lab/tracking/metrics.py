@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-_LOG_METRIC, _LOG_BATCH = "/mlflow/runs/log-metric", "/mlflow/runs/log-batch"
+_LOG_METRIC, LOG_BATCH = "/mlflow/runs/log-metric", "/mlflow/runs/log-batch"
+
+
+def run_in(said: Mapping[str, Any]) -> str | None:
+    """Return the run that the body of a request names, under any of the names that MLflow takes."""
+    run_id = said.get("run_id") or said.get("runId") or said.get("run_uuid") or said.get("runUuid")
+    return run_id if isinstance(run_id, str) else None
 
 
 def metrics_in(path: str, body: bytes) -> tuple[str, Sequence[tuple[str, int, float]]] | None:
@@ -15,12 +21,12 @@ def metrics_in(path: str, body: bytes) -> tuple[str, Sequence[tuple[str, int, fl
 
     What is not understood here is left out: MLflow will say what is wrong with it.
     """
-    if not path.endswith((_LOG_METRIC, _LOG_BATCH)):
+    if not path.endswith((_LOG_METRIC, LOG_BATCH)):
         return None
     said = json.loads(body or b"{}")
     rows = [said] if path.endswith(_LOG_METRIC) else said.get("metrics")
-    run_id = said.get("run_id") or said.get("runId") or said.get("run_uuid") or said.get("runUuid")
-    if not isinstance(rows, list) or not isinstance(run_id, str):
+    run_id = run_in(said)
+    if not isinstance(rows, list) or run_id is None:
         return None
     found = [one for row in rows if isinstance(row, dict) and (one := _metric(row)) is not None]
     return (run_id, found) if found else None

@@ -6,16 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_LOG_PARAM, _LOG_BATCH = "/mlflow/runs/log-parameter", "/mlflow/runs/log-batch"
+from carrel.lab.tracking.metrics import LOG_BATCH, run_in
+
+_LOG_PARAM = "/mlflow/runs/log-parameter"
 
 
 def run_of_params(path: str, body: bytes) -> str | None:
     """Return the run that a request logs parameters of, or None for a request that logs none."""
-    if not path.endswith((_LOG_PARAM, _LOG_BATCH)):
+    if not path.endswith((_LOG_PARAM, LOG_BATCH)):
         return None
     said = json.loads(body or b"{}")
-    run_id = said.get("run_id") or said.get("runId") or said.get("run_uuid") or said.get("runUuid")
-    return run_id if isinstance(run_id, str) and _rows(path, said) else None
+    return run_in(said) if _rows(path, said) else None
 
 
 def renamed_params(path: str, body: bytes, attempt: int, known: Mapping[str, str]) -> bytes:
@@ -25,8 +26,9 @@ def renamed_params(path: str, body: bytes, attempt: int, known: Mapping[str, str
     """
     said = json.loads(body)
     for row in _rows(path, said):
-        if isinstance(row, dict) and known.get(row.get("key", ""), row.get("value")) != row.get("value"):
-            row["key"] = f"attempt-{attempt}/{row['key']}"
+        key = row.get("key") if isinstance(row, dict) else None
+        if isinstance(key, str) and known.get(key, row.get("value")) != row.get("value"):
+            row["key"] = f"attempt-{attempt}/{key}"
     return json.dumps(said).encode()
 
 

@@ -14,6 +14,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.noun import MOMENT, Noun, shown, shown_fields
+from carrel.core.domain.units import LATEST
 from carrel.wire.v1.base import Request, Response
 
 T = TypeVar("T")
@@ -55,11 +56,15 @@ def _date(seconds: float | None) -> datetime | None:
 
 def _seconds(value: Any, read: Callable[[Any], datetime]) -> float:
     if isinstance(value, int | float):
-        return float(value)
-    at = read(value)
-    if at.tzinfo is None:
-        raise Invalid(f'"{at.isoformat()}" has no zone that says when it is.', remedy='End it in "Z" or an offset: "+10:00".')
-    return at.timestamp()
+        seconds = float(value)
+    else:
+        at = read(value)
+        if at.tzinfo is None:
+            raise Invalid(f'"{at.isoformat()}" has no zone that says when it is.', remedy='End it in "Z" or an offset: "+10:00".')
+        seconds = at.timestamp()
+    if not 0 <= seconds <= LATEST:  # what is kept has to be shown again, as a date in every zone
+        raise Invalid(f"{value} is no moment between 1970 and 2255.", remedy="Name a day in that time.")
+    return seconds
 
 
 @_once
