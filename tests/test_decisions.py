@@ -21,7 +21,7 @@ def test_each_link_to_a_record_leads_to_one() -> None:
 
 
 def test_each_record_that_code_and_pages_name_is_there() -> None:
-    code = [path for room in ("src", "tests", "residency") for path in (ROOT / room).rglob("*.py")]
+    code = [path for room in ("src", "tests", "residency", "packages") for path in (ROOT / room).rglob("*.py")]
     named = {(path, number) for path in [*PAGES, *code] for number in NUMBER.findall(path.read_text())}
     assert not [f"{path}: {number}" for path, number in named if not list(RECORDS.glob(f"{number}-*.md"))]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLACES = ("src", "residency", "docs", "examples", "README.md", "ARCHITECTURE.md", "SECURITY.md")
+PLACES = ("src", "residency", "packages", "docs", "examples", "README.md", "ARCHITECTURE.md", "SECURITY.md")
 #: Carrel as a requirement by name. One with an address ("carrel-lab @ git+https://…") asks no index.
-NAME = r"""(?<![\w./-])carrel(?:-lab)?(?:-residency)?(?![\w/.-])(?!(?:\[[\w,]*\])?\s*@)"""
+NAME = r"""(?<![\w./-])carrel(?:-lab)?(?:-residency|-jupyterhub)?(?![\w/.-])(?!(?:\[[\w,]*\])?\s*@)"""
 #: An installer, its verb, and words of the same command (a `#`, a backtick or a `;` ends it) before the name.
 BY_COMMAND = re.compile(rf"\b(?:uvx|(?:pip3?|pipx|uv(?:\s+(?:pip|tool))?)\s+(?:install|add|run|sync))\b[^`#;&|]{{0,120}}?{NAME}")
 #: An extra belongs to a requirement wherever it is written; in code, what is in brackets after `carrel` is in quotes.
@@ -56,6 +56,7 @@ def test_nothing_tells_people_to_install_carrel_by_name() -> None:
         "uvx carrel up",
         "pipx install carrel",
         "pip install carrel-lab-residency",
+        "pip install carrel-lab-jupyterhub",
         "Ask its administrator to install carrel[hub].",
         "'pip install '\n'carrel[cmaes]'",
         'dependencies = ["carrel-lab[lab]"]',

@@ -52,7 +52,7 @@ c.JupyterHub.services = [{"name": "tests", "api_token": os.environ["RIG_TOKEN"]}
 c.JupyterHub.load_roles = [
     {"name": "tests", "services": ["tests"], "scopes": ["admin:users", "admin:servers", "tokens", "access:servers"]}
 ]
-c.JupyterHub.spawner_class = "carrel.notebooks.hub.CarrelSpawner"
+c.JupyterHub.spawner_class = "carrel_jupyterhub.CarrelSpawner"
 c.CarrelSpawner.lab_url = os.environ["RIG_LAB"]
 c.CarrelSpawner.token_of = lambda spawner: json.loads((place / "tokens.json").read_text()).get(spawner.user.name)
 c.CarrelSpawner.environment = {"GREETING": "from the hub"}

@@ -16,9 +16,9 @@ import pytest
 
 from carrel.core.domain.errors import Unavailable
 from carrel.notebooks import identity
-from carrel.notebooks.hub.handover import Handover, HandoverServer
 from carrel.notebooks.jupyter.context import SessionContext
 from carrel.testing.waiting import PATIENCE
+from carrel_jupyterhub.handover import Handover, HandoverServer
 
 SECRET = "hub-secret-4711"
 VARIABLES = {

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from carrel.core.domain.errors import Denied, Invalid, Unavailable
-from carrel.notebooks.hub.form import Offer, read, render
-from carrel.notebooks.hub.request import session_request, variables_for
-from carrel.notebooks.hub.words import LabRefused, ended, exit_code, refused, step
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobView, QueueView, ResourceView, SessionView
+from carrel_jupyterhub.form import Offer, read, render
+from carrel_jupyterhub.request import session_request, variables_for
+from carrel_jupyterhub.words import LabRefused, ended, exit_code, refused, step
 
 pytestmark = pytest.mark.quick
 
@@ -155,12 +155,12 @@ def test_the_form_is_read_as_it_was_filled_in() -> None:
 def test_the_spawner_needs_nothing_of_the_labs_server(tmp_path: Path) -> None:
     code = (
         "import json, sys; from jupyterhub.spawner import Spawner; before = set(sys.modules)\n"
-        "from carrel.notebooks.hub import CarrelSpawner; assert issubclass(CarrelSpawner, Spawner)\n"
+        "from carrel_jupyterhub import CarrelSpawner; assert issubclass(CarrelSpawner, Spawner)\n"
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True, timeout=PATIENCE)
     loaded = json.loads(found.stdout)
-    assert {name.split(".")[1] for name in loaded if name.startswith("carrel.")} == {"client", "core", "notebooks", "wire"}
+    assert {name.split(".")[1] for name in loaded if name.startswith("carrel.")} == {"client", "core", "wire"}
     assert {name.split(".")[2] for name in loaded if name.startswith("carrel.core.")} == {"domain", "submission"}
     outside = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)
     # Carrel's base dependencies, and what they stand on.
@@ -171,7 +171,7 @@ def test_the_spawner_needs_nothing_of_the_labs_server(tmp_path: Path) -> None:
 def test_the_documented_configuration_is_one() -> None:
     from traitlets.config import Config
 
-    from carrel.notebooks.hub import CarrelSpawner
+    from carrel_jupyterhub import CarrelSpawner
 
     page = (Path(__file__).parents[2] / "docs/jupyterhub.md").read_text()
     config = Config()

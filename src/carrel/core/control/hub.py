@@ -33,10 +33,10 @@ def check_hub(address: str, kind: SessionKind) -> str:
         )
     if kind is not SessionKind.NOTEBOOK:
         raise Invalid(f"A {kind} for a JupyterHub.", remedy='Ask for a session of kind "notebook": it has terminals too.')
-    if find_spec("jupyterhub") is None:
+    if find_spec("carrel_jupyterhub") is None:
         raise Unavailable(
-            "This lab cannot run sessions for a JupyterHub: the package jupyterhub is not installed beside it.",
-            remedy="Ask its administrator to install jupyterhub in the lab's Python, in the hub's major version.",
+            "This lab cannot run sessions for a JupyterHub: the package carrel_jupyterhub is not installed beside it.",
+            remedy="Ask its administrator to install packages/jupyterhub of Carrel's repository in the lab's Python.",
         )
     return address
 

@@ -51,7 +51,7 @@ def launch(session: SessionContext) -> None:
     if session.address is not None:
         keep_relay(session, session.address)
     if session.hub:
-        from carrel.notebooks.hub.singleuser import serve
+        from carrel_jupyterhub.singleuser import serve
 
         serve(session, load=_lab_app)
         return

@@ -20,10 +20,10 @@ from traitlets import Dict, Unicode, Union, default
 
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError, Conflict, NotFound, Unauthenticated, Unavailable
-from carrel.notebooks.hub import form
-from carrel.notebooks.hub.request import session_request, variables_for
-from carrel.notebooks.hub.words import LabRefused, Step, ended, exit_code, refused, step
 from carrel.wire import v1
+from carrel_jupyterhub import form
+from carrel_jupyterhub.request import session_request, variables_for
+from carrel_jupyterhub.words import LabRefused, Step, ended, exit_code, refused, step
 
 T = TypeVar("T")
 #: Seconds between two looks at a session that starts: soon at first, seldom for one that stands in a long queue.

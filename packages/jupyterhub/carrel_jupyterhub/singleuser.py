@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from carrel.core.domain.errors import Unavailable
-from carrel.notebooks.hub.handover import HandoverServer
 from carrel.notebooks.jupyter.context import SessionContext
+from carrel_jupyterhub.handover import HandoverServer
 
 #: Seconds that a session waits for what its hub has for it: the spawner sends it as soon as the session listens.
 JOIN_SECONDS = 120.0
 #: Seconds between pings on idle websockets: there may be proxies in front of the hub that close what is silent for a minute.
 _PING_SECONDS = 30
-_PROVIDER = "carrel.notebooks.hub.provider.HubIdentityProvider"
+_PROVIDER = "carrel_jupyterhub.provider.HubIdentityProvider"
 
 
 def serve(session: SessionContext, *, load: Callable[[], object]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from carrel.notebooks.hub.words import LabRefused
 from carrel.wire import v1
+from carrel_jupyterhub.words import LabRefused
 
 #: What a user may choose, by the names of `carrel.wire.v1.SessionRequest`.
 CHOICES = ("gpus", "reserve", "environment", "image", "qos", "partition", "account", "cpus", "memory", "time")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from carrel.notebooks.hub.words import LabRefused
+from carrel_jupyterhub.words import LabRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
