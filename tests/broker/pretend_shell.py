@@ -392,60 +392,60 @@ class Shell:
     def act(self, action: Action, *, crash: bool = False, well: bool = False) -> None:
         core, now = self.core, self.now
         match action:
-            case Gather(tenant, pauses, known):
-                self.carry_out(core.gathered(tenant, pauses, known, now), crash=crash)
+            case Gather(_, _, known):
+                self.carry_out(core.done(action, known, now), crash=crash)
             case Checkpoint(tenant):
                 self.moves += 1
-                self.carry_out(core.checkpointed(tenant, self.falls_asleep(tenant, well=well), now), crash=crash)
-            case Restore(tenant, lease):
+                self.carry_out(core.done(action, self.falls_asleep(tenant, well=well), now), crash=crash)
+            case Restore(tenant):
                 self.moves += 1
-                self.carry_out(core.restored(tenant, lease, self.wakes(tenant, well=well), now), crash=crash)
-            case Pause(tenant, lease):
+                self.carry_out(core.done(action, self.wakes(tenant, well=well), now), crash=crash)
+            case Pause(tenant):
                 assert tenant not in self.clients or not self.clients[tenant].asleep
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice([Ending.DONE, Ending.DONE, Ending.RETRY]))
                 if tenant in self.clients:
                     self.clients[tenant].paused = moved.ending is Ending.DONE
-                self.carry_out(core.paused(tenant, lease, moved, now), crash=crash)
+                self.carry_out(core.done(action, moved, now), crash=crash)
             case MoveOut(tenant) if action.way is MoveMethod.BUS and not self.has_left(action):
                 self.leaving.append(action)
                 self.pending.append(action)
                 self.clients[tenant].paused = True
                 self.carry_out(core.leaves(tenant, now), crash=crash)
-            case MoveOut(tenant, pauses) if action.way is MoveMethod.BUS:
+            case MoveOut(tenant) if action.way is MoveMethod.BUS:
                 self.over_the_bus(self.clients.get(tenant), "out", well=well)
                 ending = Ending.GONE if tenant not in self.clients else self.bus_ending("out", tenant)
                 size = action.size if not self.context or tenant not in self.clients else self.clients[tenant].size
-                self.carry_out(core.moved_out(tenant, pauses, Moved(ending=ending, bytes=size), now), crash=crash)
+                self.carry_out(core.done(action, Moved(ending=ending, bytes=size), now), crash=crash)
             case MoveBack(tenant, lease) if action.way is MoveMethod.BUS:
                 self.over_the_bus(self.clients.get(tenant), "in", well=well)
                 ending = Ending.GONE if tenant not in self.clients else self.bus_ending("in", tenant)
                 if ending is Ending.DONE and lease is not None:
                     self.check_room()
-                self.carry_out(core.moved_back(tenant, lease, Moved(ending=ending, bytes=0), now), crash=crash)
-            case MoveOut(tenant, pauses):
+                self.carry_out(core.done(action, Moved(ending=ending, bytes=0), now), crash=crash)
+            case MoveOut():
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_OUT), message="dice", bytes=action.size)
-                self.carry_out(core.moved_out(tenant, pauses, moved, now), crash=crash)
-            case MoveBack(tenant, lease):
+                self.carry_out(core.done(action, moved, now), crash=crash)
+            case MoveBack():
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
-                self.carry_out(core.moved_back(tenant, lease, moved, now), crash=crash)
+                self.carry_out(core.done(action, moved, now), crash=crash)
             case Spill(tenant) if action.way is MoveMethod.BUS:
                 self.lets_go(tenant, action, crash=crash, well=well)
-            case Unspill(tenant, lease) if action.way is MoveMethod.BUS:
-                self.fetches(tenant, lease, crash=crash, well=well)
-            case Spill(tenant):
+            case Unspill(tenant) if action.way is MoveMethod.BUS:
+                self.fetches(tenant, action, crash=crash, well=well)
+            case Spill():
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_TO_DISK), message="dice", bytes=action.size)
-                self.carry_out(core.spilled(tenant, moved, now), crash=crash)
-            case Unspill(tenant, lease):
+                self.carry_out(core.done(action, moved, now), crash=crash)
+            case Unspill():
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
-                self.carry_out(core.unspilled(tenant, lease, moved, now), crash=crash)
-            case ScanDevices(number):
+                self.carry_out(core.done(action, moved, now), crash=crash)
+            case ScanDevices():
                 use = self.use_of_devices()
                 parents = {pid: pid for there in use.processes.values() for pid in there}
-                self.carry_out(core.looked(number, use, parents, {}, now), crash=crash)
+                self.carry_out(core.done(action, (use, parents, {}), now), crash=crash)
             case Kill(tenant):
                 if self.clients.pop(tenant, None) is not None:
                     self.carry_out(core.ended(tenant, now))
@@ -536,14 +536,14 @@ class Shell:
         if client is not None and gone:
             assert action.files == {tenant: action.files[tenant]}
             client.place, self.spills = "spilled", self.spills + 1
-        self.carry_out(self.core.spilled(tenant, Moved(ending=ending, bytes=action.size), self.now), crash=crash)
+        self.carry_out(self.core.done(action, Moved(ending=ending, bytes=action.size), self.now), crash=crash)
         if client is not None and gone and ending is Ending.UNVERIFIED and client.joined:
             if self.dice.random() < 0.5:
                 self.carry_out(self.core.found_spilled(tenant, self.now))
             else:
                 self.use(client, "leave", crash=False)  # it says so when it comes again
 
-    def fetches(self, tenant: str, lease: str | None, *, crash: bool, well: bool) -> None:
+    def fetches(self, tenant: str, action: Unspill, *, crash: bool, well: bool) -> None:
         """The state is brought from the disk, or not, or what is there is not it."""
         self.moves += 1
         client, ending = self.clients.get(tenant), Ending.DONE if well else self.dice.choice(_FROM_DISK)
@@ -551,7 +551,7 @@ class Shell:
             ending = Ending.DONE
         elif ending is Ending.DONE or (ending is Ending.RETRY and self.dice.random() < 0.5):
             client.place = "out"
-        self.carry_out(self.core.unspilled(tenant, lease, Moved(ending=ending, message="dice"), self.now), crash=crash)
+        self.carry_out(self.core.done(action, Moved(ending=ending, message="dice"), self.now), crash=crash)
 
     # --- what holds ---------------------------------------------------------------------------------------------------------
 

@@ -78,15 +78,15 @@ class Node:
             action = self.actions.pop(0) if self.actions else None
             match type(action).__name__:
                 case "Gather":
-                    self.take(self.core.gathered(action.tenant, action.pauses, action.known, self.now))
+                    self.take(self.core.done(action, action.known, self.now))
                 case "MoveOut":
                     self.now += seconds
                     moved = Moved(ending=Ending.DONE, bytes=action.size, seconds=seconds)
-                    self.take(self.core.moved_out(action.tenant, action.pauses, moved, self.now))
+                    self.take(self.core.done(action, moved, self.now))
                 case "MoveBack":
                     self.now += seconds
                     moved = Moved(ending=Ending.DONE, bytes=sum(action.state.values()), seconds=seconds)
-                    self.take(self.core.moved_back(action.tenant, action.lease, moved, self.now))
+                    self.take(self.core.done(action, moved, self.now))
 
     def _asked(self) -> bool:
         """Whoever is asked to let go answers at once."""
@@ -136,7 +136,7 @@ def test_names_in_the_last_hour_and_in_moves_are_for_those_who_may_see_them() ->
     node.compute(ADA, 30.0, "a")
     node.say(BOB, "acquire", request="b", gpus=1)
     node._asked()
-    node.take(node.core.gathered(ADA, None, (), node.now))
+    node.take(node.core.done(node.actions.pop(), (), node.now))
     shown = node.status("bob")
     assert [(row["what"], row["owner"], row["label"], row["job"], row["mine"]) for row in shown["hour"]] == [
         ("computes", "", "", 0, False),
@@ -175,13 +175,13 @@ def test_a_move_says_when_it_should_be_done_and_how_far_it_is() -> None:
     node.compute(ADA, 30.0, "a")
     node.say(BOB, "acquire", request="b", gpus=1)
     node._asked()
-    node.take(node.core.gathered(ADA, None, (), node.now))
+    node.take(node.core.done(node.actions.pop(), (), node.now))
     (move,) = node.status(all_of_it=True)["moves"]
     assert (move["done"], move["ends"] - move["since"]) == (None, 12.0)
     node.core.progress(ADA, 3 * GIB, 12 * GIB, node.now + 1.0)
     (move,) = node.status(all_of_it=True)["moves"]
     assert (move["done"], move["ends"] - move["since"]) == (3 * GIB, 4.0), "its own pace says more"
-    node.take(node.core.moved_out(ADA, None, Moved(ending=Ending.DONE, bytes=12 * GIB, seconds=4.0), node.now))
+    node.take(node.core.done(node.actions.pop(), Moved(ending=Ending.DONE, bytes=12 * GIB, seconds=4.0), node.now))
     assert node.status(all_of_it=True)["moves"] == []
 
 

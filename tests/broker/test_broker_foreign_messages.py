@@ -21,17 +21,10 @@ from carrel.core.domain.lease import LeaseState
 from carrel.core.transport.framing import Lines
 from carrel.node.broker.core.effects import (
     Action,
-    Checkpoint,
     Effects,
     Gather,
     Kill,
-    MoveBack,
-    MoveOut,
-    Pause,
-    Restore,
     ScanDevices,
-    Spill,
-    Unspill,
 )
 from carrel.node.broker.core.identity import Identity
 from carrel.node.leases.protocol import KERNEL, LONGEST, RESIDENCY, RUNNER
@@ -120,28 +113,11 @@ class LiarsShell(Shell):
             super().at_gate(client, op, fields)
 
     def act(self, action: Action, *, crash: bool = False, well: bool = False) -> None:
-        core, now = self.core, self.now
         if isinstance(action, (ScanDevices, Kill)) or not isinstance(self.clients.get(action.tenant), Liar):
             super().act(action, crash=crash, well=well)
             return
         moved = Moved(ending=self.dice.choice(list(Ending)), message="dice", bytes=self.dice.choice((0, 1, 2**40)))
-        match action:
-            case Gather(tenant, pauses, known):
-                self.carry_out(core.gathered(tenant, pauses, known, now))
-            case Checkpoint(tenant):
-                self.carry_out(core.checkpointed(tenant, moved, now))
-            case Restore(tenant, lease):
-                self.carry_out(core.restored(tenant, lease, moved, now))
-            case Pause(tenant, lease):
-                self.carry_out(core.paused(tenant, lease, moved, now))
-            case MoveOut(tenant, pauses):
-                self.carry_out(core.moved_out(tenant, pauses, moved, now))
-            case MoveBack(tenant, lease):
-                self.carry_out(core.moved_back(tenant, lease, moved, now))
-            case Spill(tenant):
-                self.carry_out(core.spilled(tenant, moved, now))
-            case Unspill(tenant, lease):
-                self.carry_out(core.unspilled(tenant, lease, moved, now))
+        self.carry_out(self.core.done(action, action.known if isinstance(action, Gather) else moved, self.now))
 
     def check(self, effects: Effects) -> None:
         ledger = self.core.ledger

@@ -65,7 +65,7 @@ class Brokers:
         for action in effects.actions:
             if isinstance(action, ScanDevices):
                 use = Use(processes={"gpu": {PROGRAM.pid: SIZE}}, used={"gpu": SIZE})
-                self.carry_out(self.core.looked(action.number, use, {PROGRAM.pid: RUNNER_PROCESS.pid}, {}, self.now))
+                self.carry_out(self.core.done(action, (use, {PROGRAM.pid: RUNNER_PROCESS.pid}, {}), self.now))
             else:
                 self.actions.append(action)
 
@@ -110,14 +110,14 @@ def test_a_state_leaves_by_its_library_although_that_has_not_come_back_yet() -> 
     tenant, core = RUNNER_PROCESS.name, brokers.core
     (pause,) = brokers.orders()
     assert isinstance(pause, Pause)
-    brokers.carry_out(core.paused(tenant, pause.lease, Moved(ending=Ending.DONE), brokers.now))
+    brokers.carry_out(core.done(pause, Moved(ending=Ending.DONE), brokers.now))
     rival, other_task = Process(20), replace(TASK, job=2, owner="bob")
     brokers.carry_out(core.hello(rival, other_task, {}, brokers.now))
     brokers.carry_out(core.said(rival.name, {"op": "acquire", "request": "r", "devices": ["gpu"], "lends": True}, brokers.now))
     (gather,) = brokers.orders()
     assert isinstance(gather, Gather)
     # Where nothing but its library says whose the process is, no look at the device finds it.
-    brokers.carry_out(core.gathered(tenant, None, core.ledger.tenants[tenant].targets(), brokers.now))
+    brokers.carry_out(core.done(gather, core.ledger.tenants[tenant].targets(), brokers.now))
     (out,) = brokers.orders()
     assert isinstance(out, MoveOut)
     assert (out.members, out.way) == ((PROGRAM.name,), MoveMethod.BUS)

@@ -179,49 +179,38 @@ class Service:
         self.carry_out(self._core.time_is_up(now))
 
     def _act(self, action: Action) -> None:
-        core = self._core
+        def done(result: object) -> None:
+            self.carry_out(self._core.done(action, result, self._now()))
+
         match action:
-            case Gather(tenant, pauses):
-                self._mover.gather(action, lambda found: self.carry_out(core.gathered(tenant, pauses, found, self._now())))
-            case MoveOut(tenant, pauses) if action.way is MoveMethod.BUS:
-                self._bus.out(
-                    action,
-                    lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())),
-                    lambda: self.carry_out(core.leaves(tenant, self._now())),
-                )
-            case MoveOut(tenant, pauses):
-                self._mover.out(action, lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())))
-            case MoveBack(tenant, lease):
-                mover = self._bus if action.way is MoveMethod.BUS else self._mover
-                mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))
-            case Checkpoint(tenant):
-                self._mover.checkpoint(action, lambda moved: self.carry_out(core.checkpointed(tenant, moved, self._now())))
-            case Restore(tenant, lease):
-                self._mover.back(action, lambda moved: self.carry_out(core.restored(tenant, lease, moved, self._now())))
-            case Pause(tenant, lease):
-                self._bus.pause(action, lambda moved: self.carry_out(core.paused(tenant, lease, moved, self._now())))
-            case Spill(tenant):
-                disk = self._spilling if action.way is MoveMethod.BUS else self._mover
-                disk.spill(action, lambda moved: self.carry_out(core.spilled(tenant, moved, self._now())))
-            case Unspill(tenant, waiting):
-                disk = self._spilling if action.way is MoveMethod.BUS else self._mover
-                disk.unspill(action, lambda moved: self.carry_out(core.unspilled(tenant, waiting, moved, self._now())))
+            case Gather():
+                self._mover.gather(action, done)
+            case MoveOut(tenant) if action.way is MoveMethod.BUS:
+                self._bus.out(action, done, lambda: self.carry_out(self._core.leaves(tenant, self._now())))
+            case MoveOut():
+                self._mover.out(action, done)
+            case MoveBack():
+                (self._bus if action.way is MoveMethod.BUS else self._mover).back(action, done)
+            case Checkpoint():
+                self._mover.checkpoint(action, done)
+            case Restore():
+                self._mover.back(action, done)
+            case Pause():
+                self._bus.pause(action, done)
+            case Spill():
+                (self._spilling if action.way is MoveMethod.BUS else self._mover).spill(action, done)
+            case Unspill():
+                (self._spilling if action.way is MoveMethod.BUS else self._mover).unspill(action, done)
             case ScanDevices():
-                self._look(action)
+                self._loop.work(lambda: self._see(action), done)
             case Kill(tenant, number):
                 self._processes.kill(tenant, number)
 
-    def _look(self, look: ScanDevices) -> None:
-        def see() -> tuple[Use, dict[int, int], dict[int, str]]:
-            use = self._suspender.use()
-            pids = {pid for processes in use.processes.values() for pid in processes}
-            parents = roots(pids, look.pids)
-            return use, parents, {pid: name_of(pid) for pid in pids - parents.keys()}
-
-        def seen(found: tuple[Use, dict[int, int], dict[int, str]]) -> None:
-            self.carry_out(self._core.looked(look.number, *found, self._now()))
-
-        self._loop.work(see, seen)
+    def _see(self, scan: ScanDevices) -> tuple[Use, dict[int, int], dict[int, str]]:
+        use = self._suspender.use()
+        pids = {pid for processes in use.processes.values() for pid in processes}
+        parents = roots(pids, scan.pids)
+        return use, parents, {pid: name_of(pid) for pid in pids - parents.keys()}
 
     # --- life ---------------------------------------------------------------------------------------------------------------
 

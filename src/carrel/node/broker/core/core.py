@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from carrel.core.domain.errors import Conflict
@@ -14,7 +14,21 @@ from carrel.node.broker.config import BrokerConfig
 from carrel.node.broker.core.client_requests import ClientRequests
 from carrel.node.broker.core.contexts import Contexts
 from carrel.node.broker.core.device_scans import DeviceScans
-from carrel.node.broker.core.effects import NEVER, Action, Effects, Line
+from carrel.node.broker.core.effects import (
+    NEVER,
+    Action,
+    Checkpoint,
+    Effects,
+    Gather,
+    Line,
+    MoveBack,
+    MoveOut,
+    Pause,
+    Restore,
+    ScanDevices,
+    Spill,
+    Unspill,
+)
 from carrel.node.broker.core.identity import Identity
 from carrel.node.broker.core.idle_leases import IdleLeases
 from carrel.node.broker.core.ledger import Ledger
@@ -25,7 +39,6 @@ from carrel.node.broker.core.moves import Moves
 from carrel.node.broker.core.preempted_tasks import PreemptedTasks
 from carrel.node.broker.core.rows import TenantRow
 from carrel.node.leases.protocol import VERSION
-from carrel.node.suspension.ports import Moved, Target, Use
 from carrel.node.suspension.survival import staying_modules
 
 Message = Mapping[str, Any]
@@ -207,67 +220,37 @@ class Core:
 
     # --- what came of actions -----------------------------------------------------------------------------------------------
 
-    def looked(self, number: int, use: Use, parents: Mapping[int, int], names: Mapping[int, str], now: float) -> Effects:
-        """The devices were looked at (`Templates`)."""
-        self.lender.now = now
-        self.device_scans.looked(number, use, parents, names)
-        return self._settle(now)
-
-    def gathered(self, tenant: str, pauses: str | None, targets: Sequence[Target], now: float) -> Effects:
-        """A tenant's processes with GPU state were found (`Gather`)."""
-        self.lender.now = now
-        self._moves.gathered(tenant, pauses, targets)
-        return self._settle(now)
-
     def leaves(self, tenant: str, now: float) -> Effects:
         """Nothing of the tenant computes, and its state begins to leave piece by piece (`MoveOut`, on the bus way)."""
         self.lender.now = now
         self._moves.leaves(tenant)
         return self._settle(now)
 
-    def moved_out(self, tenant: str, pauses: str | None, moved: Moved, now: float) -> Effects:
-        """A move to host memory has ended (`MoveOut`)."""
+    def done(self, action: Action, result: Any, now: float) -> Effects:
+        """An action has ended. `effects` has what the result of each is."""
         self.lender.now = now
-        self._moves.moved_out(tenant, pauses, moved)
-        return self._settle(now)
-
-    def paused(self, tenant: str, lease: str, moved: Moved, now: float) -> Effects:
-        """A tenant's processes were stopped at their gates, or not (`Pause`)."""
-        self.lender.now = now
-        self._moves.paused(tenant, lease, moved)
-        return self._settle(now)
-
-    def spilled(self, tenant: str, moved: Moved, now: float) -> Effects:
-        """A state has gone to the disk, or not (`Spill`)."""
-        self.lender.now = now
-        self._moves.spilled(tenant, moved)
-        return self._settle(now)
-
-    def unspilled(self, tenant: str, lease: str | None, moved: Moved, now: float) -> Effects:
-        """A state has come from the disk, or not (`Unspill`)."""
-        self.lender.now = now
-        self._moves.unspilled(tenant, lease, moved)
-        return self._settle(now)
-
-    def moved_back(self, tenant: str, lease: str | None, moved: Moved, now: float) -> Effects:
-        """A move back to the device has ended (`MoveBack`)."""
-        self.lender.now = now
-        self._moves.moved_back(tenant, lease, moved)
-        return self._settle(now)
-
-    def checkpointed(self, tenant: str, moved: Moved, now: float) -> Effects:
-        """A context has left its devices, or not (`Checkpoint`)."""
-        self.lender.now = now
-        self._contexts.checkpointed(tenant, moved)
-        return self._settle(now)
-
-    def restored(self, tenant: str, lease: str | None, moved: Moved, now: float) -> Effects:
-        """A context is back on its devices, or not (`Restore`)."""
-        self.lender.now = now
-        if self._contexts.restored(tenant, moved):
-            self._moves.resume(tenant, lease)
-        else:
-            self._moves.moved_back(tenant, lease, moved)
+        match action:
+            case Gather():
+                self._moves.gathered(action.tenant, action.pauses, result)
+            case MoveOut():
+                self._moves.moved_out(action.tenant, action.pauses, result)
+            case MoveBack():
+                self._moves.moved_back(action.tenant, action.lease, result)
+            case Pause():
+                self._moves.paused(action.tenant, action.lease, result)
+            case Spill():
+                self._moves.spilled(action.tenant, result)
+            case Unspill():
+                self._moves.unspilled(action.tenant, action.lease, result)
+            case Checkpoint():
+                self._contexts.checkpointed(action.tenant, result)
+            case Restore():
+                if self._contexts.restored(action.tenant, result):
+                    self._moves.resume(action.tenant, action.lease)
+                else:
+                    self._moves.moved_back(action.tenant, action.lease, result)
+            case ScanDevices():
+                self.device_scans.looked(action.number, *result)
         return self._settle(now)
 
     def progress(self, tenant: str, done: int, of: int, now: float) -> None:

@@ -1,4 +1,8 @@
-"""What the core answers: what to write down first, and what to do then. Plain values; the shell carries them out in order."""
+"""What the core answers: what to write down first, and what to do then. Plain values; the shell carries them out in order.
+
+When an action has ended the shell says so, with its result (`Core.done`): the processes found for a `Gather`; who uses the devices,
+and the parents and names of those processes, for `ScanDevices`; `Moved` for the others. A `Kill` has none.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class Tell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Find which processes of a tenant have state on its devices. Answer: `Core.gathered`."""
+    """Find which processes of a tenant have state on its devices."""
 
     tenant: str
     pauses: str | None
@@ -44,7 +48,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class MoveOut:
-    """Move a state to host memory. Answer: `Core.moved_out`; before it, on the bus way, `Core.leaves`."""
+    """Move a state to host memory. Before it has left, on the bus way: `Core.leaves`."""
 
     tenant: str
     pauses: str | None
@@ -60,7 +64,7 @@ class MoveOut:
 
 @dataclass(frozen=True, slots=True)
 class MoveBack:
-    """Bring a state back to its devices. Answer: `Core.moved_back`."""
+    """Bring a state back to its devices."""
 
     tenant: str
     #: The lease that waits for it; None: it comes in while others leave, and yields to those of them who must come back.
@@ -76,7 +80,7 @@ class MoveBack:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Have the driver take the contexts of processes off devices that their state has left. Answer: `Core.checkpointed`."""
+    """Have the driver take the contexts of processes off devices that their state has left."""
 
     tenant: str
     targets: tuple[Target, ...]
@@ -86,7 +90,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Have the driver bring those contexts back. Answer: `Core.restored`."""
+    """Have the driver bring those contexts back."""
 
     tenant: str
     #: The lease that waits for the state, which follows.
@@ -100,7 +104,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Stop processes at their gates; their state stays where it is. Answer: `Core.paused`."""
+    """Stop processes at their gates; their state stays where it is."""
 
     tenant: str
     lease: str
@@ -109,7 +113,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """Put a state that was moved off its devices onto the disk. Answer: `Core.spilled`."""
+    """Put a state that was moved off its devices onto the disk."""
 
     tenant: str
     target: Target
@@ -121,7 +125,7 @@ class Spill:
 
 @dataclass(frozen=True, slots=True)
 class Unspill:
-    """Bring a state from the disk to where `MoveBack` finds it. Answer: `Core.unspilled`."""
+    """Bring a state from the disk to where `MoveBack` finds it."""
 
     tenant: str
     lease: str | None
@@ -141,7 +145,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class ScanDevices:
-    """See who is on the devices. Answer: `Core.looked`."""
+    """See who is on the devices."""
 
     number: int
     #: Pids of tenants.
