@@ -98,7 +98,7 @@ def test_a_full_disk_keeps_changes_from_being_done_but_not_what_frees_room(
     def no_room(_fd: int, _start: int, _size: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log_module.room, "keep", no_room)
+    monkeypatch.setattr(log_module, "_keep", no_room)
     fill(log, 10)
     log.make_room()  # what is kept is enough
     fill(log, 11_000)

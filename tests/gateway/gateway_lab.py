@@ -66,7 +66,7 @@ from carrel.lab.audit import AuditLog
 from carrel.lab.gateway import GatewaySettings, Pages, create_app
 from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Places
-from carrel.lab.server.collecting import LabWorkDirectories
+from carrel.lab.server.opening import LabWorkDirectories
 from carrel.lab.signin import Issuer
 from carrel.lab.store import Database, Store
 from carrel.lab.store.secrets import LabSeal

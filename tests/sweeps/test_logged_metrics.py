@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from carrel.lab.tracking.metrics import metrics_in
+from carrel.lab.tracking.params import metrics_in
 
 pytestmark = pytest.mark.quick
 

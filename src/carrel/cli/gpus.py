@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from carrel.cli.endings import OK, UNAVAILABLE
 from carrel.cli.options import AsJson, Home, open_client
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import parse_duration
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import LeaseRequestView, LendingView, LentDevice, NodeLendingView, TenantView
     from carrel.wire.v1.sessions import Lending
+
 
 _STATES = {"running": "blue", "held": "yellow", "paused": "magenta", "free": "green", "withheld": "yellow"}
 _TIERS = {
@@ -48,8 +54,6 @@ def gpus_command(
     from carrel.cli.screen import print_json
 
     if cells or no_names or last is not None:
-        from carrel.cli.gpus_cells import print_cells
-
         now = [name for name, given in (("--watch", watch), ("--history", history)) if given]
         return print_cells(home, cells=cells, names=not no_names, as_json=as_json, last=last, now=now)
     with open_client(home) as client:
@@ -251,3 +255,30 @@ def _span(seconds: float) -> str:
     from carrel.core.domain.units import format_duration
 
     return format_duration(max(0, round(seconds)))
+
+
+def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, last: str | None, now: Sequence[str]) -> int:
+    """Write them: as a file of cells, or with all that the lab knows of each. `now`: options that are about what is so now."""
+    from carrel.cli.recorded_cells import read_cells_of
+    from carrel.cli.screen import print_json
+    from carrel.simulate.notebooks.cells import file_of, lab_cells
+    from carrel.wire.v1 import show
+
+    if not cells:
+        raise Invalid(f"{'--last' if names else '--no-names'} is about recorded cells.", remedy="Add --cells.")
+    if now:
+        raise Invalid(
+            f"{now[0]} is about what GPUs do now, and --cells is about what is over.", remedy="Leave out one of the two."
+        )
+    if as_json and not names:
+        raise Invalid("--json has all that the lab knows of cells, names too.", remedy="Leave out --json or --no-names.")
+    with open_client(home) as client:
+        found = read_cells_of(client, last=None if last is None else parse_duration(last))
+    if as_json:
+        print_json({"cells": [show(view).model_dump(mode="json") for view in found.views], "missing": found.missing})
+        return OK
+    for line in file_of(lab_cells(found.views, names=names)):
+        print(line)
+    if found.missing:
+        print(f"The lab did not hear of {found.missing:,} more.", file=sys.stderr)
+    return OK

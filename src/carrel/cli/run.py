@@ -1,4 +1,4 @@
-"""`carrel run` and `carrel submit`."""
+"""`carrel run` and `carrel submit`, also of arrays and of projects with steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK
+from carrel.cli.follow import task_exit_code
 from carrel.cli.options import AsJson, Home, open_client, simulated_jobs
-from carrel.cli.pipelines import is_pipeline, run_pipeline
 from carrel.cli.promote import as_project, as_sent
+from carrel.cli.screen import STATE_STYLES, clean, paint, print_json
 from carrel.cli.task_options import takes_a_task
+from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -45,8 +49,6 @@ def run_command(
         if detach:
             return _say_submitted(client, job, sent, as_json=as_json)
         if job.array_job_id is not None:
-            from carrel.cli.arrays import follow_array
-
             if not as_json:
                 _say_code(sent)
             return follow_array(client, job.array_job_id, as_json=as_json)
@@ -136,4 +138,104 @@ def _say_submitted(client: Client, job: JobView, sent: Travelling, *, as_json: b
             return OK
         print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name} ({resources(job, simulated=simulated)})")
         print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
+    return OK
+
+
+def follow_array(client: Client, array_id: int, *, as_json: bool) -> int:
+    """Tell how each job ended, by index, and return the exit code of the first that did not end well.
+
+    The first Ctrl-C asks for the end of all; a second one leaves them.
+    """
+    view = client.array(array_id)
+    if as_json:
+        print_json({"type": "submitted", "array": view.model_dump(mode="json")})
+    else:
+        number, count = paint(str(array_id), "bold", sys.stderr), format_count(len(view.jobs), "job")
+        _say(f"Array {number}: {view.jobs[0].name}, {count} ({view.array})")
+    try:
+        return _tell(client, array_id, as_json=as_json)
+    except KeyboardInterrupt:
+        _say(f"Cancelling array {array_id}; Ctrl-C again leaves it alone.")
+    try:
+        client.cancel_array(array_id)
+        return _tell(client, array_id, as_json=as_json)
+    except CarrelError as error:
+        _say(f"It cannot be cancelled: {error}")
+    except KeyboardInterrupt:
+        _say(f"Left array {array_id}. See how it goes: carrel show {array_id}")
+    return INTERRUPTED
+
+
+def _tell(client: Client, array_id: int, *, as_json: bool) -> int:
+    code = OK
+    for job in client.wait_array(array_id):
+        code = code or task_exit_code(job)
+        if as_json:
+            print_json({"type": "ended", "job": job.model_dump(mode="json")})
+        else:
+            _say(_ending(job))
+    return code
+
+
+def _ending(job: JobView) -> str:
+    took = words.spent(job, words.now())
+    detail = "" if job.state == "COMPLETED" else f": {clean(job.message)}"
+    state = paint(job.state, STATE_STYLES.get(job.state, ""), sys.stderr)
+    return f"Job {words.number(job)} {state}{f' after {took}' if took else ''}{detail}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def is_pipeline(task: Mapping[str, Any]) -> bool:
+    """True when all steps of a project are meant: it declares some, and no entry point or script is named."""
+    from carrel.client.pipelines import steps_of
+
+    return task.get("entry_point", "main") == "main" and bool(steps_of(task["target"]))
+
+
+def run_pipeline(
+    client: Client, task: Mapping[str, Any], *, from_step: str | None, cache: bool | None, follow: bool, as_json: bool
+) -> int:
+    """Submit the steps, say which of them come from the cache, and with `follow` show the logs of the others."""
+    from carrel.cli.screen import paint, print_json
+
+    if task.get("arguments") or task.get("array") or task.get("dependency"):
+        raise Invalid(
+            "A project of steps takes no arguments, no array and no dependency.",
+            remedy="Name an entry point with -e, or leave them out.",
+        )
+    left_out = ("arguments", "strict", "entry_point", "array", "dependency", "cache")
+    said = {name: value for name, value in task.items() if name not in left_out}
+    found = client.submit_pipeline(from_step=from_step, cache=cache, **said)
+    if as_json and not follow:
+        print_json({"steps": {name: job.model_dump(mode="json") for name, job in found.items()}})
+    if not as_json:
+        width = max(len(name) for name in found)
+        for name, job in found.items():
+            print(f"{name:<{width}}  job {paint(str(job.id), 'bold')}{'  from the cache' if job.cached else ''}")
+    return _follow_all(client, [job for job in found.values() if not job.cached], as_json=as_json) if follow else OK
+
+
+def _follow_all(client: Client, jobs: list[JobView], *, as_json: bool) -> int:
+    """Follow one job after the other; the first that does not end well decides the exit code."""
+    from carrel.cli.follow import Follower, task_exit_code
+    from carrel.cli.screen import print_json
+
+    for job in jobs:
+        if as_json:
+            print_json({"type": "submitted", "job": job.model_dump(mode="json")})
+        follower = Follower(client, job.id, as_json=as_json, cancels=True)
+        if not as_json:
+            follower.say_start(job, simulated=job.id in simulated_jobs(client, [job]))
+        ended = follower.follow()
+        if ended is None:
+            return INTERRUPTED
+        if as_json:
+            print_json({"type": "ended", "job": ended.model_dump(mode="json")})
+        else:
+            follower.say_end(ended)
+        if code := task_exit_code(ended):
+            return code
     return OK

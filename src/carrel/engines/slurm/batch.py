@@ -12,7 +12,9 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,15 +28,18 @@ from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Claimed, Ended, Launch
 from carrel.core.domain.node import Device
 from carrel.core.domain.serial import to_plain
+from carrel.core.domain.task import Launcher
 from carrel.core.spool import AttemptDirectory, append_entry, read_claim, read_entries, take_claim
 from carrel.core.spool.seal import check_launch, read_order
 from carrel.core.spool.strict import trusted_directory
 from carrel.engines.slurm.environ import MODULES, command_environ, read_environ
+from carrel.node.runner.group.plan import Allocation
 from carrel.node.runner.hardware import machine_facts
 from carrel.node.runner.main import RunnerContext, run_attempt
 
 if TYPE_CHECKING:
     from carrel.node.runner.group.plan import Allocation
+
 
 #: Passed on to the runner. What it makes of SIGTERM is in its cancel file. Slurm sends a step's signals to all its processes, so
 #: the engine sends SIGURG, which the command does not notice; the runner gets SIGTERM for it.
@@ -185,7 +190,6 @@ def job_environ(directory: AttemptDirectory, environ: Mapping[str, str]) -> dict
 
 def _allocate(launch: Launch) -> Allocation:
     """How the runner starts processes on all nodes of its job."""
-    from carrel.engines.slurm.steps import allocation_of
 
     return allocation_of(launch, os.environ)
 
@@ -274,3 +278,71 @@ def allocated(environ: Mapping[str, str], kind: str) -> tuple[Device, ...]:
 if __name__ == "__main__":
     gc.disable()  # nothing that is imported becomes garbage
     os._exit(main(sys.argv[1:]))
+
+
+#: What srun may be asked to speak with the processes, the best first.
+_PMI = ("pmix", "pmi2")
+#: Variables of the batch script that srun goes by, or that say what it would get otherwise.
+_NEEDED = re.compile(r"SLURM_(?:CONF|JOB_?ID|JOB_NODELIST|NODELIST|JOB_NUM_NODES|NNODES|CLUSTER_NAME|WORKING_CLUSTER)")
+#: Seconds that a command may take which only asks.
+_PATIENCE = 60
+
+
+def allocation_of(launch: Launch, environ: Mapping[str, str]) -> Allocation:
+    """Return how processes are started on the nodes of the job that this is part of."""
+    mpi = launch.task.launcher is Launcher.MPI
+    kind = _pmi(launch, environ) if mpi else ""
+    return Allocation(
+        each_node=step_arguments(launch, tasks_per_node=1),
+        each_process=step_arguments(launch, tasks_per_node=launch.task.tasks_per_node, mpi=kind) if kind else (),
+        variables={name: value for name, value in environ.items() if _NEEDED.fullmatch(name)},
+        nodes=_nodes(environ) if mpi and not kind else (),
+    )
+
+
+def step_arguments(launch: Launch, *, tasks_per_node: int, mpi: str = "none") -> tuple[str, ...]:
+    """Return srun with the arguments of a step that has all of the job's nodes, and on each of them all that the job has."""
+    wanted = launch.resources
+    gres = ":".join(part for part in ("gres", "gpu", wanted.gpu_type or "", str(wanted.gpus)) if part)
+    return (
+        "srun",
+        f"--nodes={wanted.nodes}",
+        f"--ntasks={wanted.nodes * tasks_per_node}",
+        f"--ntasks-per-node={tasks_per_node}",
+        f"--cpus-per-task={max(1, wanted.cpus // tasks_per_node)}",
+        f"--gres={gres.removeprefix('gres:') if wanted.gpus else 'none'}",
+        # Beside the runner, which is a step of its own.
+        *("--overlap", "--overcommit", "--mem=0", f"--mpi={mpi}", "--export=ALL"),
+        # The leader ends the processes, of which it knows more.
+        *("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--unbuffered", "--quiet"),
+    )
+
+
+def _pmi(launch: Launch, environ: Mapping[str, str]) -> str:
+    """The best that this Slurm offers and that works; "" when there is none."""
+    _, answer = _ask(["srun", "--mpi=list"], environ)
+    # A plugin is listed also where the library that it needs is not installed, so it is tried.
+    return next(
+        (
+            kind
+            for kind in _PMI
+            if kind in answer.split() and _ask([*step_arguments(launch, tasks_per_node=1, mpi=kind), "true"], environ)[0] == 0
+        ),
+        "",
+    )
+
+
+def _nodes(environ: Mapping[str, str]) -> tuple[str, ...]:
+    _, answer = _ask(["scontrol", "show", "hostnames", environ.get("SLURM_JOB_NODELIST", "")], environ)
+    return tuple(answer.split())
+
+
+def _ask(command: list[str], environ: Mapping[str, str]) -> tuple[int, str]:
+    """Return the exit code, and what was said."""
+    try:
+        done = subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 1, ""
+    return done.returncode, done.stdout + done.stderr  # older ones answer on standard error

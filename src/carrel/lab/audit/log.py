@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import logging
 import os
@@ -15,7 +17,29 @@ from typing import Any
 
 from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.domain.ports import Clock
-from carrel.lab.audit import room
+
+#: Bytes that are kept ahead of what was written, and how few of them are a reason to ask for more.
+AHEAD, LOW = 1024 * 1024, 256 * 1024
+#: So few of them, and only what frees room is done.
+LAST = 64 * 1024
+_KEEP_SIZE = 1
+
+
+def _keep(fd: int, start: int, size: int) -> None:
+    """Have blocks for `size` bytes from `start` on, without making the file longer. Raises `OSError` where there is no room.
+
+    A file system that cannot do that is asked how much is free instead.
+    """
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if call is not None and call(fd, _KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(size)) == 0:
+        return
+    number = ctypes.get_errno() if call is not None else errno.ENOSYS
+    if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+        raise OSError(number, os.strerror(number))
+    free = os.fstatvfs(fd)
+    if free.f_bavail * free.f_frsize < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
 
 #: What `audit_reads` may be.
 READS = ("none", "others", "all")
@@ -87,13 +111,13 @@ class AuditLog:
             self._catch_up()
             if self._waiting and not frees:
                 raise Unavailable("The audit log cannot be written.", remedy="An administrator looks at the lab's disk.")
-            if self._kept - self._end >= room.LOW:
+            if self._kept - self._end >= LOW:
                 return
             try:
-                room.keep(self._fd, self._end, room.AHEAD)
-                self._kept = self._end + room.AHEAD
+                _keep(self._fd, self._end, AHEAD)
+                self._kept = self._end + AHEAD
             except OSError as error:
-                if self._kept - self._end < room.LAST and not frees:
+                if self._kept - self._end < LAST and not frees:
                     raise StorageFull(
                         f"There is no room to write down who does what ({error.strerror}).",
                         remedy="Free some on the lab's disk: `carrel gc`, or cancel what fills it.",

@@ -1,4 +1,4 @@
-"""Puts the gateway together."""
+"""Puts the gateway together, and publishes its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 from anyio import to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -17,6 +19,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
+from carrel import __version__
 from carrel.core.comparison import Metrics
 from carrel.core.control.baselines import Baselines, BaselineStore
 from carrel.core.control.conversations import Conversations
@@ -39,11 +42,10 @@ from carrel.lab.gateway.comparing import Comparing, no_metrics
 from carrel.lab.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.lab.gateway.drift import Drifts
 from carrel.lab.gateway.environments import Environments
-from carrel.lab.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
+from carrel.lab.gateway.errors import MEDIA_TYPE, invalid_request, problem_of, problem_of_framework, problem_response
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Gate, Zone, Zones
 from carrel.lab.gateway.hosts import Hosts
-from carrel.lab.gateway.openapi import document
 from carrel.lab.gateway.pool_workers import PoolWorkers
 from carrel.lab.gateway.rates import Rates
 from carrel.lab.gateway.routes import arrays, baselines, cells, comparison, events, files, interrupts, jobs, people
@@ -302,3 +304,49 @@ def _body_model(request: Request) -> type[BaseModel] | None:
     field = getattr(request.scope.get("route"), "body_field", None)
     model = getattr(getattr(field, "field_info", None), "annotation", None)
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
+
+
+_SCHEME = "access token"
+_PROBLEMS = {
+    "400": "The request cannot be read: no well-formed HTTP, or no JSON.",
+    "401": "Nobody is signed in.",
+    "403": "The caller may not do this.",
+    "404": "It does not exist, or is not the caller's to see.",
+    "409": "Not possible in the present state.",
+    "413": "The request is too large.",
+    "421": "The request is for a name that is not the lab's (`public_url`).",
+    "422": "The request is not right, or this lab can never do it.",
+    "429": "Too many requests; `Retry-After` says when to try again.",
+    "503": "Not possible right now; `Retry-After` says when to try again.",
+    "507": "A disk is full; nothing was changed.",
+}
+_ABOUT = (
+    "A lab that shares its GPUs. Times are ISO 8601 in UTC, sizes are bytes, durations are seconds. Every error is an "
+    "`application/problem+json` (RFC 9457) with the fact, its value and the remedy."
+)
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document of `app`, made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(title="Carrel", version=__version__, description=_ABOUT, routes=app.routes)
+        schemas = made["components"]["schemas"]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        made["components"]["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
+        for path, operations in made["paths"].items():
+            for operation in operations.values():
+                _complete(path, operation)
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _complete(path: str, operation: dict[str, Any]) -> None:
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    operation["responses"].pop("422", None)
+    if not path.startswith("/api/"):
+        return
+    operation["security"] = [{_SCHEME: []}]
+    for status, description in _PROBLEMS.items():
+        operation["responses"].setdefault(status, {"description": description, "content": content})

@@ -6,6 +6,7 @@ the task's own file, the class of service.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import threading
 from collections import OrderedDict
@@ -22,7 +23,17 @@ from carrel.core.domain.errors import Invalid, NotFound
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.slurm import SlurmRequest
-from carrel.core.domain.task import ORDER, EnvironmentRecipe, GitState, Launcher, StepOf, TaskSpec, TrackingTarget
+from carrel.core.domain.task import (
+    ORDER,
+    EnvironmentKind,
+    EnvironmentRecipe,
+    GitState,
+    Launcher,
+    ReplayOf,
+    StepOf,
+    TaskSpec,
+    TrackingTarget,
+)
 from carrel.core.domain.user import Caller
 from carrel.core.domain.visible import Visible
 from carrel.core.policy.pool_gpus import without_gpus
@@ -30,11 +41,15 @@ from carrel.core.snapshots import SnapshotStore
 from carrel.core.submission import ResourceOptions, SweepOptions, TaskOptions, options_of, read_engine_options
 from carrel.core.submission.kinds import NAME
 from carrel.core.tasks import BackendConfig, TaskDescription, describe, describe_sweep, read_backend_config
-from carrel.core.tasks.environment import resolved_as_of
-from carrel.core.tasks.section import DEFAULT_OUTPUTS
+from carrel.core.tasks.command import script_command
+from carrel.core.tasks.document import read_yaml
+from carrel.core.tasks.environment import find_recipe, resolved_as_of
+from carrel.core.tasks.files import ProjectFiles
+from carrel.core.tasks.locks import with_lock
+from carrel.core.tasks.mlproject import read_project
+from carrel.core.tasks.section import DEFAULT_OUTPUTS, read_section
 from carrel.core.tasks.shape import one_of_gpus, tasks_on_each_node
-from carrel.lab.gateway.replaying import described_again, environment_again, origin
-from carrel.wire.v1 import TaskRequest
+from carrel.wire.v1 import ReplayRequest, TaskRequest
 from carrel.wire.v1.base import Request
 
 T = TypeVar("T")
@@ -316,3 +331,53 @@ def _inside(directory: str) -> str:
             f'"{directory[:100]}" is not a directory of the code.', remedy="Name one relative to the top of what was packed."
         )
     return plain
+
+
+_WHERE = "the record"
+
+
+def described_again(request: TaskRequest, replay: ReplayRequest, files: ProjectFiles) -> TaskDescription:
+    """Return the description of the task that is repeated. `files` are those of its code, which say how its environment is made.
+
+    Raises `Invalid` as for a file that says the same.
+    """
+    besides = [name for name in ("script", "arguments", "strict", "step") if getattr(request, name)]
+    if besides:
+        raise Invalid(f"A record has the whole command; {besides[0]} says nothing beside it.", remedy="Leave it out.")
+    texts = (replay.command, request.entry_point, *request.parameters, *request.parameters.values())
+    if any("\0" in text for text in texts):
+        raise Invalid("The command or a parameter has a zero byte.", remedy="Send it without.")
+    inputs = [one.model_dump(exclude_none=True) for one in replay.inputs]
+    staged = [{"path": path, "uri": uri} for path, uri in replay.path_parameters.items()]
+    said = {"inputs": inputs + staged, "outputs": replay.outputs}
+    # JSON is YAML: the same eyes read it that read the section of a project file.
+    section = read_section(read_yaml(json.dumps({key: value for key, value in said.items() if value}), _WHERE))
+    places = {one["path"] for one in staged}
+    project = read_project(files)
+    declared = project is not None and request.entry_point in (*project.entry_points, *project.steps)
+    script = request.entry_point if not declared and script_command(request.entry_point) is not None else None
+    return TaskDescription(
+        name=replay.name,
+        entry_point=request.entry_point,
+        command=replay.command,
+        parameters=dict(request.parameters),
+        path_parameters={one.path: one.uri for one in section.inputs if one.path in places},
+        environment=find_recipe(files, project, script) if replay.environment else EnvironmentRecipe(),
+        inputs=tuple(one for one in section.inputs if one.path not in places),
+        outputs=section.outputs if replay.outputs else (),
+    )
+
+
+def environment_again(recipe: EnvironmentRecipe, replay: ReplayRequest) -> EnvironmentRecipe:
+    """Return the recipe with what it came to when the job ran: its lock, and its Python."""
+    if replay.lock is not None:
+        recipe = with_lock(recipe, replay.lock)
+    own = recipe.kind in (EnvironmentKind.IMAGE, EnvironmentKind.CONDA)  # they bring a Python of their own
+    if replay.python is None or own or not recipe.wanted:
+        return recipe
+    return replace(recipe, python=replay.python)
+
+
+def origin(replay: ReplayRequest) -> ReplayOf:
+    """Return which job it repeats."""
+    return ReplayOf(lab=replay.lab, job=replay.job)

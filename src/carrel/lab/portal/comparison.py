@@ -1,4 +1,4 @@
-"""The page that shows what differs between jobs."""
+"""The pages that show what differs between jobs, and how the jobs of a project are beside its baseline."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from carrel.core.comparison import Cause
+from carrel.core.domain.comparison import Agreement
+from carrel.lab.gateway.baselines import baseline_table, baseline_views
 from carrel.lab.gateway.context import Gateway
-from carrel.lab.portal.requests import caller_of
+from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.signin import Sessions, session_in
 from carrel.lab.portal.templating import Templates
 
@@ -48,5 +50,47 @@ class ComparisonPage:
             names=names,
             found=found,
             groups=groups,
+            form_secret=self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or ""),
+        )
+
+
+#: Sign and tone of an agreement, as states have them.
+_AGREEMENTS = {
+    Agreement.IDENTICAL: ("✓", "good"),
+    Agreement.WITHIN_TOLERANCE: ("✓", "good"),
+    Agreement.DIFFERENT: ("✕", "bad"),
+    Agreement.UNKNOWN: ("?", "wait"),
+}
+#: The same of what a calibration came to.
+_OUTCOMES = {"same": ("✓", "good"), "moved": ("✕", "bad"), "not known": ("?", "wait")}
+
+
+class BaselinePage:
+    """``/baselines``, with the table of one project: ``/baselines?of=3``."""
+
+    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+        self._gateway = gateway
+        self._sessions = sessions
+        self._look = look
+
+    def routes(self) -> list[BaseRoute]:
+        """The route of the page."""
+        return [Route("/baselines", self.page, methods=["GET"])]
+
+    def page(self, request: Request) -> Response:
+        """One's own baselines, or with ``owner=all`` everybody's."""
+        caller, drifts = caller_of(request), self._gateway.drifts
+        everybody = request.query_params.get("owner") == "all"
+        found = baseline_views(drifts, caller, drifts.baselines.list(caller, everybody=everybody))
+        of = number_in(request.query_params.get("of"))
+        shown = None if of is None else baseline_table(drifts, caller, drifts.baselines.get(caller, of))
+        return self._look.page(
+            request,
+            "baselines.html",
+            found=found,
+            everybody=everybody,
+            shown=shown,
+            agreements=_AGREEMENTS,
+            outcomes=_OUTCOMES,
             form_secret=self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or ""),
         )

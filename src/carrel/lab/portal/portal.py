@@ -15,8 +15,7 @@ from carrel.core.domain.errors import Denied
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 from carrel.lab.gateway.context import Gateway
-from carrel.lab.portal.baselines import BaselinePage
-from carrel.lab.portal.comparison import ComparisonPage
+from carrel.lab.portal.comparison import BaselinePage, ComparisonPage
 from carrel.lab.portal.consent import ConsentPages
 from carrel.lab.portal.entrance import Entrance
 from carrel.lab.portal.local import LocalPages

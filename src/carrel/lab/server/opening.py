@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +25,14 @@ from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.loop import ControlLoop
 from carrel.core.control.loop_settings import LoopSettings
+from carrel.core.control.ports import Collected
 from carrel.core.control.rules import RuleBook
 from carrel.core.control.storage import StorageWatch
 from carrel.core.control.tokens import Tokens
 from carrel.core.control.untracked import nothing_of_sweeps, nothing_submitted, nothing_verified, nothing_withdrawn
 from carrel.core.control.users import Users, nothing_to_do
 from carrel.core.control.verifications import Verifications
+from carrel.core.domain.job import Job
 from carrel.core.domain.launch import LaunchLimits, LaunchPaths, PreparingLimits
 from carrel.core.domain.nouns import DRAINS, RESERVATIONS
 from carrel.core.domain.partition import LOCAL, read_cluster
@@ -39,11 +42,11 @@ from carrel.core.snapshots import SnapshotStore
 from carrel.core.spool import Spool
 from carrel.core.spool.disk import disk_of
 from carrel.core.submission.own_name import own_name
+from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.nursery import passed
 from carrel.engines.router import Router
 from carrel.engines.task_client import pack_client
 from carrel.lab.audit import AuditLog
-from carrel.lab.server.collecting import LabWorkDirectories
 from carrel.lab.server.engine import LabContext
 from carrel.lab.server.engines import LabEngines
 from carrel.lab.server.home import LabHome
@@ -65,10 +68,41 @@ from carrel.lab.store.secrets import LabSeal
 from carrel.lab.tracking.describe import Describer
 from carrel.node.devices import discover, this_node
 from carrel.node.environments import EnvironmentSettings, EnvironmentStore
+from carrel.node.runner.collecting import collect_outputs, remove_work
 from carrel.node.runner.outputs import sweep_drafts
 
 if TYPE_CHECKING:
     from carrel.lab.server.authority import Authority
+
+
+class LabWorkDirectories:
+    """Implements `carrel.core.control.collecting.WorkDirectories`."""
+
+    def __init__(
+        self, spool: Spool, blobs: Path, limit: int, *, deputy_of: Callable[[Job], DeputyEngine | None] = lambda _job: None
+    ) -> None:
+        """`limit`: bytes of outputs that are stored of one attempt. `deputy_of` says in whose hands a job's files are."""
+        self._spool = spool
+        self._blobs = blobs
+        self._limit = limit
+        self._deputy_of = deputy_of
+
+    def store(self, job: Job) -> Collected:
+        """Store what the job's patterns name. Raises `NotFound` when there is no working directory any more."""
+        deputy = self._deputy_of(job)
+        if deputy is not None:
+            found = deputy.collect(job.id, job.attempt, self._limit)
+        else:
+            found = collect_outputs(self._spool.attempt(job.id, job.attempt), self._blobs, self._limit)
+        return Collected(files=tuple(found.files), notes=tuple(found.notes), failure=found.failure, left=found.left)
+
+    def remove(self, job: Job) -> None:
+        """Nothing is left there that anybody needs."""
+        deputy = self._deputy_of(job)
+        if deputy is not None:
+            deputy.remove_work(job.id, job.attempt)
+        else:
+            remove_work(self._spool.attempt(job.id, job.attempt))
 
 
 #: The part of the disk that a job may take, and the memory that what prepares one may take at least, where no setting says it.

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from carrel.core.control.lab import Lab
 from carrel.core.control.rules import RuleBook
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.units import format_size
@@ -24,7 +25,6 @@ from carrel.lab.server.addresses import read_from
 from carrel.lab.server.engine_factories import reasons
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.home_location import check
-from carrel.lab.server.issuing import issuer_of
 from carrel.lab.server.log import log_to
 from carrel.lab.server.network import BehindProxy, certified, names, warnings
 from carrel.lab.server.notebooks import Notebooks
@@ -35,11 +35,14 @@ from carrel.lab.server.sign_in import portal_of
 from carrel.lab.server.tls import Certificate
 from carrel.lab.server.tracking import Tracking
 from carrel.lab.server.whose_code import check_safe
+from carrel.lab.signin import Issuer
+from carrel.lab.store import Store
 from carrel.lab.studies import OptunaStudy
 from carrel.node.environments.named import NamedEnvironments
 
 if TYPE_CHECKING:
     from carrel.lab.server.authority import Authority
+
 
 _log = logging.getLogger(__name__)
 
@@ -248,3 +251,8 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
     say(f"  pages     {link}")
     say("            (the link signs one browser in, once, within ten minutes)")
     say("  stop      Ctrl-C; running tasks go on")
+
+
+def issuer_of(lab: Lab, store: Store) -> Issuer:
+    """The issuer of a lab: it makes tokens of the lab's own people, in the lab's own store."""
+    return Issuer(store=store.sign_ins, tokens=lab.tokens, find_user=lab.people.get, clock=lab.clock, secret=lab.secret)

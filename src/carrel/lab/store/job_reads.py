@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 
 from carrel.core.control.ports import AttemptRow, JobFilter
 from carrel.core.domain.job import ACTIVE, Job, JobState
 from carrel.core.domain.launch import StoredFile
+from carrel.core.domain.serial import from_plain
 from carrel.core.domain.task import TaskSpec
 from carrel.lab.store.database import Database
 from carrel.lab.store.known import Known
 from carrel.lab.store.rows import attempt_of, job_of
-from carrel.lab.store.specs import Specs
 from carrel.lab.store.tables import ACTIVE_ONLY, attempts, jobs, outputs, submissions
+
+#: Jobs whose descriptions are remembered.
+_MOST = 500
+
+
+class Specs:
+    """Gives the description of a job without reading it again. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, TaskSpec] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, job_ids: Iterable[int], spec: TaskSpec) -> None:
+        """These jobs were written down with this description."""
+        with self._lock:
+            self._known.update(dict.fromkeys(job_ids, spec))
+            while len(self._known) > _MOST:
+                self._known.popitem(last=False)
+
+    def get(self, job_id: int) -> TaskSpec | None:
+        """The description, if it is remembered."""
+        return self._known.get(job_id)
+
+    def read(self, job_id: int, text: str) -> TaskSpec:
+        """The description that the database has as `text`."""
+        known = self._known.get(job_id)
+        if known is None:
+            known = from_plain(TaskSpec, json.loads(text))
+            self.add((job_id,), known)
+        return known
+
 
 _ACTIVE = sorted(state.value for state in ACTIVE)
 #: Everything of a job but its description, which is long and rarely wanted.

@@ -41,11 +41,10 @@ from carrel.lab.store.attempts import (
 from carrel.lab.store.database import Database
 from carrel.lab.store.descendants import check_descendants
 from carrel.lab.store.events import EventTable, insert_events
-from carrel.lab.store.job_reads import SELECT_JOB, JobReads
+from carrel.lab.store.job_reads import SELECT_JOB, JobReads, Specs
 from carrel.lab.store.new_jobs import insert_jobs, submitted_before
 from carrel.lab.store.outbox import insert_entries
 from carrel.lab.store.rows import dump, job_of
-from carrel.lab.store.specs import Specs
 from carrel.lab.store.tables import attempts, jobs, leases, submissions
 
 _ACTIVE = sorted(state.value for state in ACTIVE)

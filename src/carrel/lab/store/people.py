@@ -23,7 +23,7 @@ USER = [column for column in users.c if column is not users.c.created_at]
 
 
 class UserTable:
-    """Implements `carrel.core.control.user_port.UserStore`."""
+    """Implements `carrel.core.control.event_ports.UserStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.nouns import NOUNS
 from carrel.core.domain.ports import Clock
-from carrel.lab.store.baselines import BaselineTable
+from carrel.lab.store.baselines import BaselineTable, VerificationTable
 from carrel.lab.store.calls import CallTable
 from carrel.lab.store.cells import CellTable
 from carrel.lab.store.credentials import CredentialTable
@@ -31,7 +31,6 @@ from carrel.lab.store.start_ranges import StartRangeTable
 from carrel.lab.store.sweeps import SweepTable
 from carrel.lab.store.tables import lab, metadata
 from carrel.lab.store.tokens import TokenTable
-from carrel.lab.store.verifications import VerificationTable
 
 T = TypeVar("T")
 

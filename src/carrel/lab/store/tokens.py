@@ -23,7 +23,7 @@ TOKEN_ROWS = Rows(tokens, TOKENS)
 
 
 class TokenTable:
-    """Implements `carrel.core.control.token_port.TokenStore`."""
+    """Implements `carrel.core.control.tokens.TokenStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,12 +1,14 @@
-"""Parameters of a job that runs again: all attempts have one run, in which MLflow lets no parameter change. Pure."""
+"""Metrics and parameters in a request to MLflow. Pure.
+
+All attempts of a job have one run, in which MLflow lets no parameter change.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
-
-from carrel.lab.tracking.metrics import LOG_BATCH, run_in
 
 _LOG_PARAM = "/mlflow/runs/log-parameter"
 
@@ -35,3 +37,34 @@ def renamed_params(path: str, body: bytes, attempt: int, known: Mapping[str, str
 def _rows(path: str, said: Mapping[str, Any]) -> list[Any]:
     rows = [said] if path.endswith(_LOG_PARAM) else said.get("params")
     return rows if isinstance(rows, list) else []
+
+
+_LOG_METRIC, LOG_BATCH = "/mlflow/runs/log-metric", "/mlflow/runs/log-batch"
+
+
+def run_in(said: Mapping[str, Any]) -> str | None:
+    """Return the run that the body of a request names, under any of the names that MLflow takes."""
+    run_id = said.get("run_id") or said.get("runId") or said.get("run_uuid") or said.get("runUuid")
+    return run_id if isinstance(run_id, str) else None
+
+
+def metrics_in(path: str, body: bytes) -> tuple[str, Sequence[tuple[str, int, float]]] | None:
+    """Return the run and the (name, step, value) of each metric, or None for a request that logs none.
+
+    What is not understood here is left out: MLflow will say what is wrong with it.
+    """
+    if not path.endswith((_LOG_METRIC, LOG_BATCH)):
+        return None
+    said = json.loads(body or b"{}")
+    rows = [said] if path.endswith(_LOG_METRIC) else said.get("metrics")
+    run_id = run_in(said)
+    if not isinstance(rows, list) or run_id is None:
+        return None
+    found = [one for row in rows if isinstance(row, dict) and (one := _metric(row)) is not None]
+    return (run_id, found) if found else None
+
+
+def _metric(row: Mapping[str, Any]) -> tuple[str, int, float] | None:
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        return str(row["key"]), int(row.get("step") or 0), float(row["value"])
+    return None

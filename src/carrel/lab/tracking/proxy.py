@@ -29,8 +29,7 @@ from starlette.types import Receive, Scope, Send
 from carrel.core.domain.errors import CarrelError, Denied, Invalid, NotFound, Unauthenticated, Unavailable
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
-from carrel.lab.tracking.metrics import metrics_in
-from carrel.lab.tracking.params import renamed_params, run_of_params
+from carrel.lab.tracking.params import metrics_in, renamed_params, run_of_params
 from carrel.lab.tracking.rest import MlflowRest, Refused
 from carrel.lab.tracking.server import ServerState, ServerStatus
 from carrel.lab.tracking.tenancy import (

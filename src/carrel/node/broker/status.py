@@ -8,7 +8,7 @@ from carrel.core.domain.lease import LeaseState, MoveMethod, Residency, Tier
 from carrel.core.domain.ports import Clock
 from carrel.node.broker.core.core import Core
 from carrel.node.broker.core.identity import Identity
-from carrel.node.broker.core.move_methods import off_the_bus
+from carrel.node.broker.core.policy_view import off_the_bus
 from carrel.node.broker.pool import HostPool
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})

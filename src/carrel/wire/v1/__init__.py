@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from carrel.wire.v1.audit import AuditPage
 from carrel.wire.v1.base import Problem, Request, Response
 from carrel.wire.v1.baselines import (
     BaselineList,
@@ -107,6 +106,7 @@ from carrel.wire.v1.pools import (
     WorkerPoolRequest,
 )
 from carrel.wire.v1.reports import (
+    AuditPage,
     ClassTimesView,
     ExportedAttemptPage,
     ExportedAttemptView,

@@ -1,8 +1,9 @@
-"""Reports of use."""
+"""Reports of use, and the audit log."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from carrel.wire.v1.base import Response
 
@@ -137,4 +138,13 @@ class ExportedAttemptPage(Response):
     #: In the order of jobs, and of the attempts of each.
     attempts: list[ExportedAttemptView]
     #: What to ask with as `after` for the jobs that follow; None where there are no more.
+    next: int | None = None
+
+
+class AuditPage(Response):
+    """Lines of the audit log, oldest first."""
+
+    #: As they were written, with their numbers (`seq`).
+    lines: list[dict[str, Any]]
+    #: What to ask with as `after` for those that follow; None where there are no more.
     next: int | None = None

@@ -11,8 +11,9 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
+from starlette.convertors import PathConvertor, register_url_convertor
 
-import carrel.lab.gateway.paths  # noqa: F401 - what `{path:file}` means
+import carrel.lab.gateway.routes.files  # noqa: F401 - what `{path:file}` means
 from carrel.core.domain.errors import NotFound, StorageFull
 from carrel.core.domain.units import MIB
 from carrel.core.domain.user import Caller
@@ -22,6 +23,17 @@ from carrel.lab.gateway.context import LARGEST, Ctx, Gateway, JobId, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import output_view
 from carrel.wire.v1 import API, OutputList, SnapshotView
+
+
+class FilePathConvertor(PathConvertor):
+    """Starlette's `path`, but for the characters that it leaves out: a dot of an expression is no newline."""
+
+    regex = r"[\s\S]*"
+
+
+#: What stands behind the colon in a route: "/outputs/{path:file}".
+register_url_convertor("file", FilePathConvertor())
+
 
 router = APIRouter(prefix=API, route_class=Endpoint)
 

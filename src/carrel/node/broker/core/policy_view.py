@@ -1,4 +1,4 @@
-"""What the policy sees of the ledger and the devices when it decides who is lent what."""
+"""What the policy sees of the ledger and the devices when it decides who is lent what; and how states leave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from carrel.core.domain.node import Device
 from carrel.node.broker.config import BrokerConfig
 from carrel.node.broker.core.host import DiskRoom, HostRoom
 from carrel.node.broker.core.ledger import Ledger
-from carrel.node.broker.core.move_methods import way_of
 from carrel.node.broker.core.rates import BACK, EXCHANGE, OUT, TELLING, Rates
 from carrel.node.broker.core.rows import RequestRow, Seen, TenantRow
 from carrel.node.leases.protocol import KERNEL
@@ -175,3 +174,32 @@ class PolicyView:
     def movable(self, row: TenantRow) -> bool:
         """True when the tenant's state can be moved at all (a pause after a failure aside)."""
         return self.way(row)[0] is not MoveMethod.HOLD
+
+
+#: So often a move by the library may fail before the driver is asked.
+_PATIENCE = 3
+
+
+def way_of(row: TenantRow, tier: Tier, *, never: bool) -> tuple[MoveMethod, str]:
+    """The way, and why not over the bus, "" for that. A pause after a failure aside. `never`: nothing moves here at all."""
+    if never:
+        return MoveMethod.HOLD, row.why_not or "this lab moves no GPU state"
+    why = off_the_bus(row)
+    if not why and tier is not Tier.SIMULATED:
+        return MoveMethod.BUS, ""
+    if row.why_not or tier is Tier.HOLD:
+        return MoveMethod.HOLD, row.why_not or (why if row.gated else "") or "this machine cannot move it"
+    return MoveMethod.DRIVER, "" if tier is Tier.SIMULATED else why
+
+
+def off_the_bus(row: TenantRow) -> str:
+    """Why the library in the tenant's processes does not move its state, or ""."""
+    if not row.gated:
+        return "no residency library in it"
+    if row.reasons:
+        return ", ".join(row.reasons)
+    if row.loose:
+        return "one of its processes has no residency library"
+    # What did not work twice is left to the other way, where there is one; but not what it has moved off the devices already.
+    failed = row.failures >= _PATIENCE and not row.why_not and row.moved_by != MoveMethod.BUS
+    return "its library could not move it" if failed else ""
