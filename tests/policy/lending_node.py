@@ -126,12 +126,12 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
                 assert not requests[one.request].exclusive, "a task gives way to cells only"
                 assert now - paused.since >= snap.rules.task_turn, "its turn is over"
                 if requests[one.request].resumes is not None:
-                    lent = paused.since - paused.began - paused.computed
+                    lent = paused.since - paused.began - paused.used
                     assert lent <= (1 - snap.rules.task_share) * (now - paused.began) + 1e-6, "it keeps its share"
             elif not _must_be_back(snap, requests[one.request], now):
                 assert now - paused.since >= snap.rules.time_slice > 0, "its slice is over"
                 if (task := leases.get(requests[one.request].resumes or "")) is not None and task.lends:
-                    assert task.computed <= snap.rules.task_share * (now - task.began) + 1e-6, "no more than its share"
+                    assert task.used <= snap.rules.task_share * (now - task.began) + 1e-6, "no more than its share"
         if one.in_place:
             assert one.pauses is not None
             assert not leases[one.pauses].pausing, "once is enough"
@@ -340,7 +340,7 @@ class Node:
     def _lend(self, asked: Request, devices: tuple[str, ...]) -> None:
         who = self.tenants[asked.tenant]
         name = asked.resumes or f"lease-{asked.id}"
-        computed = self.leases[name].computed if name in self.leases else 0.0
+        computed = self.leases[name].used if name in self.leases else 0.0
         self.waited[asked.id] = self.now - asked.asked_at
         self.leases[name] = Lent(
             id=name,
@@ -351,7 +351,7 @@ class Node:
             exclusive=asked.exclusive,
             lends=who.id in self.lending,
             began=self.leases[name].began if name in self.leases else self.now,
-            computed=computed,
+            used=computed,
         )
         self.todo[name] = self.todo.pop(asked.id)
         if who.residency in (Residency.SUSPENDED, Residency.SPILLED):
@@ -383,8 +383,8 @@ class Node:
 
     def _pause(self, name: str) -> None:
         lent = self.leases[name]
-        computed = lent.computed + self.now - lent.since
-        self.leases[name] = replace(lent, state=LeaseState.PAUSED, pausing=False, computed=computed)
+        computed = lent.used + self.now - lent.since
+        self.leases[name] = replace(lent, state=LeaseState.PAUSED, pausing=False, used=computed)
         number = f"{next(self.ids):06d}"
         self.requests[number] = Request(
             id=number,
@@ -417,7 +417,7 @@ class Node:
 
     def end(self, name: str) -> None:
         held = self.leases.pop(name)
-        took = self.now - held.since + held.computed
+        took = self.now - held.since + held.used
         who, reserve = self.tenants[held.tenant], self.caches.get(held.tenant, 0)
         cache = {uuid: min(reserve, size) for uuid, size in who.state.items()} if reserve else {}
         if held.exclusive:  # its processes end with it

@@ -26,9 +26,9 @@ def decide(snap: LendingSnapshot, now: float = NOW) -> Lending:
     return answer
 
 
-def running(began: float, computed: float = 0.0, since: float | None = None, **more: object) -> Lent:
+def running(began: float, used: float = 0.0, since: float | None = None, **more: object) -> Lent:
     since = began if since is None else since
-    return lease("task", "gpu0", since=since, began=began, computed=computed, exclusive=True, lends=True, **more)
+    return lease("task", "gpu0", since=since, began=began, used=used, exclusive=True, lends=True, **more)
 
 
 def asked(task: Lent, rules: LendingRules = FIFTH, *, size: int = 6, **cell: object) -> Lending:
@@ -43,8 +43,8 @@ def test_a_task_earns_what_it_lends() -> None:
     assert early.again_at == NOW + 10
     assert "has its turn, then lends the GPU" in early.queue[0].reason.message
     # It began 140 s ago and was paused for 20 of them.
-    assert not asked(running(NOW - 139, computed=100.0, since=NOW - 19)).suspends
-    assert asked(running(NOW - 140, computed=100.0, since=NOW - 20)).suspends
+    assert not asked(running(NOW - 139, used=100.0, since=NOW - 19)).suspends
+    assert asked(running(NOW - 140, used=100.0, since=NOW - 20)).suspends
 
 
 def test_where_nothing_may_be_lent_nothing_is() -> None:
@@ -70,8 +70,8 @@ def test_a_task_is_left_alone_before_the_end_of_its_walltime() -> None:
     assert asked(running(NOW - 9000, ends_by=NOW + LAST + 10)).suspends
 
 
-def away(*, computed: float, began: float = NOW - 100, **more: object) -> Lent:
-    return replace(running(began, **more), computed=computed, state=LeaseState.PAUSED)
+def away(*, used: float, began: float = NOW - 100, **more: object) -> Lent:
+    return replace(running(began, **more), used=used, state=LeaseState.PAUSED)
 
 
 def while_computing(task: Lent, *others: object, rules: LendingRules = FIFTH) -> Lending:
@@ -84,17 +84,17 @@ def while_computing(task: Lent, *others: object, rules: LendingRules = FIFTH) ->
 
 
 def test_a_task_takes_its_device_back_in_time_whatever_the_cells_slice() -> None:
-    assert while_computing(away(computed=80.0)).suspends == (Suspend(tenant="a", request="r-task", pauses="l-a"),)
-    early = while_computing(away(computed=90.0))
+    assert while_computing(away(used=80.0)).suspends == (Suspend(tenant="a", request="r-task", pauses="l-a"),)
+    early = while_computing(away(used=90.0))
     assert not early.suspends, "until 112.5 s, of which it computed for 90"
     assert early.again_at is not None
     assert early.again_at <= NOW + 12.5
-    assert while_computing(away(computed=99.0, ends_by=NOW + LAST)).suspends, "its walltime is nearly over"
+    assert while_computing(away(used=99.0, ends_by=NOW + LAST)).suspends, "its walltime is nearly over"
 
 
 def test_its_way_back_is_part_of_the_pause() -> None:
     rules = replace(FIFTH, move_rate=1.0 * GIB, pause_in_place=False)
-    task, cell = away(computed=90.0), lease("a", "gpu0", since=NOW - 2)
+    task, cell = away(used=90.0), lease("a", "gpu0", since=NOW - 2)
     waiting = request("task", NOW - 10, devices=("gpu0",), exclusive=True, resumes="l-task")
     answer = decide(snapshot(1, [suspended("task", size=6), CELL], [waiting], [task, cell], rules=rules))
     assert not answer.suspends
@@ -103,14 +103,10 @@ def test_its_way_back_is_part_of_the_pause() -> None:
 
 
 def test_a_cell_that_begins_does_not_overtake_a_task_that_has_to_be_back_soon() -> None:
-    def first(computed: float, **cell: object) -> str:
+    def first(used: float, **cell: object) -> str:
         waiting = request("task", NOW - 10, devices=("gpu0",), exclusive=True, resumes="l-task")
         tenants = [resident("task", size=6, elastic=True), replace(CELL, **cell)]
-        return (
-            decide(snapshot(1, tenants, [waiting, request("a", NOW - 1)], [away(computed=computed)], rules=FIFTH))
-            .lends[0]
-            .request
-        )
+        return decide(snapshot(1, tenants, [waiting, request("a", NOW - 1)], [away(used=used)], rules=FIFTH)).lends[0].request
 
     assert first(90.0) == "r-a"
     assert first(83.0) == "r-task", "3.75 s are not worth it"
@@ -130,7 +126,7 @@ def test_nobody_is_paused_for_nothing(turn: float, rate: float | None, stays: bo
     assert first is not None
     answer = decide(snapshot(1, tenants, [asks], [replace(task, began=NOW, since=NOW)], rules=rules), first)
     assert answer.suspends == (Suspend(tenant="task", request="r-a", pauses="l-task", in_place=True),)
-    paused = replace(task, began=NOW, since=NOW, computed=first - NOW, state=LeaseState.PAUSED)
+    paused = replace(task, began=NOW, since=NOW, used=first - NOW, state=LeaseState.PAUSED)
     back = request("task", first, devices=("gpu0",), exclusive=True, resumes="l-task")
     assert [one.request for one in decide(snapshot(1, tenants, [asks, back], [paused], rules=rules), first).lends] == ["r-a"]
 
@@ -139,7 +135,7 @@ def test_who_holds_a_gpu_by_choice_gives_it_back_in_time() -> None:
     held = lease("a", "gpu0", since=NOW - 50, state=LeaseState.HELD, held_until=NOW + 3000, by_choice=True)
     waiting = request("task", NOW - 10, devices=("gpu0",), exclusive=True, resumes="l-task")
     tenants = [resident("task", size=6), CELL]
-    answer = decide(snapshot(1, tenants, [waiting], [away(computed=80.0), held], rules=FIFTH))
+    answer = decide(snapshot(1, tenants, [waiting], [away(used=80.0), held], rules=FIFTH))
     assert answer.expires == (Expire(lease="l-a", request="r-task"),)
 
 
@@ -169,7 +165,7 @@ def history(seed: int) -> float:
         node.pass_time(step + 1e-6)
         task = next(held for held in node.leases.values() if held.exclusive)
         back = task.state is LeaseState.ACTIVE and node.tenants["task"].residency is not Residency.RESUMING
-        computed = task.computed + (node.now - task.since if back else 0.0)
+        computed = task.used + (node.now - task.since if back else 0.0)
         if node.now > began + 100:
             worst = max(worst, (node.now - began - computed) / (node.now - began) - most)
     assert node.waited, "cells got their turns"

@@ -243,7 +243,7 @@ def test_a_long_cell_is_paused_when_its_slice_is_over(since: float, paused: bool
 def test_turns_of_cells_that_were_paused_grow_with_what_they_have_computed(computed: float, turn: float) -> None:
     def answer(since: float) -> Lending:
         tenants = [suspended("a", typical=5.0), resident("b")]
-        paused = lease("a", "gpu0", state=LeaseState.PAUSED, computed=computed)
+        paused = lease("a", "gpu0", state=LeaseState.PAUSED, used=computed)
         asked = request("a", NOW - 900, resumes="l-a")
         return decide(snapshot(1, tenants, [asked], [paused, lease("b", "gpu0", since=since)]))
 
@@ -500,7 +500,7 @@ SHARING = LendingRules(task_turn=10, task_share=0.5, pause_in_place=True)
 
 def lending_task(since: float = NOW - 100, began: float | None = None, computed: float = 0.0, **more: object) -> Lent:
     first = since if began is None else began
-    return lease("task", "gpu0", since=since, began=first, computed=computed, exclusive=True, lends=True, **more)
+    return lease("task", "gpu0", since=since, began=first, used=computed, exclusive=True, lends=True, **more)
 
 
 def waits_for(task: Lent, size: int = 12, rules: LendingRules = SHARING, **more: object) -> Lending:
@@ -538,7 +538,7 @@ def test_a_task_is_only_paused_where_both_fit() -> None:
 def test_a_task_keeps_its_share_of_a_long_cell() -> None:
     """Of 100 s it was paused for 60: the cell that was paused for it comes again when that is half of its time, in 20 s."""
     tenants = [resident("task", size=6), resident("a", size=4)]
-    paused = lease("a", "gpu0", since=NOW - 80, computed=60.0, state=LeaseState.PAUSED)
+    paused = lease("a", "gpu0", since=NOW - 80, used=60.0, state=LeaseState.PAUSED)
     waiting = request("a", NOW - 20, resumes="l-a")
 
     def answer(task: Lent, asks: Request = waiting) -> Lending:

@@ -78,7 +78,7 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
                     exclusive=state is LeaseState.ACTIVE and draw(st.booleans()),
                     lends=draw(st.booleans()),
                     began=draw(times.map(lambda value: value - 300)),
-                    computed=draw(st.sampled_from([0.0, 10.0, 200.0])),
+                    used=draw(st.sampled_from([0.0, 10.0, 200.0])),
                     ends_by=draw(st.sampled_from([None, NOW + 30, NOW + 9000])),
                     held_until=draw(times.map(lambda value: value + 100)) if state is LeaseState.HELD else None,
                 )

@@ -166,9 +166,9 @@ class Request:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Lent:
-    """A lease, as lending sees it."""
+    """A lease, as lending sees it: what of a ledger's row it reads. It changes none."""
 
     id: str
     tenant: str
@@ -185,8 +185,8 @@ class Lent:
     pausing: bool = False
     #: When it is over at the latest (a task's walltime), Unix seconds; None when nobody knows.
     ends_by: float | None = None
-    #: Seconds that it had computed in all by `since`: 0, unless it was paused before.
-    computed: float = 0.0
+    #: Seconds that it had been used in all by `since`: 0, unless it was paused before.
+    used: float = 0.0
     #: HELD only: until when its owner may keep it although others wait, Unix seconds.
     held_until: float | None = None
     #: HELD only: True when the owner asked for it (`%gpu hold`); the state could be moved otherwise.

@@ -56,7 +56,7 @@ def expected_of(request: Request, snapshot: LendingSnapshot) -> float | None:
     typical = snapshot.tenants[request.tenant].typical
     if request.resumes is None:
         return typical
-    paused = next((lease.computed for lease in snapshot.leases if lease.id == request.resumes), 0.0)
+    paused = next((lease.used for lease in snapshot.leases if lease.id == request.resumes), 0.0)
     return max(typical or 0.0, paused) or None
 
 

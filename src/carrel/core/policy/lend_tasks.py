@@ -38,7 +38,7 @@ def lends_from(
     away = size / rules.move_rate + size / (rules.back_rate or rules.move_rate) if moves and rules.move_rate else 0.0
     turn = max(turn, WORTH_MOVING * away)
     spares = lease.since if rules.most_lent >= 1.0 else _spares_from(lease, rules, begins=begins, moving=away + visit)
-    lent_so_far = max(0.0, lease.since - lease.began - lease.computed)
+    lent_so_far = max(0.0, lease.since - lease.began - lease.used)
     if begins or lent_so_far <= 0.0:
         return max(lease.since + turn, spares)
     if rules.task_share >= 1.0:
@@ -56,7 +56,7 @@ def can_take_back(lease: Lent, cell: Tenant, rules: LendingRules, now: float) ->
 
 def owed_from(lease: Lent, rules: LendingRules) -> float:
     """Unix seconds from which a task that is paused has had less than its share; infinite where it keeps none."""
-    return lease.began + lease.computed / rules.task_share if rules.task_share > 0 else _NEVER
+    return lease.began + lease.used / rules.task_share if rules.task_share > 0 else _NEVER
 
 
 def back_by(lease: Lent, rules: LendingRules, moving: float = 0.0) -> float:
@@ -66,7 +66,7 @@ def back_by(lease: Lent, rules: LendingRules, moving: float = 0.0) -> float:
     """
     if rules.most_lent >= 1.0:
         return _NEVER
-    used_up = lease.began + lease.computed / (1.0 - rules.most_lent)
+    used_up = lease.began + lease.used / (1.0 - rules.most_lent)
     return min(used_up, _NEVER if lease.ends_by is None else lease.ends_by - LAST) - moving
 
 
@@ -97,5 +97,5 @@ def _spares_from(lease: Lent, rules: LendingRules, *, begins: bool, moving: floa
     if rules.most_lent <= 0.0:
         return _NEVER
     turn = max(_turn(rules) if begins else rules.time_slice, WORTH_MOVING * moving) + moving
-    lent_so_far = max(0.0, lease.since - lease.began - lease.computed)
+    lent_so_far = max(0.0, lease.since - lease.began - lease.used)
     return lease.began + (lent_so_far + turn * (1.0 - rules.most_lent)) / rules.most_lent

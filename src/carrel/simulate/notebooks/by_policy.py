@@ -306,7 +306,7 @@ class _Run:
         seat.computed += now - seat.computes
         seat.paused_at = now
         self._held.append(Held(seat.session.name, seat.session.gpus, seat.since, now))
-        self._leases[victim.id] = replace(self._leases[victim.id], state=LeaseState.PAUSED, computed=seat.computed)
+        self._leases[victim.id] = replace(self._leases[victim.id], state=LeaseState.PAUSED, used=seat.computed)
         self._requests[victim.id] = Request(
             id=victim.id, tenant=victim.id, gpus=len(victim.home), asked_at=now, resumes=victim.id
         )
@@ -339,7 +339,7 @@ class _Run:
             devices=devices,
             state=LeaseState.ACTIVE,
             since=seat.computes,
-            computed=seat.computed,
+            used=seat.computed,
         )
         if swap:
             heappush(self._events, (seat.computes, _Event.MOVED, number, seat.turn))

@@ -1,7 +1,7 @@
 """What the core answers: what to write down first, and what to do then. Plain values; the shell carries them out in order.
 
-When an action has ended the shell says so, with its result (`Core.done`): the processes found for a `Gather`; who uses the devices,
-and the parents and names of those processes, for `ScanDevices`; `Moved` for the others. A `Kill` has none.
+When an action has ended the shell says so, with its result (`Core.done`): the processes found for a `Gather`; who uses the
+devices, and the parents and names of those processes, for `ScanDevices`; `Moved` for the others. A `Kill` has none.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from carrel.core.domain.lease import (
     LendingSnapshot,
     MoveMethod,
     Residency,
+    Tenant,
     Tier,
 )
 from carrel.core.domain.node import Device
@@ -20,7 +21,7 @@ from carrel.node.broker.config import BrokerConfig
 from carrel.node.broker.core.host import DiskRoom, HostRoom
 from carrel.node.broker.core.ledger import Ledger
 from carrel.node.broker.core.rates import BACK, EXCHANGE, OUT, TELLING, Rates
-from carrel.node.broker.core.rows import RequestRow, Seen, TenantRow
+from carrel.node.broker.core.rows import RequestRow, TenantRow
 from carrel.node.leases.protocol import KERNEL
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
@@ -62,7 +63,6 @@ class PolicyView:
         ledger = self._ledger
         asking, computing = {request.tenant for request in requests}, self._computing()
         needed = asking | {lease.tenant for lease in ledger.leases.values()}
-        least = int(self._whole * self._config.rules.least_room)
         unverified: dict[str, str] = {}
         tenants = {}
         for name, row in ledger.tenants.items():
@@ -70,22 +70,7 @@ class PolicyView:
                 unverified.update(dict.fromkeys(row.home, "a suspended session's state is still seen on it"))
             off = row.residency in _IN_HOST_MEMORY and (self._disk.limit or row.moved_by == MoveMethod.BUS)
             if name in needed or row.residency in _ON_DEVICE or off or (row.residency is Residency.SPILLED and row.fixed):
-                seen = Seen(
-                    now=now,
-                    movable=self.movable(row),
-                    portable=self._tier is Tier.SIMULATED,
-                    whole=self._whole,
-                    least_room=least,
-                    first_room=ledger.first_room(row) if name in asking else 0,
-                    needs=self._made_up(row) if name in asking else 0,
-                    computes=name in computing,
-                    trimming=name in self._trimming,
-                    spillable=self._spillable(row),
-                    in_pieces=self._in_pieces(row, now),
-                    keeps_context=self._keeps_context(row),
-                    context_leaves=self._context_leaves(row),
-                )
-                tenants[name] = row.view(seen)
+                tenants[name] = self._tenant(row, asks=name in asking, computes=name in computing, now=now)
         devices = [
             DeviceRoom(
                 uuid=device.uuid,
@@ -113,11 +98,42 @@ class PolicyView:
             devices=devices,
             tenants=tenants,
             requests=[request.view(self._config.hold_time) for request in requests],
-            leases=[lease.view() for lease in ledger.leases.values()],
+            leases=list(ledger.leases.values()),
             host_used=self._host.used,
             disk_used=self._disk.limit - self._disk.left(),
             rules=rules,
             typical_lease=ledger.typical,
+        )
+
+    def _tenant(self, row: TenantRow, *, asks: bool, computes: bool, now: float) -> Tenant:
+        """What lending sees of a tenant. `asks`: it waits; `computes`: what it keeps in reserve is not known."""
+        movable, may_move = self.movable(row), row.retry_at <= now
+        if row.residency is not Residency.NONE:
+            room = max(row.growth, int(self._whole * self._config.rules.least_room))
+        else:
+            room = self._ledger.first_room(row) if asks else 0
+        return Tenant(
+            id=row.id,
+            owner=row.owner,
+            residency=row.residency,
+            home=row.home,
+            state=row.state,
+            cache={} if computes or row.residency is not Residency.RESIDENT else row.reserve,
+            trimming=row.id in self._trimming,
+            room=room,
+            needs=self._whole if row.starved else self._made_up(row) if asks else 0,
+            suspendable=movable and may_move,
+            portable=self._tier is Tier.SIMULATED and row.role == KERNEL and not row.bound,
+            stays="" if movable else row.stays,
+            gated=row.gated and not row.loose,
+            spillable=self._spillable(row) and may_move,
+            straight=row.on_disk,
+            in_pieces=self._in_pieces(row, now),
+            context=row.fixed if self._keeps_context(row) else {},
+            context_at=ContextPlace(row.context),
+            context_leaves=self._context_leaves(row) and may_move,
+            last_used=row.last_used,
+            typical=row.typical,
         )
 
     def _in_pieces(self, row: TenantRow, now: float) -> bool:

@@ -10,38 +10,9 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from carrel.core.domain.lease import ContextPlace, LeaseState, Lent, Request, Residency, Tenant
-from carrel.node.leases.protocol import KERNEL
+from carrel.core.domain.lease import ContextPlace, LeaseState, Lent, Request, Residency
 from carrel.node.suspension.ports import Target
 from carrel.node.suspension.survival import DRIVER_MOVES, WORDS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What lending sees of a tenant beside its row."""
-
-    now: float
-    #: There is a way to move its state.
-    movable: bool
-    #: A state may come back on other devices than those that it left.
-    portable: bool
-    #: Bytes of a whole device, and those that a tenant with a state should have for its next cell at least.
-    whole: int
-    least_room: int
-    #: Bytes that the first cell of a process should have, and those that its cell cannot do without; 0: nobody knows.
-    first_room: int = 0
-    needs: int = 0
-    #: A cell of it computes: what it keeps in reserve is not known.
-    computes: bool = False
-    #: It was asked to give back what it keeps in reserve.
-    trimming: bool = False
-    #: A state in host memory can go on to the disk.
-    spillable: bool = False
-    #: It moves piece by piece.
-    in_pieces: bool = False
-    #: It moves over the bus, so that its context stays; and the driver could take that, too.
-    keeps_context: bool = False
-    context_leaves: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,33 +135,6 @@ class TenantRow:
         self.state = {places[uuid]: size for uuid, size in self.state.items()}
         self.cache, self.home = {}, devices
 
-    def view(self, seen: Seen) -> Tenant:
-        """The tenant as lending sees it."""
-        room = seen.first_room if self.residency is Residency.NONE else max(self.growth, seen.least_room)
-        return Tenant(
-            id=self.id,
-            owner=self.owner,
-            residency=self.residency,
-            home=self.home,
-            state=self.state,
-            cache={} if seen.computes or self.residency is not Residency.RESIDENT else self.reserve,
-            trimming=seen.trimming,
-            room=room,
-            needs=seen.whole if self.starved else seen.needs,
-            suspendable=seen.movable and self.retry_at <= seen.now,
-            portable=seen.portable and self.role == KERNEL and not self.bound,
-            stays="" if seen.movable else self.stays,
-            gated=self.gated and not self.loose,
-            spillable=seen.spillable and self.retry_at <= seen.now,
-            straight=self.on_disk,
-            in_pieces=seen.in_pieces,
-            context=self.fixed if seen.keeps_context else {},
-            context_at=ContextPlace(self.context),
-            context_leaves=seen.context_leaves and self.retry_at <= seen.now,
-            last_used=self.last_used,
-            typical=self.typical,
-        )
-
 
 @dataclass(slots=True, kw_only=True)
 class RequestRow:
@@ -237,40 +181,23 @@ class RequestRow:
 
 
 @dataclass(slots=True, kw_only=True)
-class LeaseRow:
-    """A right to use devices."""
+class LeaseRow(Lent):
+    """A right to use devices, with what lending need not know of it."""
 
-    id: str
     #: Larger than the fence of every lease before it on this node; new when it goes on after a pause.
     fence: int
-    tenant: str
     #: The request of the kernel's hook, or of a runner, that it answers; "": none of them has it (any more).
     request: str
     #: The processes whose library has it: their gates are open, or would be if it were not paused.
     gates: tuple[str, ...] = ()
-    #: It is being paused where its state is.
-    pausing: bool = False
     #: The library knows that others want its devices; and how the hook said that its cell ended.
     asked_back: bool = False
     outcome: str = ""
-    devices: tuple[str, ...]
-    state: LeaseState
     cell: str = ""
     asked_at: float
-    #: When it was granted, or went on (Unix seconds).
-    since: float
-    #: Seconds of use before the last pause.
-    used: float = 0.0
     waited: float = 0.0
-    exclusive: bool = False
-    #: The task gives its devices to cells for a while; and when it had them first (Unix seconds).
-    lends: bool = False
-    began: float = 0.0
-    ends_by: float | None = None
     #: The task is preempted by suspension: it is to be paused, and asks for its devices again when its runner says so.
     aside: bool = False
-    held_until: float | None = None
-    by_choice: bool = False
     #: HELD: how often the holder was warned in this countdown, and for how long others have waited (Unix seconds, 0: nobody).
     warned: int = 0
     wanted_since: float = 0.0
@@ -287,24 +214,6 @@ class LeaseRow:
     def people(self) -> int:
         """For how many people it was paused."""
         return len(self.visitors)
-
-    def view(self) -> Lent:
-        """The lease as lending sees it."""
-        return Lent(
-            id=self.id,
-            tenant=self.tenant,
-            devices=self.devices,
-            state=self.state,
-            since=self.since,
-            exclusive=self.exclusive,
-            lends=self.lends,
-            began=self.began,
-            pausing=self.pausing,
-            ends_by=self.ends_by,
-            computed=self.used,
-            held_until=self.held_until,
-            by_choice=self.by_choice,
-        )
 
 
 @dataclass(slots=True, kw_only=True)
