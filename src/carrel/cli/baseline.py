@@ -13,7 +13,8 @@ from carrel.core.domain.errors import Denied, Invalid, NotFound
 
 if TYPE_CHECKING:
     from carrel.client import Client
-    from carrel.wire.v1 import BaselineRow, BaselineTable, BaselineView, CalibrationView, DriftView, MovedView
+    from carrel.core.domain.baseline import Moved
+    from carrel.wire.v1 import BaselineRow, BaselineTable, BaselineView, CalibrationView, DriftView
 
 baseline_command = typer.Typer(
     add_completion=False,
@@ -201,7 +202,7 @@ def _results(row: BaselineRow) -> str:
     return how + {"": "", "same lock": " (calibration)", "fresh": " (calibration, resolved anew)"}[row.calibration]
 
 
-def moved_text(one: MovedView) -> str:
+def moved_text(one: Moved) -> str:
     """ "loss +2.3 %", "numpy 1.26.4 -> 2.0.1"."""
     from carrel.cli.screen import cut
     from carrel.cli.words import short_digest

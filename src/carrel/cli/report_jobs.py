@@ -100,8 +100,7 @@ def _attempts(
     """Attempts by job and number, each with the moment until which they are told."""
     for page in client.report_jobs(begin=begin, end=end):
         until = page.end.timestamp()
-        for view in page.attempts:
-            one = from_plain(ExportedAttempt, view.model_dump())
+        for one in page.attempts:
             yield one if numbers is None else anonymous(one, numbers), until
 
 

@@ -14,8 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from carrel.client.arrays import ArrayCalls
-from carrel.client.audit import AuditCalls
-from carrel.client.cells import CellCalls
 from carrel.client.crates import CrateCalls
 from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Backoff, Position
@@ -27,9 +25,6 @@ from carrel.client.pipelines import PipelineCalls
 from carrel.client.pools import PoolCalls
 from carrel.client.records import RecordCalls
 from carrel.client.reports import ReportCalls
-from carrel.client.runs import RunCalls
-from carrel.client.secrets import SecretCalls
-from carrel.client.storage import StorageCalls
 from carrel.client.sweeps import SweepCalls
 from carrel.client.transport import LabUnreachable, Transport, read_events
 from carrel.core.domain.errors import NotFound, Unavailable
@@ -50,8 +45,6 @@ _STREAM = {"Accept": "text/event-stream"}
 
 class Client(
     ArrayCalls,
-    AuditCalls,
-    CellCalls,
     CrateCalls,
     EnvironmentCalls,
     NodeCalls,
@@ -61,9 +54,6 @@ class Client(
     PoolCalls,
     RecordCalls,
     ReportCalls,
-    RunCalls,
-    SecretCalls,
-    StorageCalls,
     SweepCalls,
 ):
     """A lab, as one user sees it.

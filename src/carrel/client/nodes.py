@@ -1,17 +1,22 @@
-"""Nodes that take no jobs, and nodes that are kept for some people."""
+"""Nodes that take no jobs, nodes that are kept for some people, and the lab's disk."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from carrel.client.nouns import NounCalls
 from carrel.core.domain.nouns import DRAINS, RESERVATIONS
 from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.retention import Collection, StorageReport
 from carrel.wire import v1
+
+#: Seconds: a large disk is looked through file by file.
+_PATIENCE = 3600.0
 
 
 class NodeCalls(NounCalls):
-    """The part of a `carrel.Client` that is about nodes."""
+    """The part of a `carrel.Client` that is about nodes and the lab's disk."""
 
     def drain(self, node: str, reason: str) -> bool:
         """Start nothing new on a node; what runs there goes on. Returns whether it was otherwise before (administrators)."""
@@ -36,3 +41,16 @@ class NodeCalls(NounCalls):
     def release(self, name: str) -> None:
         """End a reservation, or take back one that is to come (administrators)."""
         self.remove(RESERVATIONS, name)
+
+    def storage(self) -> StorageReport:
+        """How much of the lab's disk is one's own, and what one may have; administrators see everybody's."""
+        return v1.value_of(StorageReport, self._http.get(v1.shown_of(StorageReport), "/storage"))
+
+    def collect(self, kinds: Sequence[str] = (), *, dry_run: bool = False) -> Collection:
+        """Remove what the lab's rules do not keep of these kinds (default: all); `dry_run`: only say what (administrators)."""
+        request = v1.CollectRequest.model_validate({"kinds": list(kinds), "dry_run": dry_run})
+        return v1.value_of(Collection, self._http.post(v1.shown_of(Collection), "/storage/collect", request, timeout=_PATIENCE))
+
+    def remove_outputs(self, job_id: int) -> v1.OutputsRemoved:
+        """Give up what a job that is over has stored; its record keeps names, sizes and digests."""
+        return self._http.delete(v1.OutputsRemoved, f"/jobs/{job_id}/outputs")

@@ -1,4 +1,4 @@
-"""Users and tokens, as one user sees them."""
+"""Users, tokens and secrets, as one user sees them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from carrel.client.nouns import NounCalls
-from carrel.core.domain.nouns import TOKENS
+from carrel.core.domain.nouns import SECRETS, TOKENS
+from carrel.core.domain.secret import Secret
 from carrel.core.domain.token import MadeToken, Token
 from carrel.wire import v1
 
 
 class PeopleCalls(NounCalls):
-    """The part of a `carrel.Client` that is about users and tokens. A lifetime of 0 seconds means: without an end."""
+    """The part of a `carrel.Client` that is about users, tokens and secrets. A lifetime of 0 seconds means: without an end."""
 
     def tokens(self, *, everybody: bool = False) -> list[Token]:
         """One's tokens, or those of everybody (administrators); also those that are void."""
@@ -78,6 +79,19 @@ class PeopleCalls(NounCalls):
     def revoke_tokens(self, subject: str) -> None:
         """No token of the user is valid any more (administrators)."""
         self._http.call("POST", self._user(subject, "revoke"))
+
+    def secrets(self) -> list[Secret]:
+        """One's own, by name. Nobody is shown a value again."""
+        return self.all_of(SECRETS)
+
+    def set_secret(self, name: str, value: str) -> bool:
+        """Keep a value for jobs that name it, in the place of an earlier one; return whether there was none."""
+        request = v1.asked_of(SECRETS).model_validate({"value": value})
+        return self._http.put(v1.SecretChange, f"/secrets/{quote(name, safe='')}", request).created
+
+    def remove_secret(self, name: str) -> None:
+        """Forget a value. Jobs that run keep what they were given."""
+        self.remove(SECRETS, name)
 
     def _user(self, subject: str, what: str) -> str:
         return f"/users/{quote(subject, safe='')}/{what}"

@@ -1,4 +1,4 @@
-"""Reports of use."""
+"""Reports of use, when cells had GPUs, and the audit log."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from carrel.client.transport import Transport
+from carrel.core.domain.cells import CellPage
 from carrel.wire import v1
 
 #: Seconds: of a year of a large lab much is read.
 _PATIENCE = 300.0
-#: Jobs that are asked for at a time.
-_PAGE = 2_000
+#: Jobs, and cells, that are asked for at a time.
+_PAGE, _CELLS = 2_000, 10_000
 
 
 class ReportCalls:
-    """The part of a `carrel.Client` that is about reports. Moments without a time zone are in UTC."""
+    """The part of a `carrel.Client` that is about reports, cells and the audit log. Moments without a time zone are in UTC."""
 
     _http: Transport
 
@@ -48,6 +49,24 @@ class ReportCalls:
                 return
             # What the first page took for now is when the others end, too.
             asked, after = _asked(page.begin.isoformat(), page.end.isoformat()), page.next
+
+    def cells(self, owner: str = "me", *, since: float | None = None) -> Iterator[CellPage]:
+        """Page by page, in the order in which the lab heard of them; asked for at `since` (Unix seconds) or later.
+
+        `owner` is "me" or (operators, administrators) "all".
+        """
+        after: int | None = 0
+        while after is not None:
+            query = {"owner": owner, "since": since, "after": after, "limit": _CELLS}
+            found = self._http.get(v1.shown_of(CellPage), "/cells", params={k: v for k, v in query.items() if v is not None})
+            page = v1.value_of(CellPage, found)
+            yield page
+            after = page.next
+
+    def audit(self, **wanted: str | int | bool | None) -> v1.AuditPage:
+        """Lines of the audit log; `wanted` as in the API: user, action, result, resource, since, until, after, limit, newest."""
+        query = {name: value for name, value in wanted.items() if value is not None}
+        return self._http.get(v1.AuditPage, "/audit", params=query)
 
 
 def _asked(begin: datetime | str | None, end: datetime | str | None) -> dict[str, str]:

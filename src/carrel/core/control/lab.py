@@ -23,7 +23,7 @@ from carrel.core.control.launching import read_job_token
 from carrel.core.control.loop import ControlLoop
 from carrel.core.control.machines import Machines
 from carrel.core.control.pipelines import StepStatus, pipeline_of
-from carrel.core.control.ports import AttemptRow, JobFilter, JobStore, NewJob, OutboxEntry, Submitted
+from carrel.core.control.ports import AttemptRow, JobFilter, JobStore, NewJob, OutboxEntry, Submitted, untold
 from carrel.core.control.produced import Produced
 from carrel.core.control.repeating import Repeating
 from carrel.core.control.retention import Retention
@@ -31,7 +31,6 @@ from carrel.core.control.secrets import Secrets
 from carrel.core.control.session_limit import check_session_jobs
 from carrel.core.control.storage import AmpleStorage, Storage
 from carrel.core.control.tokens import Tokens, check_state, day
-from carrel.core.control.untracked import nothing_of_sweeps, nothing_refused, nothing_submitted, nothing_withdrawn
 from carrel.core.control.usage import share_report
 from carrel.core.control.user_port import UserStore
 from carrel.core.control.users import Users
@@ -86,12 +85,12 @@ class Lab:
     storage: Storage = field(default_factory=AmpleStorage)
     verifications: Verifications = field(default_factory=Verifications)
     #: What there is to tell the tracking server about a new job.
-    describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
+    describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = untold
     #: The same about the state of a sweep, by a job of it; and about a job that ended while it waited.
-    describe_sweep: Callable[[Job, TaskSpec, Sweep], Sequence[OutboxEntry]] = nothing_of_sweeps
-    describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = nothing_withdrawn
+    describe_sweep: Callable[[Job, TaskSpec, Sweep], Sequence[OutboxEntry]] = untold
+    describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = untold
     #: What the tracking server said of things about a job that it refused for good.
-    refused_by_tracking: Callable[[int], Sequence[str]] = nothing_refused
+    refused_by_tracking: Callable[[int], Sequence[str]] = untold
 
     def keeper(self, noun: Noun[T]) -> Keeper[T]:
         """What callers do with the records of a noun."""

@@ -65,6 +65,11 @@ class OutboxEntry:
     payload: Mapping[str, Any]
 
 
+def untold(*_what: object) -> tuple[()]:
+    """What a lab without a tracking server has to tell it, of anything."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOrder:
     """A decision to start, about to be written down; `device_lease` rows come with it."""

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from carrel.core.control.ports import OutboxEntry
-from carrel.core.control.untracked import nothing_verified
+from carrel.core.control.ports import OutboxEntry, untold
 from carrel.core.domain.comparison import Verification
 from carrel.core.domain.job import Job
 from carrel.core.domain.task import TaskSpec
@@ -41,7 +40,7 @@ class Verifications:
     """Thread-safe."""
 
     store: VerificationStore = field(default_factory=NoVerifications)
-    describe: Callable[[Job, TaskSpec, Verification], Sequence[OutboxEntry]] = nothing_verified
+    describe: Callable[[Job, TaskSpec, Verification], Sequence[OutboxEntry]] = untold
 
     def keep(self, job: Job, task: TaskSpec, verification: Verification) -> None:
         """Keep it with the job."""

@@ -15,6 +15,7 @@ from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action
 from carrel.core.snapshots import Entry, Kind, SnapshotStore
+from carrel.lab.gateway.views import view_of
 from carrel.wire.v1 import (
     ChangeView,
     ComparedJob,
@@ -69,24 +70,11 @@ class Comparing:
             jobs=compared_jobs(chosen),
             summary=list(found.summary),
             differences=[
-                DifferenceView(
-                    rank=one.rank,
-                    kind=one.kind,
-                    path=one.path,
-                    what=one.what,
+                view_of(
+                    DifferenceView,
+                    one,
                     values=[ComparedValue(known=value.known.value, text=value.text) for value in one.values],
-                    cause=one.cause,
-                    evidence=one.evidence,
-                    changes=[
-                        ChangeView(
-                            job=change.label,
-                            added=change.added,
-                            removed=change.removed,
-                            hunks=list(change.hunks),
-                            note=change.note,
-                        )
-                        for change in one.changes
-                    ],
+                    changes=[view_of(ChangeView, change, job=change.label) for change in one.changes],
                 )
                 for one in found.differences
             ],
@@ -105,12 +93,7 @@ class Comparing:
             outputs=found.outputs,
             metrics=found.metrics,
             distance=min(found.distance, _FARTHEST),
-            differences=[
-                ResultDifferenceView(
-                    kind=one.kind, path=one.path, job=one.label, step=one.step, expected=one.expected, found=one.found
-                )
-                for one in found.differences
-            ],
+            differences=[view_of(ResultDifferenceView, one, job=one.label) for one in found.differences],
             not_known=list(found.not_known),
         )
 

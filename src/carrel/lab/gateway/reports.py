@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 from carrel.core.control.gpu_use import AttemptPage, StartReport, UseReport
 from carrel.core.gpu_use import ClassTimes, Grouping, Times, Use
+from carrel.lab.gateway.views import view_of
 from carrel.wire.v1 import (
     ClassTimesView,
     ExportedAttemptPage,
-    ExportedAttemptView,
     StartReportView,
     TimesView,
     UseReportView,
@@ -53,26 +52,15 @@ def attempt_page(page: AttemptPage) -> ExportedAttemptPage:
     return ExportedAttemptPage(
         begin=_moment(page.within.begin),
         end=_moment(page.within.end),
-        attempts=[ExportedAttemptView(**asdict(one)) for one in page.attempts],
+        attempts=page.attempts,
         next=page.next,
     )
 
 
 def _use(name: str, use: Use) -> UseView:
     # What is left of rounding where jobs were placed at once is no wait.
-    return UseView(
-        name=name,
-        jobs=use.jobs,
-        attempts=use.attempts,
-        waited=max(0.0, use.waited),
-        held=use.all_held,
-        held_by_end={end.value: use.held[end] for end in sorted(use.held)},
-        prepared=use.prepared,
-        measured=use.measured,
-        busy=use.busy,
-        sessions=use.sessions,
-        lent=use.lent,
-    )
+    held_by_end = {end.value: use.held[end] for end in sorted(use.held)}
+    return view_of(UseView, use, name=name, waited=max(0.0, use.waited), held=use.all_held, held_by_end=held_by_end)
 
 
 def _class(qos: str, times: ClassTimes) -> ClassTimesView:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from carrel.core.control.launching import why_it_keeps_gpus
 from carrel.core.control.ports import AttemptRow
@@ -14,7 +16,7 @@ from carrel.core.control.views import DeviceStatus, NodeStatus, ShareReport
 from carrel.core.domain.comparison import Verification
 from carrel.core.domain.expectation import Coverage
 from carrel.core.domain.job import Job
-from carrel.core.domain.launch import StoredFile, Usage
+from carrel.core.domain.launch import StoredFile
 from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.placement import Wait
@@ -26,6 +28,7 @@ from carrel.core.domain.user import User
 from carrel.lab.gateway.hints import hint_of
 from carrel.wire import v1
 
+V = TypeVar("V", bound=BaseModel)
 #: How the UUIDs of simulated devices start (`carrel.core.domain.node.Device.uuid`).
 _SIMULATED = "SIM-"
 
@@ -35,76 +38,37 @@ def moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def job_fields(job: Job, hold: Wait | None, run_url: str | None) -> dict[str, object]:
-    """The fields of a `v1.JobView`. A waiting job has the placement's reason, with the present numbers.
+def view_of(kind: type[V], *values: object, **more: Any) -> V:
+    """Return one of the lab's answers: what is not in `more` is what the first of `values` has that has a field of its name."""
+    return kind.model_validate({**_fields_of(kind, *values), **more}, from_attributes=True)
+
+
+def _fields_of(kind: type[BaseModel], *values: object) -> dict[str, Any]:
+    return {name: getattr(value, name) for value in reversed(values) for name in kind.model_fields if hasattr(value, name)}
+
+
+def _job_fields(job: Job, hold: Wait | None, run_url: str | None) -> dict[str, Any]:
+    """What of a `v1.JobView` is not called so in the job. A waiting job has the placement's reason, with the present numbers.
 
     One that only pauses has what it pauses for.
     """
     reason = hold.reason if hold is not None and hold.reason.code != "BeginTime" else job.reason
-    resources = job.resources
     return {
-        "id": job.id,
-        "kind": job.kind.value,
-        "owner": job.owner,
-        "account": job.account,
-        "name": job.name,
-        "qos": job.qos,
-        "partition": job.partition,
-        "state": job.state.value,
         "reason": reason.code,
         "message": reason.message,
-        "resources": v1.ResourceView(
-            nodes=resources.nodes,
-            cpus=resources.cpus,
-            memory=resources.memory,
-            gpus=resources.gpus,
-            gpu_type=resources.gpu_type,
-            gpu_memory=resources.gpu_memory,
-            time=resources.time,
-        ),
-        "submitted_at": moment(job.submitted_at),
-        "started_at": moment(job.started_at),
-        "ended_at": moment(job.ended_at),
-        "suspended_at": moment(job.suspended_at),
-        "suspended_seconds": job.suspended_seconds,
-        "pauses": job.pauses,
-        "pause_people": job.pause_people,
-        "attempt": job.attempt,
-        "exit_code": job.exit_code,
-        "signal": job.signal,
-        "node": job.node,
-        "devices": list(job.devices),
         "simulated": any(uuid.startswith(_SIMULATED) for uuid in job.devices),
-        "run_id": job.run_id,
         "run_url": run_url,
-        "queue": queue_view(hold),
+        "queue": None if hold is None else view_of(v1.QueueView, hold),
         "ended": job.state.ended,
-        "preemptible": job.preemptible,
-        "visible": job.visible.value,
-        "requeues_left": job.requeues_left,
-        "dependency": job.dependency,
-        "parent": job.parent,
-        "pipeline": job.pipeline,
         "array_job_id": job.element.array_id if job.element is not None else None,
         "array_task_id": job.element.index if job.element is not None else None,
         "array": job.element.array if job.element is not None else "",
     }
 
 
-def queue_view(hold: Wait | None) -> v1.QueueView | None:
-    """Where a waiting job stands."""
-    if hold is None:
-        return None
-    between = None
-    if hold.estimated_range is not None:
-        low, high = hold.estimated_range
-        between = (datetime.fromtimestamp(low, UTC), datetime.fromtimestamp(high, UTC))
-    return v1.QueueView(position=hold.position, estimated_start=moment(hold.estimated_start), estimated_range=between)
-
-
 def job_view(job: Job, hold: Wait | None = None, run_url: str | None = None) -> v1.JobView:
     """One job."""
-    return v1.JobView.model_validate(job_fields(job, hold, run_url))
+    return view_of(v1.JobView, job, **_job_fields(job, hold, run_url))
 
 
 def job_detail(
@@ -120,114 +84,59 @@ def job_detail(
 ) -> v1.JobDetail:
     """One job with its description and attempts; `qos` is its class as it is now, and `reasons` says what reason codes mean."""
     tenant = job.kind is not JobKind.SESSION and job.resources.gpus > 0
-    fields = job_fields(job, hold, run_url)
+    fields = _job_fields(job, hold, run_url)
     fields |= {
-        "meaning": reasons.get(str(fields["reason"]), ""),
-        "entry_point": task.entry_point,
-        "command": task.command,
-        "parameters": dict(task.parameters),
-        "snapshot": task.snapshot,
-        "experiment": task.experiment,
+        "meaning": reasons.get(fields["reason"], ""),
         "git_commit": task.git.commit if task.git else None,
         "git_dirty": task.git.dirty if task.git else False,
-        "rerun_of": task.rerun_of,
         "verified": verified.words if verified is not None else "",
         "hint": hint_of(job, attempts),
         "replay_of": "" if task.replay_of is None else f"job {task.replay_of.job} of the lab {task.replay_of.lab}",
         "slurm": list(task.slurm.describe()) if task.slurm else [],
         "engines": task.engines or {},
-        "notes": list(task.notes),
-        "launcher": task.launcher.value,
-        "tasks_per_node": task.tasks_per_node,
         "keeps_gpus": why_it_keeps_gpus(job, qos) if tenant else "",
         "attempts": [attempt_view(row) for row in attempts],
     }
-    return v1.JobDetail.model_validate(fields)
+    return view_of(v1.JobDetail, job, task, **fields)
 
 
 def attempt_view(row: AttemptRow) -> v1.AttemptView:
     """One try at a job."""
-    return v1.AttemptView(
-        number=row.number,
-        node=row.node,
-        devices=list(row.devices),
-        state=row.state.value,
+    number = row.hardware.get("slurm_job", "")[:18]
+    return view_of(
+        v1.AttemptView,
+        row,
         reason=row.reason.code,
         message=row.reason.message,
-        exit_code=row.exit_code,
-        signal=row.signal,
-        started_at=moment(row.started_at),
-        ended_at=moment(row.ended_at),
-        suspended_seconds=row.suspended_seconds,
-        slurm_job=int(number) if (number := row.hardware.get("slurm_job", "")[:18]).isdecimal() else None,
+        slurm_job=int(number) if number.isdecimal() else None,
         slurm_nodes=row.hardware.get("slurm_nodes", ""),
-        environment=row.environment,
-        environment_built=row.environment_built,
-        usage=usage_view(row.usage),
-        uncollected=row.uncollected,
-    )
-
-
-def usage_view(usage: Usage) -> v1.UsageView:
-    """What an attempt used."""
-    return v1.UsageView(
-        cpu_seconds=usage.cpu_seconds,
-        memory=usage.memory,
-        memory_peak=usage.memory_peak,
-        gpu_utilization=dict(usage.gpu_utilization),
-        gpu_memory=dict(usage.gpu_memory),
-        gpu_mean=dict(usage.gpu_mean),
-        gpu_samples=usage.gpu_samples,
     )
 
 
 def output_view(file: StoredFile) -> v1.OutputView:
     """One stored output."""
-    return v1.OutputView(path=file.path, size=file.size, digest=file.digest, removed_at=moment(file.removed_at))
+    return view_of(v1.OutputView, file)
 
 
 def start_ranges_view(one: Coverage) -> v1.StartRangesView:
     """How often ranges of start times held."""
-    return v1.StartRangesView(starts=one.of, held=one.held, early=one.early, late=one.late)
+    return view_of(v1.StartRangesView, one, starts=one.of)
 
 
 def disk_view(one: LabDisk) -> v1.DiskView:
     """One disk of the lab's."""
-    disk = one.disk
-    return v1.DiskView(
-        path=disk.path,
-        holds=one.holds,
-        total=disk.total,
-        free=disk.free,
-        floor=one.floor,
-        room=one.room.value,
-        message=one.message,
-    )
+    return view_of(v1.DiskView, one, one.disk)
 
 
 def node_view(status: NodeStatus) -> v1.NodeView:
     """One machine."""
-    return v1.NodeView(
-        name=status.node.name,
-        cpus=status.node.cpus,
-        cpus_free=status.cpus_free,
-        memory=status.node.memory,
-        memory_free=status.memory_free,
-        drained=status.node.drained,
-        devices=[device_view(device) for device in status.devices],
-    )
+    return view_of(v1.NodeView, status, status.node, devices=[device_view(device) for device in status.devices])
 
 
 def cluster_node_view(node: Node, partitions: Sequence[str]) -> v1.ClusterNodeView:
     """One machine of a cluster."""
-    return v1.ClusterNodeView(
-        name=node.name,
-        partitions=list(partitions),
-        cpus=node.cpus,
-        memory=node.memory,
-        gpus=dict(Counter(device.type for device in node.devices)),
-        drained=node.drained,
-    )
+    gpus = Counter(device.type for device in node.devices)
+    return view_of(v1.ClusterNodeView, node, partitions=partitions, gpus=gpus)
 
 
 def device_view(status: DeviceStatus) -> v1.DeviceView:
@@ -237,77 +146,27 @@ def device_view(status: DeviceStatus) -> v1.DeviceView:
     holder = None
     if job is not None:
         holder = v1.HolderView(job_id=job.id, name=job.name, owner=job.owner) if job.owner else v1.HolderView()
-    return v1.DeviceView(
-        uuid=device.uuid,
-        index=device.index,
-        type=device.type,
-        name=device.name,
-        memory=device.memory,
-        simulated=device.simulated,
-        state=state,
-        holder=holder,
-    )
+    return view_of(v1.DeviceView, device, state=state, holder=holder)
 
 
 def user_view(user: User) -> v1.UserView:
     """A user."""
-    return v1.UserView(
-        subject=user.subject,
-        name=user.name,
-        role=user.role.value,
-        account=user.account,
-        state=user.state.value,
-        state_reason=user.state_reason,
-        state_since=moment(user.state_since),
-        linked_to=user.linked_to,
-    )
+    return view_of(v1.UserView, user)
 
 
 def share_view(report: ShareReport) -> v1.ShareView:
     """Fair share."""
-    return v1.ShareView(
-        standings=[
-            v1.StandingView(
-                account=standing.account,
-                user=standing.user,
-                factor=standing.factor,
-                place=report.places[standing.account, standing.user],
-                share=standing.share,
-                used=standing.used,
-                hours=standing.seconds / 3600,
-            )
-            for standing in report.standings
-        ],
-        of=report.of,
-        half_life=report.half_life,
-        weight=report.weight,
-        held=report.held,
-        in_an_hour_kept=dict(report.kept),
-        in_an_hour_released=dict(report.released),
-    )
+    standings = [
+        view_of(v1.StandingView, one, place=report.places[one.account, one.user], hours=one.seconds / 3600)
+        for one in report.standings
+    ]
+    kept, released = report.kept, report.released
+    return view_of(v1.ShareView, report, standings=standings, in_an_hour_kept=kept, in_an_hour_released=released)
 
 
 def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
     """One class of service."""
-    return v1.QoSView(
-        name=qos.name,
-        default=default,
-        kinds=sorted(kind.value for kind in qos.kinds),
-        default_time=qos.default_time,
-        max_time=qos.max_time,
-        max_jobs_per_user=qos.max_jobs_per_user,
-        max_gpus_per_user=qos.max_gpus_per_user,
-        max_jobs_per_account=qos.max_jobs_per_account,
-        max_gpus_per_account=qos.max_gpus_per_account,
-        max_gpus=qos.max_gpus,
-        idle_time=qos.idle_time,
-        priority=qos.priority,
-        preempts=sorted(qos.preempts),
-        preempt_mode=qos.preempt_mode.value,
-        preempt_exempt_time=qos.preempt_exempt_time,
-        preempt_grace=qos.preempt_grace,
-        lends=qos.lends.value,
-    )
+    return view_of(v1.QoSView, qos, default=default, kinds=sorted(qos.kinds), preempts=sorted(qos.preempts))
 
 
 def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str]) -> v1.PartitionView:
@@ -319,22 +178,14 @@ def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str
 
 def session_view(job: v1.JobView, spec: SessionSpec, status: SessionStatus, address: str = "") -> v1.SessionView:
     """One session."""
-    return v1.SessionView(
+    return view_of(
+        v1.SessionView,
+        spec,
+        status,
         job=job,
-        kind=spec.kind.value,
-        directory=spec.directory,
-        environment=spec.environment,
         image=spec.image or None,
-        gpus=spec.gpus,
-        reserve=spec.reserve,
-        ready=status.ready,
-        connections=status.connections,
-        idle_since=moment(status.idle_since),
-        idle_end=moment(status.idle_end),
         hub=spec.hub or None,
         note=_gpu_note(job, spec),
-        trouble=status.trouble,
-        host=status.host,
         address=address,
     )
 

@@ -25,11 +25,10 @@ from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.loop import ControlLoop
 from carrel.core.control.loop_settings import LoopSettings
-from carrel.core.control.ports import Collected
+from carrel.core.control.ports import Collected, untold
 from carrel.core.control.rules import RuleBook
 from carrel.core.control.storage import StorageWatch
 from carrel.core.control.tokens import Tokens
-from carrel.core.control.untracked import nothing_of_sweeps, nothing_submitted, nothing_verified, nothing_withdrawn
 from carrel.core.control.users import Users, nothing_to_do
 from carrel.core.control.verifications import Verifications
 from carrel.core.domain.job import Job
@@ -256,7 +255,7 @@ def open_lab(
             secret=secret,
             drained=Drains(store.of(DRAINS)).apply,
             reserved=store.of(RESERVATIONS).all,
-            withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+            withdrawal=describer.withdrawn if settings.tracking else untold,
             halted=storage.halted,
             held=held.current,
             built=partial(engines.is_built, environ=passed(os.environ)),
@@ -292,7 +291,7 @@ def open_lab(
             held=held,
             changed=loop.changed,
             clock=time.time,
-            withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+            withdrawal=describer.withdrawn if settings.tracking else untold,
             # Where jobs run as their owners, nobody's code runs here.
             second_comes=nothing_to_do if whose_code.strict else isolation.begin,
             isolation=(lambda _running: "") if whose_code.strict else isolation.tell,
@@ -320,17 +319,15 @@ def open_lab(
             LabWorkDirectories(spool, home.blobs, settings.output_limit, deputy_of=partial(engines.deputy_of, router=engine)),
         ),
         storage=storage,
-        verifications=Verifications(
-            store=store.verifications, describe=describer.verified if settings.tracking else nothing_verified
-        ),
+        verifications=Verifications(store=store.verifications, describe=describer.verified if settings.tracking else untold),
         cells=Cells(store=store.cells),
         gpu_use=GpuUse(store=store.gpu_use, clock=time.time),
         clock=time.time,
         secret=secret,
         lab_id=lab_id,
-        describe_submission=describer.submission if settings.tracking else nothing_submitted,
-        describe_withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
-        describe_sweep=describer.sweep if settings.tracking else nothing_of_sweeps,
+        describe_submission=describer.submission if settings.tracking else untold,
+        describe_withdrawal=describer.withdrawn if settings.tracking else untold,
+        describe_sweep=describer.sweep if settings.tracking else untold,
         refused_by_tracking=store.outbox.refused,
     )
     _know_the_owner(home, lab)

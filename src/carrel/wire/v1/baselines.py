@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from carrel.core.domain.baseline import Moved
 from carrel.core.domain.comparison import Agreement
 from carrel.wire.v1.base import Request, Response
 
@@ -30,16 +31,6 @@ class CalibrationRequest(Request):
     fresh: bool = False
 
 
-class MovedView(Response):
-    """Something that a job had otherwise than the baseline."""
-
-    what: str
-    before: str
-    after: str
-    #: Of numbers: the change, by the size of the baseline's; None where that says nothing.
-    relative: float | None
-
-
 class DriftView(Response):
     """How a job stands beside the baseline. Of each kind the first 20 that differ are named."""
 
@@ -52,15 +43,15 @@ class DriftView(Response):
     #: The first step at which a metric is further away than allowed; None: there is none, or steps are not known.
     step: int | None
     #: Metrics whose last values differ, and outputs that do.
-    moved_metrics: list[MovedView]
+    moved_metrics: list[Moved]
     moved_outputs: list[str]
     #: What it ran with; "": it is not known.
     python: str
     machine: str
     #: Those that compute numbers for others come first.
-    packages: list[MovedView]
+    packages: list[Moved]
     #: What else differs that results may follow from, and node and machine in any case.
-    others: list[MovedView]
+    others: list[Moved]
     #: Why results are not known, in a sentence each.
     not_known: list[str]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from carrel.core.exports import ExportedAttempt
 from carrel.wire.v1.base import Response
 
 
@@ -82,53 +83,6 @@ class StartReportView(Response):
     classes: list[ClassTimesView]
 
 
-class ExportedAttemptView(Response):
-    """One attempt with its job; or a job that has none yet, or that ended without one, with number 0. Times are Unix seconds."""
-
-    job: int
-    #: Of an element of an array: the array's number and the index.
-    array: int | None = None
-    index: int | None = None
-    attempt: int
-    kind: str
-    owner: str
-    account: str
-    qos: str
-    #: "" in a lab without partitions.
-    partition: str
-    name: str
-    #: "" before it had a place; on a cluster the engine and the partition.
-    node: str
-    #: True where the engine chose its node, as on a Slurm cluster.
-    on_cluster: bool
-    #: What follows was asked for on each of them.
-    nodes: int
-    cpus: int
-    #: Bytes.
-    memory: int
-    gpus: int
-    #: Walltime in seconds.
-    time: int
-    #: Of an attempt number 0 that of its job.
-    state: str
-    exit_code: int | None
-    signal: int | None
-    #: True when its job waited for other jobs before this attempt.
-    depends: bool
-    #: True when another attempt followed.
-    followed: bool
-    #: When it got in line: the first attempt with the submission of its job, each other one with the end of that before it.
-    submitted_at: float
-    #: Since when it had its place; None: it had none.
-    since: float | None
-    #: None: it is not over.
-    ended_at: float | None
-    #: For how long it was stopped, and others had its GPUs: seconds.
-    stopped: float
-    #: Largest resident memory that was seen, bytes; 0: not known.
-    memory_peak: int
-
-
 class ExportedAttemptPage(Response):
     """Attempts of some jobs: ``GET /api/v1/report/jobs``."""
 
@@ -136,7 +90,7 @@ class ExportedAttemptPage(Response):
     #: What happened then or later is left out.
     end: datetime
     #: In the order of jobs, and of the attempts of each.
-    attempts: list[ExportedAttemptView]
+    attempts: list[ExportedAttempt]
     #: What to ask with as `after` for the jobs that follow; None where there are no more.
     next: int | None = None
 

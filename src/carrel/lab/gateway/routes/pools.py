@@ -7,7 +7,6 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -28,7 +27,7 @@ from carrel.lab.gateway.call_bodies import Frame
 from carrel.lab.gateway.context import LARGEST, Ctx, Gateway, Granted, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.gate import Grant
-from carrel.lab.gateway.views import moment
+from carrel.lab.gateway.views import view_of
 from carrel.wire import frames
 from carrel.wire.v1 import (
     API,
@@ -335,25 +334,12 @@ def _workers(pools: Pools, pool_id: int, borrowed: Mapping[int, WorkerGpus]) -> 
 def call_view(pools: Pools, call: Call, borrowed: Mapping[int, WorkerGpus] = MappingProxyType({})) -> CallView:
     """A call as the wire has it; `borrowed`: what workers have of GPUs that are lent."""
     waits = borrowed.get(call.job_id or 0, NOTHING).waits if call.state is CallState.RUNNING else ""
-    return CallView(
-        id=call.id,
-        pool_id=call.pool_id,
-        key=call.key,
-        label=call.label,
-        state=call.state.value,
-        created_at=datetime.fromtimestamp(call.created_at, UTC),
-        started_at=moment(call.started_at),
-        ended_at=moment(call.ended_at),
-        job_id=call.job_id,
-        error=call.error,
+    return view_of(
+        CallView,
+        call,
         message=waits or call.message,
-        retries_left=call.retries_left,
         number=call.ended_number,
-        arguments_size=call.arguments_size,
-        result_size=call.result_size,
-        waits_for=[] if call.state is not CallState.PENDING else list(pools.waits_for(call.id)),
-        cached_from=call.cached_from,
-        cache=call.cache,
+        waits_for=[] if call.state is not CallState.PENDING else pools.waits_for(call.id),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -14,7 +13,7 @@ from carrel.core.domain.sweep import MOST_TRIALS, Sweep, Trial, best_of
 from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.context import LARGEST, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.lab.gateway.views import moment
+from carrel.lab.gateway.views import view_of
 from carrel.wire.v1 import (
     API,
     ResumeRequest,
@@ -90,25 +89,8 @@ def sweep_page(found: Sequence[tuple[Sweep, Mapping[str, int]]], limit: int) -> 
 
 def sweep_view(sweep: Sweep, counts: Mapping[str, int]) -> SweepView:
     """The sweep as the wire has it."""
-    spec = sweep.spec
-    return SweepView(
-        id=sweep.id,
-        owner=sweep.owner,
-        name=spec.name,
-        state=sweep.state.value,
-        message=sweep.message,
-        parameters={name: str(one) for name, one in spec.parameters.items()},
-        trials=spec.trials,
-        parallel=spec.parallel,
-        metric=spec.metric,
-        direction=spec.direction.value,
-        sampler=spec.sampler.value,
-        pruner=spec.pruner.value,
-        seed=spec.seed,
-        created_at=datetime.fromtimestamp(sweep.created_at, UTC),
-        ended_at=moment(sweep.ended_at),
-        counts=dict(counts),
-    )
+    parameters = {name: str(one) for name, one in sweep.spec.parameters.items()}
+    return view_of(SweepView, sweep, sweep.spec, parameters=parameters, counts=counts)
 
 
 def sweep_detail(status: SweepStatus) -> SweepDetail:
@@ -119,7 +101,7 @@ def sweep_detail(status: SweepStatus) -> SweepDetail:
     best = best_of(status.sweep.spec, status.trials)
     return SweepDetail(
         **sweep_view(status.sweep, counts).model_dump(),
-        all_trials=[_trial(one) for one in status.trials],
+        all_trials=[view_of(TrialView, one) for one in status.trials],
         best=None if best is None else best.number,
         best_arguments=[] if best is None else _arguments(status.sweep, best),
         trouble=status.trouble,
@@ -137,16 +119,3 @@ def _arguments(sweep: Sweep, trial: Trial) -> list[str]:
         *(word for name, value in values.items() for word in ("-P", f"{name}={value}")),
         *(["--", *arguments] if arguments else []),
     ]
-
-
-def _trial(one: Trial) -> TrialView:
-    return TrialView(
-        number=one.number,
-        state=one.state.value,
-        parameters=dict(one.parameters),
-        value=one.value,
-        job_id=one.job_id,
-        message=one.message,
-        created_at=datetime.fromtimestamp(one.created_at, UTC),
-        ended_at=moment(one.ended_at),
-    )
