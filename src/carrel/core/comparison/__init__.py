@@ -10,25 +10,3 @@ from carrel.core.comparison.facts import UNTRACKED, Change, Code, Curve, Metrics
 from carrel.core.comparison.records import side_of
 from carrel.core.comparison.results import ResultDifference, Results, agree
 from carrel.core.domain.comparison import Agreement, Cause, Kind
-
-__all__ = [
-    "UNTRACKED",
-    "Agreement",
-    "Cause",
-    "Change",
-    "Code",
-    "Comparison",
-    "Curve",
-    "Difference",
-    "Kind",
-    "Metrics",
-    "NotKnown",
-    "ResultDifference",
-    "Results",
-    "Side",
-    "Value",
-    "agree",
-    "compare",
-    "drift_of",
-    "side_of",
-]

@@ -4,5 +4,3 @@ from carrel.core.exports.anonymous import Numbers, anonymous
 from carrel.core.exports.attempt import ExportedAttempt
 from carrel.core.exports.sacct import SACCT_COLUMNS, sacct_line
 from carrel.core.exports.swf import SwfHeader, SwfWriter
-
-__all__ = ["SACCT_COLUMNS", "ExportedAttempt", "Numbers", "SwfHeader", "SwfWriter", "anonymous", "sacct_line"]

@@ -9,20 +9,3 @@ from carrel.core.gpu_use.groups import Grouping, Range
 from carrel.core.gpu_use.low_use import ENOUGH, low_use, mean_of
 from carrel.core.gpu_use.start_times import ClassTimes, StartTimes, Times
 from carrel.core.gpu_use.sums import Use, UseSums
-
-__all__ = [
-    "ENOUGH",
-    "AttemptFacts",
-    "ClassTimes",
-    "End",
-    "Grouping",
-    "LentFacts",
-    "Range",
-    "StartFacts",
-    "StartTimes",
-    "Times",
-    "Use",
-    "UseSums",
-    "low_use",
-    "mean_of",
-]

@@ -9,23 +9,3 @@ from carrel.core.spool.journal import Journal, append_entry, entry_from_plain, e
 from carrel.core.spool.layout import SESSION_SOCKET, AttemptDirectory, Spool
 from carrel.core.spool.log import LogRange, LogWriter, read_log
 from carrel.core.spool.preempt import read_preempt, write_preempt
-
-__all__ = [
-    "SESSION_SOCKET",
-    "AttemptDirectory",
-    "Claim",
-    "Journal",
-    "LogRange",
-    "LogWriter",
-    "Spool",
-    "append_entry",
-    "entry_from_plain",
-    "entry_to_plain",
-    "note_begun",
-    "read_claim",
-    "read_entries",
-    "read_log",
-    "read_preempt",
-    "take_claim",
-    "write_preempt",
-]

@@ -6,8 +6,3 @@ from carrel.core.submission.resource_options import ResourceOptions
 from carrel.core.submission.slurm_options import SlurmOptions
 from carrel.core.submission.sweep_options import SweepOptions
 from carrel.core.submission.task_options import TaskArguments, TaskOptions
-
-__all__ = [
-    "Kind", "Option", "ResourceOptions", "SlurmOptions", "SweepOptions", "TaskArguments", "TaskOptions", "engine_options",
-    "option", "options_of", "read_engine_options",
-]  # fmt: skip

@@ -4,15 +4,3 @@ from carrel.core.tasks.backend_config import BackendConfig, read_backend_config
 from carrel.core.tasks.describe import TaskDescription, describe, describe_sweep
 from carrel.core.tasks.fetch import FetchedProject, fetch_project
 from carrel.core.tasks.files import DirectoryFiles, ProjectFiles
-
-__all__ = [
-    "BackendConfig",
-    "DirectoryFiles",
-    "FetchedProject",
-    "ProjectFiles",
-    "TaskDescription",
-    "describe",
-    "describe_sweep",
-    "fetch_project",
-    "read_backend_config",
-]

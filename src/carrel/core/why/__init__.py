@@ -19,24 +19,3 @@ from carrel.core.why.search import (
     search,
 )
 from carrel.core.why.variants import Composition, Half, VariantTask, variant_task
-
-__all__ = [
-    "FAILED",
-    "FIRST",
-    "SECOND",
-    "Answer",
-    "Change",
-    "Composition",
-    "Found",
-    "Half",
-    "Part",
-    "Search",
-    "Variant",
-    "VariantTask",
-    "Weighted",
-    "changes_of",
-    "mix_commands",
-    "most_runs",
-    "search",
-    "variant_task",
-]

@@ -15,24 +15,3 @@ from carrel.core.worth.returns import Return
 from carrel.core.worth.sensitivity import Varied
 from carrel.core.worth.sheet import Figure, Sheet
 from carrel.core.worth.words import number, show
-
-__all__ = [
-    "Assessment",
-    "Cloud",
-    "CostModel",
-    "Figure",
-    "Measured",
-    "Period",
-    "Quantity",
-    "Question",
-    "Return",
-    "Sheet",
-    "Unit",
-    "Varied",
-    "assess",
-    "difference_in_words",
-    "number",
-    "parse_quantity",
-    "read_costs",
-    "show",
-]

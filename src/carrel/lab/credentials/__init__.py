@@ -2,5 +2,3 @@
 
 from carrel.lab.credentials.local import LocalSignIn, Proof
 from carrel.lab.credentials.port import CredentialStore
-
-__all__ = ["CredentialStore", "LocalSignIn", "Proof"]

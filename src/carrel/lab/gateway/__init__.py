@@ -4,5 +4,3 @@ from carrel.lab.gateway.app import create_app
 from carrel.lab.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.lab.gateway.gate import Grant
 from carrel.lab.gateway.settings import GatewaySettings
-
-__all__ = ["Gateway", "GatewaySettings", "Grant", "Pages", "TrackingStatus", "create_app"]

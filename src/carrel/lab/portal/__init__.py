@@ -2,5 +2,3 @@
 
 from carrel.lab.portal.portal import Portal
 from carrel.lab.portal.signin import Sessions, Tickets
-
-__all__ = ["Portal", "Sessions", "Tickets"]

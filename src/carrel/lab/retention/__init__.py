@@ -5,5 +5,3 @@ begin to use it at that moment.
 """
 
 from carrel.lab.retention.collector import Collector
-
-__all__ = ["Collector"]

@@ -6,5 +6,3 @@ HTTP.
 
 from carrel.lab.signin.issuer import Granted, Issuer
 from carrel.lab.signin.refused import Refused
-
-__all__ = ["Granted", "Issuer", "Refused"]

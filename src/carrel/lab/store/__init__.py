@@ -2,5 +2,3 @@
 
 from carrel.lab.store.database import Database
 from carrel.lab.store.store import Store
-
-__all__ = ["Database", "Store"]

@@ -6,5 +6,3 @@ from carrel.node.devices.locks import DeviceLocks
 from carrel.node.devices.machine import this_node
 from carrel.node.devices.processes import DeviceProcesses
 from carrel.node.devices.sampler import GpuSampler, GpuUse
-
-__all__ = ["DeviceLocks", "DeviceProcesses", "GpuSampler", "GpuUse", "discover", "driver_facts", "this_node"]

@@ -10,18 +10,3 @@ from carrel.node.environments.guards import OpenGuard
 from carrel.node.environments.inventory import EnvironmentInfo
 from carrel.node.environments.launches import is_built, store_of
 from carrel.node.environments.store import Environment, EnvironmentSettings, EnvironmentStore
-
-__all__ = [
-    "Builds",
-    "Environment",
-    "EnvironmentFailed",
-    "EnvironmentInfo",
-    "EnvironmentSettings",
-    "EnvironmentStopped",
-    "EnvironmentStore",
-    "EnvironmentTimeout",
-    "OpenGuard",
-    "activate",
-    "is_built",
-    "store_of",
-]

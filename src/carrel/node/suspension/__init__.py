@@ -4,16 +4,3 @@ from carrel.node.suspension.calls import Deadlines
 from carrel.node.suspension.cuda import CudaSuspender
 from carrel.node.suspension.identity import start_of
 from carrel.node.suspension.ports import Capability, DriverState, Ending, Moved, Suspender, Target, Use
-
-__all__ = [
-    "Capability",
-    "CudaSuspender",
-    "Deadlines",
-    "DriverState",
-    "Ending",
-    "Moved",
-    "Suspender",
-    "Target",
-    "Use",
-    "start_of",
-]

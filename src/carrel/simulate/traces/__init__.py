@@ -11,8 +11,6 @@ from carrel.simulate.trace import Trace
 from carrel.simulate.traces.sacct import is_sacct, is_xdmod, read_sacct, read_xdmod
 from carrel.simulate.traces.swf import is_swf, read_swf
 
-__all__ = ["FORMS", "Forms", "read_trace"]
-
 #: By name: what reads a file of this form, and whether a file begins like one.
 Forms = Mapping[str, tuple[Callable[[Path], Trace], Callable[[Path], bool]]]
 #: Files are recognised in this order.

@@ -3,5 +3,3 @@
 from carrel.lab.credentials.oidc.people import Membership, Naming
 from carrel.lab.credentials.oidc.provider import Client, Provider
 from carrel.lab.credentials.oidc.sign_in import OidcSignIn
-
-__all__ = ["Client", "Membership", "Naming", "OidcSignIn", "Provider"]

@@ -9,21 +9,3 @@ from carrel.node.environments.named.making import Work
 from carrel.node.environments.named.records import DEFAULT, EVERYBODY, SITE, SITE_WORD, Kind, LockNote, NamedRecord, full_name
 from carrel.node.environments.named.session import SessionEnvironment, prepare_session_environment
 from carrel.node.environments.named.store import LockText, NamedEnvironments, NamedInfo
-
-__all__ = [
-    "DEFAULT",
-    "EVERYBODY",
-    "SITE",
-    "SITE_WORD",
-    "Kind",
-    "LockNote",
-    "LockText",
-    "NamedEnvironments",
-    "NamedInfo",
-    "NamedRecord",
-    "SessionEnvironment",
-    "Work",
-    "full_name",
-    "note_changes",
-    "prepare_session_environment",
-]
