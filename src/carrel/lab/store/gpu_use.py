@@ -14,6 +14,7 @@ from carrel.core.domain.partition import read_cluster
 from carrel.core.exports import ExportedAttempt
 from carrel.core.gpu_use import AttemptFacts, LentFacts, Range, StartFacts
 from carrel.lab.store.database import Database
+from carrel.lab.store.rows import same
 from carrel.lab.store.tables import attempts, cells, events, jobs
 
 #: Rows that are fetched at a time.
@@ -163,32 +164,19 @@ def _attempt(row: sa.Row[Any], before: float | None, now: float, *, followed: bo
     if since is not None and ended_at is not None:
         since = min(since, ended_at)
     going_on = not none and ended_at is None and row.suspended_at is not None
-    return ExportedAttempt(
-        job=row.job,
-        array=row.array_job_id,
-        index=row.array_task_id,
-        attempt=row.number or 0,
-        kind=row.kind,
-        owner=row.owner,
-        account=row.account,
-        qos=row.qos,
-        partition=row.partition,
-        name=row.name,
-        node=row.node or "",
-        on_cluster=on_cluster,
-        nodes=row.nodes,
-        cpus=row.cpus,
-        memory=row.memory,
-        gpus=row.gpus,
-        time=row.time,
-        state=row.job_state if none else row.state,
-        exit_code=row.exit_code,
-        signal=row.signal,
-        depends=bool(row.dependency) and before is None,
-        followed=followed,
-        submitted_at=row.submitted_at if before is None else before,
-        since=since,
-        ended_at=ended_at,
-        stopped=(row.suspended_seconds or 0.0) + (max(0.0, now - row.suspended_at) if going_on else 0.0),
-        memory_peak=0 if none else int(json.loads(row.usage).get("memory_peak", 0)),
-    )
+    found = same(ExportedAttempt, row) | {
+        "array": row.array_job_id,
+        "index": row.array_task_id,
+        "attempt": row.number or 0,
+        "node": row.node or "",
+        "on_cluster": on_cluster,
+        "state": row.job_state if none else row.state,
+        "depends": bool(row.dependency) and before is None,
+        "followed": followed,
+        "submitted_at": row.submitted_at if before is None else before,
+        "since": since,
+        "ended_at": ended_at,
+        "stopped": (row.suspended_seconds or 0.0) + (max(0.0, now - row.suspended_at) if going_on else 0.0),
+        "memory_peak": 0 if none else int(json.loads(row.usage).get("memory_peak", 0)),
+    }
+    return ExportedAttempt(**found)

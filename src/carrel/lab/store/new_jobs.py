@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -99,26 +100,15 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
 
 
 def _job_as_submitted(new: NewJob, job_id: int, now: float, element: ArrayElement | None = None) -> Job:
-    return Job(
-        id=job_id,
-        kind=new.kind,
-        owner=new.owner,
-        account=new.account,
-        name=new.name,
-        qos=new.qos,
-        partition=new.partition,
-        resources=new.resources,
-        state=JobState.PENDING,
-        reason=_first_reason(new),
-        submitted_at=now,
-        retries_left=new.retries,
-        requeues_left=new.task.requeue,
-        dependency=new.dependency,
-        element=element,
-        preemptible=new.preemptible,
-        visible=new.visible,
-        stage_in=new.stage_in,
-        parent=new.parent,
-        pipeline=new.pipeline,
-        run_id=tracking.run_id if (tracking := _run_of(new)) else None,
-    )
+    said = {one.name: getattr(new, one.name) for one in fields(Job) if hasattr(new, one.name)}
+    found = said | {
+        "id": job_id,
+        "state": JobState.PENDING,
+        "reason": _first_reason(new),
+        "submitted_at": now,
+        "retries_left": new.retries,
+        "requeues_left": new.task.requeue,
+        "element": element,
+        "run_id": tracking.run_id if (tracking := _run_of(new)) else None,
+    }
+    return Job(**found)
