@@ -11,7 +11,7 @@ from carrel.core.domain.expectation import Corrections, Expect
 from carrel.core.domain.job import Reason
 from carrel.core.domain.placement import Placement, Wait
 from carrel.core.policy.explain import NO_CORRECTIONS, explain
-from carrel.core.policy.outcome import Outcome
+from carrel.core.policy.situation import Outcome
 
 #: Jobs in line and on nodes up to which what is known about run times is played into the future: for those who ask, and for the
 #: loop itself, which has no time. In a larger lab estimates are those of walltimes.

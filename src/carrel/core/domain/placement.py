@@ -181,6 +181,8 @@ class Snapshot:
     promises: int = 1
     #: Limits for which Slurm has refused jobs, by whose jobs they are about.
     submit_limits: Mapping[SubmitScope, SubmitLimit] = field(default_factory=dict)
+    #: The jobs that had a promise in the placement before: a limit that others use for a while does not cost them that.
+    promised: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

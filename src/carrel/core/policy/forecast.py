@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from carrel.core.domain.expectation import Expect
 from carrel.core.policy.course import Course
-from carrel.core.policy.outcome import Outcome
 from carrel.core.policy.scenario import SCENARIOS, Expectations, Scenario
+from carrel.core.policy.situation import Outcome
 
 
 class Forecast:
