@@ -49,6 +49,23 @@ def test_ps_lines_up_and_says_simulated(carrel: CommandLine, done: v1.JobDetail)
     assert "\x1b" not in head
 
 
+@pytest.mark.gate
+def test_a_wait_says_what_would_end_it(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    """With what `carrel show` says the same task starts at once."""
+    task = script(tmp_path / "a", "exec sleep 600\n")
+    first = client.submit_project(task, name="first", resources=v1.ResourceRequest(gpus=1)).id
+    wait_until(lambda: client.job(first).state == "RUNNING", timeout=PATIENCE)
+    large = client.submit_project(task, name="large", resources=v1.ResourceRequest(gpus=2)).id
+    wait_until(lambda: client.job(large).queue is not None, timeout=PATIENCE)
+    assert "; with 1 GPU instead of 2 GPUs: now" in carrel("show", str(large)).out
+    assert "; with 1 GPU instead of 2 GPUs: now" in carrel("ps", "--name", "large").out
+    small = client.submit_project(task, name="small", resources=v1.ResourceRequest(gpus=1, time=600)).id
+    wait_until(lambda: client.job(small).state == "RUNNING", timeout=PATIENCE)
+    for job_id in (first, large, small):
+        client.cancel(job_id)
+        client.wait(job_id, timeout=PATIENCE)
+
+
 def test_an_unknown_state_names_the_nearest(carrel: CommandLine) -> None:
     wrong = carrel("ps", "--state", "runing")
     assert wrong.code == 2

@@ -321,9 +321,9 @@ class Lab:
         found = pipeline_of(job, self.jobs_store)
         return [one for one in found if allowed(caller, Action.SEE_JOB, of_job(one.job))]
 
-    def waiting(self, job_id: int) -> Wait | None:
-        """Where a waiting job stood when the last cycle looked, or None."""
-        return self.loop.wait_of(job_id)
+    def waiting(self, job_id: int, *, alternatives: bool = False) -> Wait | None:
+        """Where a waiting job stood when the last cycle looked, or None; with `alternatives` that would start it sooner."""
+        return self.loop.wait_of(job_id, alternatives=alternatives)
 
     def as_told(self, job: Job) -> Job:
         """The job with its reason while its owner is suspended, what it needs is not here, or it waits for its child."""

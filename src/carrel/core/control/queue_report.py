@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
+from threading import Lock
 from typing import overload
 
 from carrel.core.domain.expectation import Corrections, Expect
 from carrel.core.domain.job import Reason
-from carrel.core.domain.placement import Placement, Wait
+from carrel.core.domain.placement import Alternative, Placement, Wait
+from carrel.core.policy.alternatives import Alternatives
 from carrel.core.policy.explain import NO_CORRECTIONS, explain
 from carrel.core.policy.situation import Outcome
 
@@ -18,6 +20,8 @@ from carrel.core.policy.situation import Outcome
 FORESEEN, FORESEEN_BY_LOOP = 300, 64
 #: Answers that are kept until the next cycle compares them with what happens.
 ANSWERS = 1000
+#: Jobs in line up to which changes are tried that would make one start sooner.
+TRIED = 1000
 
 
 class QueueReport:
@@ -40,6 +44,8 @@ class QueueReport:
         self._halt = halt
         self._outcome = outcome
         self._expect = expect
+        self._alternatives_of: dict[int, Sequence[Alternative]] = {}
+        self._trying = Lock()
 
     @cached_property
     def placement(self) -> Placement:
@@ -58,6 +64,22 @@ class QueueReport:
         if wait is not None and wait.estimated_range is not None:
             self.answered.append(wait)
         return wait
+
+    def alternatives_of(self, job_id: int) -> Sequence[Alternative]:
+        """Return with which changes one job would start sooner; none in a lab where too many wait, or where nothing starts."""
+        if self._outcome is None or self._halt is not None or len(self._outcome.passed) > TRIED:
+            return ()
+        with self._trying:
+            if job_id not in self._alternatives_of:
+                wait = self.placement.wait_of(job_id)
+                estimate = None if wait is None else wait.estimated_start
+                self._alternatives_of[job_id] = self._alternatives.of(job_id, estimate)
+            return self._alternatives_of[job_id]
+
+    @cached_property
+    def _alternatives(self) -> Alternatives:
+        assert self._outcome is not None
+        return Alternatives(self._outcome)
 
     @property
     def _size(self) -> int:

@@ -209,6 +209,18 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Something that a waiting job could ask for otherwise, with which it would start sooner."""
+
+    #: The option of the task, and its value and that of now as a person reads them: "time", "4 h", "1 d".
+    option: str
+    value: str
+    instead_of: str
+    #: When it would start, Unix seconds; None for now.
+    start: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Decision: this job waits, and why."""
 
@@ -223,6 +235,8 @@ class Wait:
     estimated_range: tuple[float, float] | None = None
     #: The lower end of the range, the estimate and the upper end before they were corrected by the errors of earlier ranges.
     foreseen: tuple[float, float, float] | None = None
+    #: What it could ask for otherwise to start sooner, where that was looked for.
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @runtime_checkable

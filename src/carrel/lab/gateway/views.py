@@ -99,7 +99,16 @@ def queue_view(hold: Wait | None) -> v1.QueueView | None:
     if hold.estimated_range is not None:
         low, high = hold.estimated_range
         between = (datetime.fromtimestamp(low, UTC), datetime.fromtimestamp(high, UTC))
-    return v1.QueueView(position=hold.position, estimated_start=moment(hold.estimated_start), estimated_range=between)
+    alternatives = [
+        v1.AlternativeView(option=one.option, value=one.value, instead_of=one.instead_of, start=moment(one.start))
+        for one in hold.alternatives
+    ]
+    return v1.QueueView(
+        position=hold.position,
+        estimated_start=moment(hold.estimated_start),
+        estimated_range=between,
+        alternatives=alternatives,
+    )
 
 
 def job_view(job: Job, hold: Wait | None = None, run_url: str | None = None) -> v1.JobView:

@@ -43,6 +43,7 @@ from carrel.wire.v1.environments import (
     NamedEnvironmentView,
 )
 from carrel.wire.v1.jobs import (
+    AlternativeView,
     ArrayView,
     AttemptView,
     EventPage,
@@ -159,6 +160,7 @@ STORAGE_HEADER = "X-Carrel-Storage"
 __all__ = [
     "API",
     "STORAGE_HEADER",
+    "AlternativeView",
     "ArrayView",
     "AttemptView",
     "AuditPage",
