@@ -59,7 +59,7 @@ def test_a_wait_says_what_would_end_it(carrel: CommandLine, client: Client, tmp_
     wait_until(lambda: client.job(large).queue is not None, timeout=PATIENCE)
     assert "; with 1 GPU instead of 2 GPUs: now" in carrel("show", str(large)).out
     assert "; with 1 GPU instead of 2 GPUs: now" in carrel("ps", "--name", "large").out
-    small = client.submit_project(task, name="small", resources=v1.ResourceRequest(gpus=1, time=600)).id
+    small = client.submit_project(task, name="small", resources=v1.ResourceRequest(gpus=1, time="10m")).id
     wait_until(lambda: client.job(small).state == "RUNNING", timeout=PATIENCE)
     for job_id in (first, large, small):
         client.cancel(job_id)
