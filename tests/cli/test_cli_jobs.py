@@ -59,6 +59,10 @@ def test_a_wait_says_what_would_end_it(carrel: CommandLine, client: Client, tmp_
     wait_until(lambda: client.job(large).queue is not None, timeout=PATIENCE)
     assert "; with 1 GPU instead of 2 GPUs: now" in carrel("show", str(large)).out
     assert "; with 1 GPU instead of 2 GPUs: now" in carrel("ps", "--name", "large").out
+    asked = ("submit", task, "--gpus", "2", "--time", "10m", "--dry-run")
+    assert "It would wait (2 GPUs, " in carrel(*asked).out
+    assert carrel(*asked, "--json").json["queue"]["alternatives"][0]["value"] == "1 GPU"
+    assert "It would start now (1 GPU, " in carrel("submit", task, "--gpus", "1", "--time", "10m", "--dry-run").out
     small = client.submit_project(task, name="small", resources=v1.ResourceRequest(gpus=1, time="10m")).id
     wait_until(lambda: client.job(small).state == "RUNNING", timeout=PATIENCE)
     for job_id in (first, large, small):

@@ -64,8 +64,12 @@ def gpu(uuid: str) -> str:
 
 def resources(job: v1.JobView, *, simulated: bool = False) -> str:
     """ "2 simulated GPUs (a100), 4 CPUs, 8G, at most 2 h"; `simulated`: the lab's GPUs are."""
-    asked = job.resources
-    gpus = format_count(asked.gpus, "simulated GPU" if job.simulated or simulated else "GPU") if asked.gpus else ""
+    return asked_for(job.resources, simulated=job.simulated or simulated)
+
+
+def asked_for(asked: v1.ResourceView, *, simulated: bool = False) -> str:
+    """The same of what is asked for."""
+    gpus = format_count(asked.gpus, "simulated GPU" if simulated else "GPU") if asked.gpus else ""
     if gpus and asked.gpu_type:
         gpus += f" ({asked.gpu_type})"
     if gpus and asked.gpu_memory:

@@ -19,6 +19,7 @@ from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.resources import Resources
 from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.task import TaskSpec
@@ -53,15 +54,7 @@ def job_fields(job: Job, hold: Wait | None, run_url: str | None) -> dict[str, ob
         "state": job.state.value,
         "reason": reason.code,
         "message": reason.message,
-        "resources": v1.ResourceView(
-            nodes=resources.nodes,
-            cpus=resources.cpus,
-            memory=resources.memory,
-            gpus=resources.gpus,
-            gpu_type=resources.gpu_type,
-            gpu_memory=resources.gpu_memory,
-            time=resources.time,
-        ),
+        "resources": resource_view(resources),
         "submitted_at": moment(job.submitted_at),
         "started_at": moment(job.started_at),
         "ended_at": moment(job.ended_at),
@@ -108,6 +101,30 @@ def queue_view(hold: Wait | None) -> v1.QueueView | None:
         estimated_start=moment(hold.estimated_start),
         estimated_range=between,
         alternatives=alternatives,
+    )
+
+
+def resource_view(resources: Resources) -> v1.ResourceView:
+    """What a job asks for."""
+    return v1.ResourceView(
+        nodes=resources.nodes,
+        cpus=resources.cpus,
+        memory=resources.memory,
+        gpus=resources.gpus,
+        gpu_type=resources.gpu_type,
+        gpu_memory=resources.gpu_memory,
+        time=resources.time,
+    )
+
+
+def preview_view(resources: Resources, wait: Wait | None, notes: Sequence[str]) -> v1.PreviewView:
+    """What would become of a task."""
+    return v1.PreviewView(
+        resources=resource_view(resources),
+        queue=queue_view(wait),
+        reason=wait.reason.code if wait is not None else "",
+        message=wait.reason.message if wait is not None else "",
+        notes=list(notes),
     )
 
 

@@ -157,6 +157,18 @@ class QueueView(Response):
     alternatives: list[AlternativeView] = []
 
 
+class PreviewView(Response):
+    """What would become of a task if it were submitted now."""
+
+    resources: ResourceView
+    #: None: it would start.
+    queue: QueueView | None = None
+    #: Why it would wait.
+    reason: str = ""
+    message: str = ""
+    notes: list[str] = []
+
+
 class JobView(Response):
     """One job."""
 

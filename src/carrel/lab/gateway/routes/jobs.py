@@ -12,8 +12,8 @@ from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import JobState
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Granted, JobId, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.lab.gateway.views import job_detail
-from carrel.wire.v1 import API, JobDetail, JobPage, JobView, MetricsView, RunView, TaskRequest
+from carrel.lab.gateway.views import job_detail, preview_view
+from carrel.wire.v1 import API, JobDetail, JobPage, JobView, MetricsView, PreviewView, RunView, TaskRequest
 
 #: Jobs of a page for which changes are tried that would make them start sooner.
 _TRIED = 3
@@ -36,6 +36,12 @@ def submit(request: TaskRequest, ctx: Ctx, who: Who, base: Base, response: Respo
         response.status_code = 200
     response.headers["Location"] = f"{API}/jobs/{submitted.job.id}"
     return ctx.show(submitted.job, base).model_copy(update={"notes": list(notes), "cached": submitted.cached})
+
+
+@router.post("/preview", summary="Ask when a task would start")
+def preview(request: TaskRequest, ctx: Ctx, who: Who) -> PreviewView:
+    """Read and check the task as for a submission, and say where it would stand in line. Nothing is submitted."""
+    return preview_view(*ctx.submissions.preview(who, request))
 
 
 @router.get("", summary="List jobs, newest first")
