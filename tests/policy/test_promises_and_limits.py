@@ -100,6 +100,16 @@ def test_what_is_promised_in_two_weeks_is_for_others_until_then(limits: Mapping[
     assert [(promise.job.id, promise.at) for promise in found.placer.promises] == [(1, begin)]
 
 
+def test_what_is_promised_in_two_weeks_does_not_put_off_estimates_of_others() -> None:
+    """Nothing is known of how long jobs run: a fifth GPU of the class is free when the first four jobs have used their walltimes."""
+    nodes, begin = [EIGHT, node("n2", *["a100"] * 8)], NOW + 14 * 86400
+    course = Reservation(name="course", begin=NOW - 10, end=begin, nodes=("n2",), users=frozenset({"zed"}), accounts=frozenset())
+    line = [of_type(1, 4, "a100", ago=9), *(waiting(2 + number, time=HOUR) for number in range(6))]
+    found = Lab(lab(nodes, line, qos=LIMITS["everybody's"], reservations=(course,))).look(lambda *_: None)
+    waits = {wait.job_id: wait.estimated_start for wait in found.pending}
+    assert waits == {1: begin, 6: NOW + HOUR, 7: NOW + HOUR}
+
+
 @pytest.mark.parametrize("gpus", [0, 6, 7])
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_promise_is_kept_behind_a_job_that_no_node_can_hold_now(gpus: int, most: int) -> None:

@@ -106,6 +106,9 @@ class WaitsInOrder(Sequence[Wait]):
         if foreseen is not None:
             low, start, high = self._corrected(foreseen)
             between = (low, high)
+        elif start is not None and self._forecast is not None:
+            with self._lock:
+                start = self._forecast.by_walltimes(held.job.id) or start
         message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
         return Wait(
             job_id=held.job.id,
