@@ -101,7 +101,7 @@ def test_what_is_promised_in_two_weeks_is_for_others_until_then(limits: Mapping[
 
 
 def test_what_is_promised_in_two_weeks_does_not_put_off_estimates_of_others() -> None:
-    """Nothing is known of how long jobs run: a fifth GPU of the class is free when the first four jobs have used their walltimes."""
+    """Nothing is known of how long jobs run: the limit has room again when the first four have used their walltimes."""
     nodes, begin = [EIGHT, node("n2", *["a100"] * 8)], NOW + 14 * 86400
     course = Reservation(name="course", begin=NOW - 10, end=begin, nodes=("n2",), users=frozenset({"zed"}), accounts=frozenset())
     line = [of_type(1, 4, "a100", ago=9), *(waiting(2 + number, time=HOUR) for number in range(6))]
