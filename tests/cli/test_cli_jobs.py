@@ -49,6 +49,27 @@ def test_ps_lines_up_and_says_simulated(carrel: CommandLine, done: v1.JobDetail)
     assert "\x1b" not in head
 
 
+@pytest.mark.gate
+def test_a_wait_says_what_would_end_it(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    """With what `carrel show` says the same task starts at once."""
+    task = script(tmp_path / "a", "exec sleep 600\n")
+    first = client.submit_project(task, name="first", resources=v1.ResourceRequest(gpus=1)).id
+    wait_until(lambda: client.job(first).state == "RUNNING", timeout=PATIENCE)
+    large = client.submit_project(task, name="large", resources=v1.ResourceRequest(gpus=2)).id
+    wait_until(lambda: client.job(large).queue is not None, timeout=PATIENCE)
+    assert "; with 1 GPU instead of 2 GPUs: now" in carrel("show", str(large)).out
+    assert "; with 1 GPU instead of 2 GPUs: now" in carrel("ps", "--name", "large").out
+    asked = ("submit", task, "--gpus", "2", "--time", "10m", "--dry-run")
+    assert "It would wait (2 GPUs, " in carrel(*asked).out
+    assert carrel(*asked, "--json").json["queue"]["alternatives"][0]["value"] == "1 GPU"
+    assert "It would start now (1 GPU, " in carrel("submit", task, "--gpus", "1", "--time", "10m", "--dry-run").out
+    small = client.submit_project(task, name="small", resources=v1.ResourceRequest(gpus=1, time="10m")).id
+    wait_until(lambda: client.job(small).state == "RUNNING", timeout=PATIENCE)
+    for job_id in (first, large, small):
+        client.cancel(job_id)
+        client.wait(job_id, timeout=PATIENCE)
+
+
 def test_an_unknown_state_names_the_nearest(carrel: CommandLine) -> None:
     wrong = carrel("ps", "--state", "runing")
     assert wrong.code == 2

@@ -48,24 +48,24 @@ def test_a_limit_to_one_keeps_out_whom_it_is_about(limit: str, gpus: int, waits:
     assert bool(found.place()) is bool(waits)
 
 
-@pytest.mark.parametrize(("at_most", "starts"), [(2, []), (3, [3]), (4, [3])])
-def test_jobs_that_are_promised_a_start_count_for_the_limit(at_most: int, starts: list[int]) -> None:
-    """Two of ada's are promised both GPUs of a node each; the third fits beside them until then."""
+@pytest.mark.parametrize(("at_most", "seconds", "starts"), [(2, 600, [3]), (2, 601, []), (3, 600, [3]), (4, 600, [3])])
+def test_jobs_that_are_promised_a_start_count_for_the_limit(at_most: int, seconds: int, starts: list[int]) -> None:
+    """Two of ada's are promised both GPUs of a node each in ten minutes; the third fits beside them until then."""
     nodes = [node("n1", "h200", "h200"), node("n2", "h200", "h200")]
     holds = [holding(8, "n1", "n1-0"), holding(9, "n2", "n2-0")]
-    waits = [waiting(1, 2, ago=9), waiting(2, 2, ago=8), waiting(3, 1, ago=7, time=60)]
+    waits = [waiting(1, 2, ago=9), waiting(2, 2, ago=8), waiting(3, 1, ago=7, time=seconds)]
     qos = {"batch": QoS(name="batch", max_jobs_per_user=at_most)}
     found = Lab(lab(nodes, waits, holds, qos=qos, promises=2))
     assert [start.job_id for start in found.place()] == starts
 
 
 def test_what_two_classes_of_service_hold_is_counted_apart() -> None:
-    """In one, a large job waits for the limit and a small one behind it; in the other there is room."""
+    """In one, a large job waits for the limit and a small, longer one behind it; in the other there is room."""
     qos = {name: QoS(name=name, max_gpus=3, max_gpus_per_account=3) for name in ("batch", "short")}
     waits = [
         waiting(1, 2, ago=9),
-        waiting(2, 2, ago=8),
-        waiting(3, 1, ago=7),
+        waiting(2, 3, ago=8),
+        waiting(3, 1, ago=7, time=3601),
         waiting(4, 2, ago=6, qos="short"),
         waiting(5, 1, ago=5, qos="short"),
     ]

@@ -115,28 +115,29 @@ def test_an_element_that_its_array_keeps_out_stands_before_nobody_of_its_owner()
     assert list(starts(place(snapshot, NOW))) == [2]
 
 
-def test_within_a_gpu_limit_small_jobs_do_not_pass_a_large_one_of_the_same_user() -> None:
+def test_within_a_gpu_limit_small_jobs_pass_a_large_one_of_the_same_user_only_if_they_are_over_in_time() -> None:
+    """The limit has room for job 1 in two hours."""
     qos = {"batch": QoS(name="batch", max_gpus_per_user=4)}
-    jobs = [waiting(1, 2, ago=9), waiting(2, 1), waiting(3, 0), waiting(4, 1, owner="cyd")]
+    jobs = [waiting(1, 4, ago=9), waiting(2, 1, time=7201), waiting(3, 0), waiting(4, 1, owner="cyd"), waiting(5, 1, time=7200)]
     held = holding(9, "n1", "n1-0", "n1-1", "n1-2", owner="ada", left=7200)
     snapshot = lab([node("n1", *["h200"] * 8)], jobs, [held], qos=qos)
-    assert list(starts(place(snapshot, NOW))) == [3, 4]
+    assert list(starts(place(snapshot, NOW))) == [3, 4, 5]
     assert reason(snapshot, 1) == (
         "QOSMaxGRESPerUser",
-        'needs 2 GPUs; its owner holds 3 of at most 4 GPUs in QoS "batch"; about 2 h',
+        'needs 4 GPUs; its owner holds 4 of at most 4 GPUs in QoS "batch"; about 2 h',
     )
     assert reason(snapshot, 2) == (
         "QOSMaxGRESPerUser",
-        'needs 1 GPU; its owner holds 3 of at most 4 GPUs in QoS "batch", and their job 1 is ahead of it; about 2 h',
+        'needs 1 GPU; its owner holds 4 of at most 4 GPUs in QoS "batch", and their job 1 is ahead of it; about 3 h',
     )
 
 
 def test_an_account_has_limits_of_its_own() -> None:
-    qos = {"batch": QoS(name="batch", max_gpus_per_account=3, max_jobs_per_account=3, max_gpus_per_user=2)}
+    qos = {"batch": QoS(name="batch", max_gpus_per_account=3, max_jobs_per_account=3, max_gpus_per_user=3)}
     jobs = [
         waiting(1, 2, owner="ada", ago=9, account="physics"),
-        waiting(2, 2, owner="bob", ago=8, account="physics"),
-        waiting(3, 1, owner="cyd", ago=7, account="physics"),
+        waiting(2, 3, owner="bob", ago=8, account="physics"),
+        waiting(3, 1, owner="cyd", ago=7, account="physics", time=3601),
         waiting(4, 2, owner="bob", ago=6, account="biology"),
         waiting(5, 0, owner="dan", ago=5, account="physics"),
         waiting(6, 0, owner="eve", ago=4, account="physics"),
@@ -146,23 +147,23 @@ def test_an_account_has_limits_of_its_own() -> None:
     assert list(starts(place(snapshot, NOW))) == [1, 4, 5, 6]
     assert reason(snapshot, 2) == (
         "MaxGRESPerAccount",
-        'needs 2 GPUs; account "physics" holds 2 of at most 3 GPUs in QoS "batch"; about 1 h',
+        'needs 3 GPUs; account "physics" holds 2 of at most 3 GPUs in QoS "batch"; about 1 h',
     )
     assert reason(snapshot, 3) == (
         "MaxGRESPerAccount",
-        'needs 1 GPU; account "physics" holds 2 of at most 3 GPUs in QoS "batch", and its job 2 is ahead of it; about 1 h',
+        'needs 1 GPU; account "physics" holds 2 of at most 3 GPUs in QoS "batch", and its job 2 is ahead of it; about 2 h',
     )
     assert reason(snapshot, 7)[0] == "MaxJobsPerAccount"
     assert reason(snapshot, 7)[1].startswith('account "physics" holds 3 of at most 3 jobs in QoS "batch"; about')
 
 
 def test_everybody_together_has_a_limit() -> None:
-    qos = {"batch": QoS(name="batch", max_gpus=3, max_gpus_per_user=2), "free": QoS(name="free")}
+    qos = {"batch": QoS(name="batch", max_gpus=4, max_gpus_per_user=4), "free": QoS(name="free")}
     jobs = [
-        waiting(1, 2, owner="ada", ago=9, account="physics"),
-        waiting(2, 1, owner="ada", ago=8, account="biology"),
-        waiting(3, 2, owner="bob", ago=7, account="physics"),
-        waiting(4, 1, owner="cyd", ago=6, account="biology"),
+        waiting(1, 3, owner="ada", ago=9, account="physics"),
+        waiting(2, 2, owner="ada", ago=8, account="biology"),
+        waiting(3, 4, owner="bob", ago=7, account="physics"),
+        waiting(4, 1, owner="cyd", ago=6, account="biology", time=3601),
         waiting(5, 0, owner="cyd", ago=5),
         waiting(6, 4, owner="cyd", ago=4, qos="free"),
     ]
@@ -171,10 +172,10 @@ def test_everybody_together_has_a_limit() -> None:
     # Job 2 is held back by the limit of its owner, so it stands in nobody's way.
     assert reason(snapshot, 3) == (
         "QOSGrpGRES",
-        'needs 2 GPUs; everybody together holds 2 of at most 3 GPUs in QoS "batch"; about 1 h',
+        'needs 4 GPUs; everybody together holds 3 of at most 4 GPUs in QoS "batch"; about 2 h',
     )
     assert reason(snapshot, 4)[1].startswith(
-        'needs 1 GPU; everybody together holds 2 of at most 3 GPUs in QoS "batch", and job 3 is ahead of it; about'
+        'needs 1 GPU; everybody together holds 3 of at most 4 GPUs in QoS "batch", and job 3 is ahead of it; about'
     )
 
 
@@ -207,19 +208,18 @@ def test_a_job_larger_than_its_limit_waits_for_ever_but_alone() -> None:
 
 
 def test_a_promise_holds_within_the_limit_too() -> None:
-    """Job 1 will need ada's only place in a minute. While another job of hers had it, job 1 would have no promise."""
+    """Job 1 will need ada's only place in a minute: until then it is for who is over by then."""
     qos = {"batch": QoS(name="batch", max_jobs_per_user=1)}
     nodes = [node("n1", "h200", "h200"), node("n2", "a100", "a100")]
     held = holding(9, "n1", "n1-0", left=60)
     first = waiting(1, 2, gpu_type="h200", ago=9)
     long, short = waiting(2, 1, gpu_type="a100", time=61), waiting(3, 1, gpu_type="a100", time=60)
     snapshot = lab(nodes, [first, long, short], [held], qos=qos)
-    assert list(starts(place(snapshot, NOW))) == []
+    assert list(starts(place(snapshot, NOW))) == [3]
     assert wait_of(snapshot, 1).estimated_start == NOW + 60
-    for job in (2, 3):
-        assert wait_of(snapshot, job).reason.message.startswith(
-            'its owner holds 0 of at most 1 job in QoS "batch", and their job 1 is ahead of it; '
-        )
+    assert wait_of(snapshot, 2).reason.message.startswith(
+        'its owner holds 1 of at most 1 job in QoS "batch", and their job 1 is ahead of it; '
+    )
 
 
 # ---- backfill -------------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_who_is_promised_large_gpus_does_not_keep_the_small_ones() -> None:
 
 # ---- limits of accounts: who stands before whom -----------------------------------------------------------------------------
 
-ACCOUNT = {"batch": QoS(name="batch", max_gpus_per_user=2, max_gpus_per_account=3)}
+ACCOUNT = {"batch": QoS(name="batch", max_gpus_per_user=3, max_gpus_per_account=3)}
 
 
 def of_physics(number: int, owner: str, *devices: str) -> Holding:
@@ -390,7 +390,7 @@ def of_physics(number: int, owner: str, *devices: str) -> Holding:
 def test_small_jobs_of_an_account_wait_for_a_large_one_that_only_the_account_keeps_out(
     held: list[Holding], started: list[int]
 ) -> None:
-    waits = [waiting(1, 2, owner="ada", ago=9, account="physics"), waiting(2, 1, owner="bob", ago=8, account="physics")]
+    waits = [waiting(1, 3, owner="ada", ago=9, account="physics"), waiting(2, 1, owner="bob", ago=8, account="physics")]
     snapshot = lab([node("n1", *["h200"] * 8)], waits, held, qos=ACCOUNT)
     assert [start.job_id for start in place(snapshot, NOW).starts] == started
 

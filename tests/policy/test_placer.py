@@ -1,4 +1,4 @@
-"""A `Placer` that is told of each change decides what one walk through the whole picture decides (`oracle`)."""
+"""A `Placer` that is told of each change decides what a new one decides that is told of the whole picture."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, prom
                     *(data.draw(st.sampled_from([None, *some])) for some in (ACCOUNTS, ACCOUNTS.values(), QOS_NAMES))
                 )
                 lab.placer.refused(scope, "AssocMaxSubmitJobLimit", "no more")
-            case "room" if lab.placer.limits.submit_limits:
-                lab.placer.limits.admit(
-                    data.draw(st.sampled_from(sorted(lab.placer.limits.submit_limits, key=str))), data.draw(st.integers(1, 3))
+            case "room" if lab.placer.submit_limits:
+                lab.placer.admit(
+                    data.draw(st.sampled_from(sorted(lab.placer.submit_limits, key=str))), data.draw(st.integers(1, 3))
                 )
             case "windows":
                 lab.change(reservations=data.draw(reservations()))

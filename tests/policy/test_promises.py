@@ -61,8 +61,7 @@ def test_a_promise_for_any_type_leaves_each_type_to_those_who_ask_for_it() -> No
 
 
 def test_two_promises_of_one_user_keep_room_for_both_within_the_limit() -> None:
-    """Job 3 would be the third of ada's GPUs that are promised or held. That it would be over by then does not help: while it
-    runs, job 2 is over the limit."""
+    """Job 3 would be the fourth of ada's GPUs that are promised or held, from the moment on at which the promises begin."""
     nodes = [node("n1", "h200", "h200", "h200", "h200"), node("n2", "a100")]
     busy = [holding(9, "n1", "n1-0", "n1-1", "n1-2", "n1-3", left=HOUR)]
     qos = {"batch": QoS(name="batch", max_gpus_per_user=3)}
@@ -75,7 +74,7 @@ def test_two_promises_of_one_user_keep_room_for_both_within_the_limit() -> None:
         return [start.job_id for start in Lab(lab(nodes, waits, busy, qos=qos, promises=promises)).place()]
 
     assert later(HOUR, 1) == later(HOUR + 1, 1) == [3]
-    assert later(HOUR, 2) == later(HOUR + 1, 2) == []
+    assert (later(HOUR, 2), later(HOUR + 1, 2)) == ([3], [])
 
 
 def test_the_second_is_promised_a_place_between_the_first_and_a_window() -> None:

@@ -158,6 +158,7 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
             ("number", str(job.id) if job.array_job_id is not None else ""),
             ("array", _array(job, others)),
             ("state", f"{paint(job.state, STATE_STYLES.get(job.state, ''))}  {clean(why)}"),
+            ("or", "\n".join(words.alternative(one, now) for one in job.queue.alternatives[1:]) if job.queue else ""),
             ("reason", clean(f"{job.reason}: {job.meaning}" if job.meaning else job.reason)),
             ("owner", f"{job.owner} (account {job.account})"),
             ("visible", f"to the members of account {job.account}" if job.visible == "account" else ""),

@@ -56,16 +56,46 @@ def run_command(
 
 
 @takes_a_task
-def submit_command(*, task: Mapping[str, Any], home: Home = None, as_json: AsJson = False) -> int:
+def submit_command(
+    *,
+    task: Mapping[str, Any],
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say when it would start, and submit nothing.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
     """Submit a task and return at once.
 
     What is not said here comes from the task's own file, then from its class of service.
     """
     with open_client(home) as client:
+        if dry_run:
+            return _preview(client, task, as_json=as_json)
         if is_pipeline(task):
             return run_pipeline(client, task, from_step=None, cache=task.get("cache"), follow=False, as_json=as_json)
         job, sent = _submit(client, task, as_json=as_json)
         return _say_submitted(client, job, sent, as_json=as_json)
+
+
+def _preview(client: Client, task: Mapping[str, Any], *, as_json: bool) -> int:
+    """Say where the task would stand in line, and what would make it start sooner."""
+    from carrel.cli import words
+    from carrel.cli.screen import clean, print_json
+
+    with as_project(task) as (project, _):
+        found = client.preview_project(**project, packed=lambda travelling: None if as_json else _warn(travelling.warnings()))
+    if as_json:
+        print_json(found)
+        return OK
+    _warn(found.notes)
+    asks = words.asked_for(found.resources)
+    if found.queue is None:
+        print(f"It would start now ({asks}).")
+        return OK
+    why = words.queue(found.queue.position, found.message, found.queue.estimated_start, words.now())
+    print(f"It would wait ({asks}): {clean(why)}")
+    for one in found.queue.alternatives:
+        print(f"  {words.alternative(one, words.now())}")
+    return OK
 
 
 def _submit(client: Client, task: Mapping[str, Any], *, as_json: bool) -> tuple[JobView, Travelling]:

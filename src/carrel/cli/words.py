@@ -64,8 +64,12 @@ def gpu(uuid: str) -> str:
 
 def resources(job: v1.JobView, *, simulated: bool = False) -> str:
     """ "2 simulated GPUs (a100), 4 CPUs, 8G, at most 2 h"; `simulated`: the lab's GPUs are."""
-    asked = job.resources
-    gpus = format_count(asked.gpus, "simulated GPU" if job.simulated or simulated else "GPU") if asked.gpus else ""
+    return asked_for(job.resources, simulated=job.simulated or simulated)
+
+
+def asked_for(asked: v1.ResourceView, *, simulated: bool = False) -> str:
+    """The same of what is asked for."""
+    gpus = format_count(asked.gpus, "simulated GPU" if simulated else "GPU") if asked.gpus else ""
     if gpus and asked.gpu_type:
         gpus += f" ({asked.gpu_type})"
     if gpus and asked.gpu_memory:
@@ -107,10 +111,17 @@ def queue(position: int | None, message: str, estimated_start: datetime | str | 
     return text
 
 
+def alternative(one: v1.AlternativeView, now: datetime) -> str:
+    """What would make a job start sooner: "with 1 GPU instead of 2 GPUs: now", "with 4 h instead of 1 d: in 25 min"."""
+    when = "now" if one.start is None else f"in {format_duration(max(1.0, (one.start - now).total_seconds()))}"
+    return f"{'on' if one.option == 'gpu_type' else 'with'} {one.value} instead of {one.instead_of}: {when}"
+
+
 def reason(job: v1.JobView, now: datetime) -> str:
-    """The sentence of a job's reason, with its place in the queue while it waits."""
+    """The sentence of a job's reason, with its place in the queue while it waits, and what would make it start sooner."""
     if job.queue is not None and job.state == "PENDING":
-        return queue(job.queue.position, job.message, job.queue.estimated_start, now)
+        text = queue(job.queue.position, job.message, job.queue.estimated_start, now)
+        return "; ".join([text.rstrip("."), *(alternative(one, now) for one in job.queue.alternatives[:1])])
     return "" if job.state == "COMPLETED" or job.reason == "Running" else job.message
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from carrel.client.arrays import ArrayCalls
 from carrel.client.crates import CrateCalls
@@ -246,6 +246,15 @@ class Client(
         """Submit what is uploaded already."""
         headers = {"Idempotency-Key": key or secrets.token_urlsafe(18)}
         return self._again(lambda: self._http.post(v1.JobView, "/jobs", request, headers=headers))
+
+    def preview(self, request: v1.TaskRequest) -> v1.PreviewView:
+        """Return what would become of a task that is uploaded if it were submitted now."""
+        return self._again(lambda: self._http.post(v1.PreviewView, "/jobs/preview", request))
+
+    def preview_project(self, target: str | Path, **task: Any) -> v1.PreviewView:
+        """Return what would become of a task if it were submitted now; arguments as of `submit_project`. The code is sent."""
+        asked = self.submit_project(target, **task, deliver=lambda request: cast("v1.JobView", self.preview(request)))
+        return cast("v1.PreviewView", asked)
 
     def upload(self, directory: Path) -> str:
         """Pack a directory, send it if the lab lacks it, and return its digest."""

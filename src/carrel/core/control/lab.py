@@ -41,7 +41,7 @@ from carrel.core.domain.errors import Denied, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.nouns import SECRETS
-from carrel.core.domain.placement import Wait
+from carrel.core.domain.placement import Wait, Waiting
 from carrel.core.domain.ports import Clock, Engine
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
@@ -53,6 +53,8 @@ from carrel.core.domain.visible import Visible
 from carrel.core.policy.access import Action, Resource, allowed, of_job
 
 T = TypeVar("T")
+#: Stands for the number of a job that there is not: it comes after all that are in line.
+_NOT_SUBMITTED = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +211,38 @@ class Lab:
             self.loop.changed(*submitted.made)
         return submitted
 
+    def preview(
+        self,
+        caller: Caller,
+        spec: TaskSpec,
+        *,
+        name: str,
+        resources: Resources,
+        qos: QoS,
+        account: str | None = None,
+        partition: str | None = None,
+        preemptible: bool = True,
+    ) -> Wait | None:
+        """Return where such a job would stand in line if it were submitted now, or None where it would start.
+
+        Raises what `submit` would raise. What a job waits for before it is in line (other jobs, its environment, its inputs) is
+        not foreseen.
+        """
+        chosen = self.check(caller, spec, resources=resources, qos=qos, partition=partition, account=account)
+        return self.loop.preview(
+            Waiting(
+                id=_NOT_SUBMITTED,
+                owner=caller.user.subject,
+                account=self._account(account, caller),
+                qos=qos.name,
+                resources=resources,
+                submitted_at=self.clock(),
+                name=name,
+                partition=chosen,
+                preemptible=preemptible,
+            )
+        )
+
     def _same_as(self, new: NewJob) -> Job | None:
         """The newest job that did the same and whose outputs are all there, or None."""
         for job in self.jobs_store.same_as(new.owner, new.cache_key):
@@ -320,9 +354,9 @@ class Lab:
         found = pipeline_of(job, self.jobs_store)
         return [one for one in found if allowed(caller, Action.SEE_JOB, of_job(one.job))]
 
-    def waiting(self, job_id: int) -> Wait | None:
-        """Where a waiting job stood when the last cycle looked, or None."""
-        return self.loop.wait_of(job_id)
+    def waiting(self, job_id: int, *, alternatives: bool = False) -> Wait | None:
+        """Where a waiting job stood when the last cycle looked, or None; with `alternatives` that would start it sooner."""
+        return self.loop.wait_of(job_id, alternatives=alternatives)
 
     def as_told(self, job: Job) -> Job:
         """The job with its reason while its owner is suspended, what it needs is not here, or it waits for its child."""

@@ -26,7 +26,7 @@ from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.domain.expectation import Coverage
 from carrel.core.domain.job import Job, Reason
 from carrel.core.domain.launch import Launch, Observation
-from carrel.core.domain.placement import Holding, Wait
+from carrel.core.domain.placement import Holding, Wait, Waiting
 from carrel.core.domain.ports import Attempt, Clock, Engine
 
 _log = logging.getLogger(__name__)
@@ -103,10 +103,18 @@ class ControlLoop:
             self._inbox.put()
             yield
 
-    def wait_of(self, job_id: int) -> Wait | None:
-        """Where a waiting job stood when the last cycle looked, or None."""
-        wait = self._scheduler.queue_report.wait_of(job_id)
-        return wait if wait is None else replace(wait, reason=self.with_parent(job_id, wait.reason))
+    def wait_of(self, job_id: int, *, alternatives: bool = False) -> Wait | None:
+        """Where a waiting job stood when the last cycle looked, or None; with `alternatives` that would start it sooner."""
+        report = self._scheduler.queue_report
+        wait = report.wait_of(job_id)
+        if wait is None:
+            return None
+        found = tuple(report.alternatives_of(job_id)) if alternatives else ()
+        return replace(wait, reason=self.with_parent(job_id, wait.reason), alternatives=found)
+
+    def preview(self, job: Waiting) -> Wait | None:
+        """Where a job would stand that is not in line yet, or None where it would start."""
+        return self._scheduler.preview(job)
 
     def with_parent(self, job_id: int, reason: Reason) -> Reason:
         """Return the reason of a job, with what there is to say where it waits for its child, or its parent for it."""

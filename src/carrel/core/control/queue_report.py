@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
+from threading import Lock
 from typing import overload
 
 from carrel.core.domain.expectation import Corrections, Expect
 from carrel.core.domain.job import Reason
-from carrel.core.domain.placement import Placement, Wait
+from carrel.core.domain.placement import Alternative, Placement, Wait, Waiting
+from carrel.core.policy.alternatives import Alternatives
 from carrel.core.policy.explain import NO_CORRECTIONS, explain
-from carrel.core.policy.outcome import Outcome
+from carrel.core.policy.placer import Placer
+from carrel.core.policy.situation import Outcome
 
 #: Jobs in line and on nodes up to which what is known about run times is played into the future: for those who ask, and for the
 #: loop itself, which has no time. In a larger lab estimates are those of walltimes.
 FORESEEN, FORESEEN_BY_LOOP = 300, 64
 #: Answers that are kept until the next cycle compares them with what happens.
 ANSWERS = 1000
+#: Jobs in line up to which changes are tried that would make one start sooner.
+TRIED = 1000
 
 
 class QueueReport:
@@ -40,6 +46,8 @@ class QueueReport:
         self._halt = halt
         self._outcome = outcome
         self._expect = expect
+        self._alternatives_of: dict[int, Sequence[Alternative]] = {}
+        self._trying = Lock()
 
     @cached_property
     def placement(self) -> Placement:
@@ -59,15 +67,44 @@ class QueueReport:
             self.answered.append(wait)
         return wait
 
+    def preview(self, job: Waiting) -> Wait | None:
+        """Where a job would stand that is not in line yet, with alternatives that would start it sooner; None: it would start."""
+        if self._outcome is None:
+            return None
+        placer = Placer.of(self._outcome.picture, self._outcome.order)
+        placer.wait(job)
+        outcome = placer.look(self.now, blocked=self._outcome.picture.blocked)
+        wait = self._explained(outcome, FORESEEN).wait_of(job.id)
+        if wait is None or self._halt is not None or len(outcome.passed) > TRIED:
+            return wait
+        return replace(wait, alternatives=tuple(Alternatives(outcome).of(job.id, wait.estimated_start)))
+
+    def alternatives_of(self, job_id: int) -> Sequence[Alternative]:
+        """Return with which changes one job would start sooner; none in a lab where too many wait, or where nothing starts."""
+        if self._outcome is None or self._halt is not None or len(self._outcome.passed) > TRIED:
+            return ()
+        with self._trying:
+            if job_id not in self._alternatives_of:
+                wait = self.placement.wait_of(job_id)
+                estimate = None if wait is None else wait.estimated_start
+                self._alternatives_of[job_id] = self._alternatives.of(job_id, estimate)
+            return self._alternatives_of[job_id]
+
+    @cached_property
+    def _alternatives(self) -> Alternatives:
+        assert self._outcome is not None
+        return Alternatives(self._outcome)
+
     @property
     def _size(self) -> int:
         return 0 if self._outcome is None else len(self._outcome.picture.waiting) + len(self._outcome.picture.holding)
 
     def _look(self, most: int) -> Placement:
-        if self._outcome is None:
-            return Placement()
+        return Placement() if self._outcome is None else self._explained(self._outcome, most)
+
+    def _explained(self, outcome: Outcome, most: int) -> Placement:
         expect = self._expect if self._size <= most else None
-        found = explain(self._outcome, expect, self._corrections)
+        found = explain(outcome, expect, self._corrections)
         return found if self._halt is None else Placement(pending=_Halted(found, self._halt))
 
 

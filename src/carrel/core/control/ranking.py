@@ -103,7 +103,7 @@ class Ranking:
             partitions=rules.partitions,
             reservations=reserved,
             promises=rules.promises,
-            submit_limits=self._placer.limits.submit_limits,
+            submit_limits=self._placer.submit_limits,
         )
 
     @property

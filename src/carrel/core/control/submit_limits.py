@@ -45,7 +45,7 @@ class SubmitLimits:
         for scope, (at, more) in list(self._again.items()):
             if at > now:
                 continue
-            if self._placer.limits.admit(scope, more):
+            if self._placer.admit(scope, more):
                 self._again[scope] = (now + AGAIN, 2 * more)
             else:
                 del self._again[scope]

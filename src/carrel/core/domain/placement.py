@@ -181,6 +181,8 @@ class Snapshot:
     promises: int = 1
     #: Limits for which Slurm has refused jobs, by whose jobs they are about.
     submit_limits: Mapping[SubmitScope, SubmitLimit] = field(default_factory=dict)
+    #: The jobs that had a promise in the placement before: a limit that others use for a while does not cost them that.
+    promised: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +209,18 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Something that a waiting job could ask for otherwise, with which it would start sooner."""
+
+    #: The option of the task, and its value and that of now as a person reads them: "time", "4 h", "1 d".
+    option: str
+    value: str
+    instead_of: str
+    #: When it would start, Unix seconds; None for now.
+    start: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Decision: this job waits, and why."""
 
@@ -221,6 +235,8 @@ class Wait:
     estimated_range: tuple[float, float] | None = None
     #: The lower end of the range, the estimate and the upper end before they were corrected by the errors of earlier ranges.
     foreseen: tuple[float, float, float] | None = None
+    #: What it could ask for otherwise to start sooner, where that was looked for.
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ class AllowedNodes:
     """The rooms that some jobs may have, and when. Jobs with the same allowed nodes differ in what they ask for, never in where
     it may be."""
 
-    __slots__ = ("_coming", "_good", "_last_ends", "_shut", "cluster", "indexes", "key", "partition", "rooms", "windows")
+    __slots__ = ("_good", "_last_ends", "_shut", "cluster", "indexes", "key", "partition", "rooms", "windows")
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -35,7 +35,6 @@ class AllowedNodes:
         self.windows: Mapping[int, Sequence[Reservation]] = {}
         #: For moments from the first to before the second this holds: the last ends, and the rooms that are shut beyond them.
         self._good = (inf, -inf)
-        self._coming: dict[int, float] = {}
         self._last_ends: list[float] = []
         self._shut: list[frozenset[int]] = []
 
@@ -51,7 +50,6 @@ class AllowedNodes:
             if here:
                 windows[room.index] = here
         self.windows = windows
-        self._coming = {}
         self._good = (inf, -inf)
 
     def has(self, room: NodeCapacity) -> bool:
@@ -66,12 +64,6 @@ class AllowedNodes:
             self._look(now)
         return self._shut[bisect_left(self._last_ends, ends_by)]
 
-    def coming(self, now: float) -> Mapping[int, float]:
-        """Return the moments by which what starts `now` must be over, by the index of the room; only those where there is one."""
-        if self.windows and not self._good[0] <= now < self._good[1]:
-            self._look(now)
-        return self._coming
-
     def _look(self, now: float) -> None:
         by_end: dict[float, list[int]] = {}
         begin, end = -inf, inf
@@ -84,7 +76,6 @@ class AllowedNodes:
             coming = next((window.begin for window in windows if window.end > now), None)
             if coming is not None:
                 by_end.setdefault(coming, []).append(index)
-        self._coming = {index: moment for moment, indexes in by_end.items() for index in indexes}
         self._good = (begin, end)
         self._last_ends = sorted(by_end)
         self._shut = [_NONE]

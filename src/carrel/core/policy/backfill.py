@@ -13,10 +13,11 @@ from carrel.core.domain.placement import Waiting
 from carrel.core.domain.resources import Resources
 from carrel.core.policy.allowed_nodes import AllowedNodes
 from carrel.core.policy.fit import Fit
-from carrel.core.policy.line import Times
 from carrel.core.policy.node_capacity import NodeCapacity
 from carrel.core.policy.promises import Promises
 
+#: How long a job is expected to run, and after how long it is gone at the latest: seconds.
+Times = tuple[float, int]
 #: A moment, and the rooms.
 Slot = tuple[float, Sequence[NodeCapacity]]
 
@@ -67,8 +68,28 @@ def is_plain(allowed_nodes: AllowedNodes, promises: Promises) -> bool:
     return not promises.indexes or (allowed_nodes.indexes is not None and allowed_nodes.indexes.isdisjoint(promises.indexes))
 
 
-def earliest_beside(
-    wanted: Resources, times: Times, allowed_nodes: AllowedNodes, firsts: Mapping[int, float], promises: Promises, now: float
+def slot(
+    wanted: Resources, times: Times, allowed_nodes: AllowedNodes, promises: Promises, now: float, after: float
+) -> Slot | None:
+    """Return when and where `wanted` first fits from `after` on if every job ends as it should and every promise is kept."""
+    if is_plain(allowed_nodes, promises):
+        return earliest(wanted, allowed_nodes.rooms, after)
+    firsts = {
+        room.index: fit[0]
+        for room in allowed_nodes.rooms
+        if room.could_hold(wanted) and (fit := first_fit(wanted, room, now)) is not None
+    }
+    return _earliest_beside(wanted, times, allowed_nodes, firsts, promises, now, after)
+
+
+def _earliest_beside(
+    wanted: Resources,
+    times: Times,
+    allowed_nodes: AllowedNodes,
+    firsts: Mapping[int, float],
+    promises: Promises,
+    now: float,
+    after: float,
 ) -> Slot | None:
     """Return when and where `wanted` first fits for these times: for the first beside what is promised, for the second outside of
     windows.
@@ -78,7 +99,7 @@ def earliest_beside(
     """
     count, windows = wanted.nodes, allowed_nodes.windows
     rooms = {room.index: room for room in allowed_nodes.rooms if room.index in firsts}
-    opens = {index: max(firsts[index], now) for index in rooms}
+    opens = {index: max(firsts[index], after) for index in rooms}
     if windows:
         opens = {index: allowed_nodes.opens(index, at, times[1]) for index, at in opens.items()}
     if len(opens) < count:

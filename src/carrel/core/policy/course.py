@@ -9,9 +9,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from carrel.core.domain.placement import Start
-from carrel.core.policy.outcome import Outcome
 from carrel.core.policy.placer import Placer
 from carrel.core.policy.scenario import Scenario
+from carrel.core.policy.situation import Outcome
 
 
 class Course:

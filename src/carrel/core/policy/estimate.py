@@ -19,7 +19,8 @@ from carrel.core.policy.allowed_nodes import AllowedNodes
 from carrel.core.policy.backfill import earliest
 from carrel.core.policy.limits import CODES, GPU_CODES, Limit
 from carrel.core.policy.node_capacity import NodeCapacity
-from carrel.core.policy.situation import INVALID_QOS, PARTITION_DOWN, PRIORITY, UNAVAILABLE, NotStarted, Situation
+from carrel.core.policy.situation import PRIORITY, UNAVAILABLE, NotStarted, Situation
+from carrel.core.policy.walk import INVALID_QOS, PARTITION_DOWN
 
 
 class Pool:

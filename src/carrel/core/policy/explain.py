@@ -19,18 +19,9 @@ from carrel.core.policy.estimate import ListSchedule
 from carrel.core.policy.explain_limit import over_limit
 from carrel.core.policy.forecast import Forecast
 from carrel.core.policy.limits import CODES
-from carrel.core.policy.line import Kind, kind_of
 from carrel.core.policy.node_capacity import NodeCapacity, idle_room, suits
-from carrel.core.policy.outcome import Outcome
-from carrel.core.policy.situation import (
-    BEGIN_TIME,
-    INVALID_QOS,
-    PARTITION_DOWN,
-    PRIORITY,
-    UNAVAILABLE,
-    NotStarted,
-    Situation,
-)
+from carrel.core.policy.situation import PRIORITY, UNAVAILABLE, NotStarted, Outcome, Shape, Situation, shape_of
+from carrel.core.policy.walk import BEGIN_TIME, INVALID_QOS, PARTITION_DOWN
 from carrel.core.policy.windows import explain_window
 
 #: How many drained nodes a sentence names before it counts the rest.
@@ -70,7 +61,7 @@ class WaitsInOrder(Sequence[Wait]):
         self._schedule: Iterator[float | None] | None = None
         self._forecast = None if expect is None else Forecast(situation.outcome, expect)
         self._lock = Lock()
-        self._shortages: dict[tuple[Kind, int], str] = {}
+        self._shortages: dict[tuple[Shape, int], str] = {}
         #: How many jobs of its partition are ahead of each, where there are partitions.
         self._ahead: Sequence[int] | None = None
 
@@ -115,6 +106,9 @@ class WaitsInOrder(Sequence[Wait]):
         if foreseen is not None:
             low, start, high = self._corrected(foreseen)
             between = (low, high)
+        elif start is not None and self._forecast is not None:
+            with self._lock:
+                start = self._forecast.by_walltimes(held.job.id) or start
         message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
         return Wait(
             job_id=held.job.id,
@@ -162,7 +156,7 @@ class WaitsInOrder(Sequence[Wait]):
         if code == BEGIN_TIME:
             return "pauses before it is tried again"
         if code in CODES:
-            return over_limit(held, code, self._situation)
+            return over_limit(held, code)
         if code == UNAVAILABLE:
             return _unavailable(held.job, self._situation)
         giving_way = _giving_way(held.job, self._situation) if code != PRIORITY else ""
@@ -187,7 +181,7 @@ class WaitsInOrder(Sequence[Wait]):
     def _shortage(self, job: Waiting) -> str:
         allowed_nodes = self._situation.allowed_nodes(job)
         timed = allowed_nodes.windows or self._situation.outcome.promises.most > 1
-        key = (kind_of(job.resources, allowed_nodes), job.resources.time if timed else 0)
+        key = (shape_of(job.resources, allowed_nodes), job.resources.time if timed else 0)
         text = self._shortages.get(key)
         if text is None:
             text = self._shortages[key] = _shortage(job, self._situation)

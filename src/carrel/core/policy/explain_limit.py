@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from carrel.core.domain.units import format_count
 from carrel.core.policy.limits import ARRAY_JOBS, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS, Submitted
-from carrel.core.policy.situation import NotStarted, Situation
+from carrel.core.policy.situation import NotStarted
 
 
-def over_limit(held: NotStarted, code: str, situation: Situation) -> str:
+def over_limit(held: NotStarted, code: str) -> str:
     """Say which limit of its QoS keeps the job waiting, how much of it is used, and who is ahead."""
     limit = held.limit.of_code(code) if held.limit is not None else None
     if held.limit is None or limit is None:  # Cannot be: only a limit gives these codes.
@@ -17,8 +17,7 @@ def over_limit(held: NotStarted, code: str, situation: Situation) -> str:
     name, job = held.limit.qos.name, held.job
     if code == ARRAY_JOBS and job.array is not None:
         text = f"{limit.jobs} of at most {format_count(job.array.at_most, 'element')} of array {job.array.array_id} run"
-        first = limit.first_claim
-        return text if limit.jobs >= limit.max_jobs or first is None else f"{text}, and job {first.id} is ahead of it"
+        return text if held.ahead is None else f"{text}, and job {held.ahead} is ahead of it"
     wanted, whole = job.resources, code in (MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS, GROUP_GPUS)
     holder, per = (f'account "{job.account}" holds', " per account") if whole else ("its owner holds", " per user")
     if code == GROUP_GPUS:
@@ -32,20 +31,11 @@ def over_limit(held: NotStarted, code: str, situation: Situation) -> str:
         return f'{needs}; QoS "{name}" allows {int(limit.max_gpus)}{per}'
     if of_gpus:
         text = f"{needs}; {holder} {limit.gpus} of at most {format_count(int(limit.max_gpus), 'GPU')}"
-        over = limit.gpus + gpus > limit.max_gpus
     else:
         text = f"{holder} {limit.jobs} of at most {format_count(int(limit.max_jobs), 'job')}"
-        over = limit.jobs >= limit.max_jobs
     text = f'{text} in QoS "{name}"'
     whose = "" if code == GROUP_GPUS else "its " if whole else "their "
-    outcome = situation.outcome
-    refused = outcome.refused.get(job.id)
-    place = (outcome.order.place(job), job.id)
-    kept_out = refused[1] if refused is not None else outcome.first_kept_out(limit, place)
-    ahead = limit.first_claim.id if limit.first_claim is not None else None
-    if of_gpus and kept_out is not None and kept_out[0][1] != job.id:
-        ahead = kept_out[0][1]
-    return text if over or ahead is None else f"{text}, and {whose}job {ahead} is ahead of it"
+    return text if held.ahead is None else f"{text}, and {whose}job {held.ahead} is ahead of it"
 
 
 def _not_submitted(limit: Submitted) -> str:

@@ -81,22 +81,6 @@ class FreeGpuIndex:
         self._most_memory[gpus, cpus] = most
         return found
 
-    def free(self, gpus: int, cpus: int, memory: int, but: AbstractSet[int]) -> list[tuple[int, int, int]]:
-        """Return the free GPUs, cpus and memory of each room that has at least so much, but of those in `but`.
-
-        Those with most GPUs come first, of these those with most cpus.
-        """
-        found = []
-        for number in range(len(self._levels) - 1, gpus if gpus else -1, -1):
-            level, free_gpus = self._levels[number], max(number - 1, 0)
-            for place in range(len(level) - 1, -1, -1):
-                entry = level[place]
-                if entry[0] < cpus:
-                    break
-                if entry[1] >= memory and entry[2] not in but:
-                    found.append((free_gpus, entry[0], entry[1]))
-        return found
-
     def grew(self) -> None:
         """Some room has more than before."""
         self._most_memory.clear()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
@@ -22,16 +23,38 @@ GPU_CODES = frozenset({MAX_GPUS, MAX_ACCOUNT_GPUS, GROUP_GPUS})
 CODES = GPU_CODES | {ARRAY_JOBS, MAX_JOBS, MAX_ACCOUNT_JOBS} | SUBMIT_LIMITS.keys()
 
 
+#: More than any number of GPUs.
+_MANY = 2**62
 #: Tells limits apart: whose it is, and in which QoS.
 LimitKey = tuple[str, ...]
 
 
+class Claim:
+    """Room within a limit that is kept for a waiting job, from one moment to another."""
+
+    __slots__ = ("at", "gpus", "gpus_left", "job", "jobs_left", "until")
+
+    def __init__(self, job: Waiting, at: float, jobs_left: float, gpus_left: float) -> None:
+        self.job = job
+        self.at, self.until = at, at + job.seconds
+        self.gpus = job.resources.total_gpus
+        #: What the limit leaves to others at the moment at which this begins.
+        self.jobs_left, self.gpus_left = jobs_left, gpus_left
+
+
+#: Why a limit refuses a job: the code, and the claim that the job would be in the way of; None where the limit is used up now.
+LimitRefusal = tuple[str, Claim | None]
+
+
 class Limit:
-    """What one holder (a user, an account, everybody) has in one QoS, counting this cycle's starts, against what it may have."""
+    """What one holder (a user, an account, everybody) may have at once in one QoS: a resource in time, as a node is.
+
+    Holders give back what they have when they end. Until a `Claim` begins, the room that it keeps is for who is over by then.
+    """
 
     __slots__ = (
         *("jobs", "jobs_code", "max_jobs", "gpus", "gpus_code", "max_gpus"),
-        *("claims", "holds", "key"),
+        *("claims", "first", "holds", "key"),
     )
 
     def __init__(self, key: LimitKey, max_jobs: int | None, max_gpus: int | None, jobs_code: str, gpus_code: str) -> None:
@@ -44,39 +67,66 @@ class Limit:
         self.gpus = 0
         #: End and GPUs of each job that is held, by its id.
         self.holds: dict[int, tuple[float, int]] = {}
-        #: The holder's jobs that something is promised to, in order.
-        self.claims: list[Waiting] = []
-
-    def refuses(self, wanted: int, ahead: int) -> str | None:
-        """Return the code of the limit that stops a job of `wanted` GPUs from starting now, or None.
-
-        `ahead` are the GPUs of the largest of the holder's jobs that wait ahead of it. When the limit does not let that one
-        in, no later job takes GPUs: otherwise a stream of small jobs would keep the large one waiting for ever.
-        """
-        jobs, gpus = self.jobs, self.gpus
-        for job in self.claims:
-            jobs += 1
-            gpus += job.resources.total_gpus
-        if jobs >= self.max_jobs:
-            return self.jobs_code
-        if wanted == 0:
-            return None
-        return self.gpus_code if gpus + wanted > self.max_gpus or self.gpus + ahead > self.max_gpus else None
+        #: What is kept for waiting jobs during one walk through the queue.
+        self.claims: list[Claim] = []
+        #: The first job in line that waits for this limit in this walk.
+        self.first: Waiting | None = None
 
     @property
-    def limits_gpus(self) -> bool:
-        """True when there is a limit to GPUs at all."""
-        return self.max_gpus != inf
+    def is_bounded(self) -> bool:
+        """True when there is a limit at all."""
+        return self.max_jobs != inf or self.max_gpus != inf
 
-    def admits(self, gpus: int) -> bool:
-        """True when a job of so many GPUs could start now, as far as this limit goes, without those ahead."""
-        return self.jobs < self.max_jobs and (gpus == 0 or self.gpus + gpus <= self.max_gpus)
+    def refuses(self, gpus: int, until: float = -inf) -> LimitRefusal | None:
+        """Return why a job of so many GPUs that runs from now `until` a moment cannot start now, or None when it can."""
+        if self.jobs >= self.max_jobs:
+            return self.jobs_code, None
+        if gpus and self.gpus + gpus > self.max_gpus:
+            return self.gpus_code, None
+        for claim in self.claims:
+            if claim.at < until:
+                if claim.jobs_left < 1:
+                    return self.jobs_code, claim
+                if gpus > claim.gpus_left and gpus:
+                    return self.gpus_code, claim
+        return None
+
+    def opens(self, gpus: int, seconds: float, after: float) -> float:
+        """Return when a job of so many GPUs and seconds may start, `after` a moment or at it, if all holders use their walltimes.
+
+        Infinite when it never may.
+        """
+        if gpus > self.max_gpus or self.max_jobs < 1:
+            return inf
+        ends = sorted(self.holds.values())
+        # What holders have from each of these ends on.
+        jobs, held = [self.jobs], [self.gpus]
+        for _, one in ends:
+            jobs.append(jobs[-1] - 1)
+            held.append(held[-1] - one)
+
+        def is_open(moment: float) -> bool:
+            place = bisect_right(ends, (moment, _MANY))
+            active = [claim for claim in self.claims if claim.at <= moment < claim.until]
+            if jobs[place] + len(active) >= self.max_jobs:
+                return False
+            return not gpus or held[place] + sum(claim.gpus for claim in active) + gpus <= self.max_gpus
+
+        moments = {after, *(end for end, _ in ends), *(claim.until for claim in self.claims)}
+        for moment in sorted(moment for moment in moments if moment >= after):
+            if is_open(moment) and all(is_open(one.at) for one in self.claims if moment < one.at < moment + seconds):
+                return moment
+        return inf
 
     def charge(self, job_id: int, gpus: int, ends_by: float) -> None:
-        """Count a job that holds resources."""
+        """Count a job that holds resources until a moment."""
         self.jobs += 1
         self.gpus += gpus
         self.holds[job_id] = (ends_by, gpus)
+        for claim in self.claims:
+            if claim.at < ends_by:
+                claim.jobs_left -= 1
+                claim.gpus_left -= gpus
 
     def discharge(self, job_id: int) -> None:
         """A job holds nothing any more."""
@@ -84,34 +134,36 @@ class Limit:
         self.jobs -= 1
         self.gpus -= gpus
 
-    def claim(self, job: Waiting) -> None:
-        """Keep room within the limit for `job`, from now until it starts.
-
-        Also against jobs that would be over by then: while they run the limit would refuse `job`, which would lose its promise,
-        and others would take the room. Several claims add up, also those of jobs that are not to run at the same time: what
-        is promised is never refused because of somebody who came later.
-        """
-        self.claims.append(job)
+    def claim(self, job: Waiting, at: float) -> None:
+        """Keep room for `job` from a moment on, for as long as it runs."""
+        later = [gpus for end, gpus in self.holds.values() if end > at]
+        others = [claim for claim in self.claims if claim.at <= at < claim.until]
+        gpus = job.resources.total_gpus
+        own = Claim(
+            job,
+            at,
+            self.max_jobs - len(later) - len(others) - 1,
+            self.max_gpus - sum(later) - sum(claim.gpus for claim in others) - gpus,
+        )
+        for claim in self.claims:
+            if at <= claim.at < own.until:
+                claim.jobs_left -= 1
+                claim.gpus_left -= gpus
+        self.claims.append(own)
 
     def unclaim(self) -> None:
-        """The promises are over."""
+        """The walk is over."""
         self.claims.clear()
-
-    @property
-    def first_claim(self) -> Waiting | None:
-        """The first of the holder's jobs that something is promised to, or None."""
-        return self.claims[0] if self.claims else None
-
-    def counts(self, inner: Iterable[Limit], gpus: int) -> bool:
-        """True when a waiting job of so many GPUs stands before later ones: it may have them some day, and as far as the
-        `inner` limits go now."""
-        return gpus <= self.max_gpus and all(limit.admits(gpus) for limit in inner)
+        self.first = None
 
 
 class Submitted(Limit):
     """How many jobs of one scope are handed to Slurm, since it has refused one."""
 
     __slots__ = ("scope", "words")
+
+    #: Slurm's limit comes and goes.
+    is_bounded = True
 
     def __init__(self, scope: SubmitScope, known: SubmitLimit) -> None:
         super().__init__(("Slurm", str(scope)), known.at_most, None, known.code, "")
@@ -120,14 +172,10 @@ class Submitted(Limit):
         self.words = known.words
 
 
-def _nobody(_limit: Limit) -> int:
-    return 0
-
-
 class Limits:
     """All that limits one user who works for one account in one QoS, or one array of theirs."""
 
-    __slots__ = ("parts", "qos", "user")
+    __slots__ = ("_bounded", "parts", "qos", "user")
 
     def __init__(self, qos: QoS, parts: tuple[Limit, ...], array: Limit | None = None) -> None:
         """`parts` are that of the user first, then that of the account and that of everybody, where there is one."""
@@ -135,17 +183,27 @@ class Limits:
         self.user = parts[0]
         #: The inner ones first: whom the array's own limit keeps out stands before nobody else of its owner.
         self.parts = parts if array is None else (array, *parts)
+        #: Those that may refuse somebody.
+        self._bounded = tuple(limit for limit in self.parts if limit.is_bounded)
 
-    def refuses(self, gpus: int, ahead: Callable[[Limit], int] = _nobody) -> tuple[Limit, str] | None:
-        """Return the first limit that stops a job of so many GPUs from starting now, and the code for it; or None.
+    def refuses(self, gpus: int, until: float = -inf) -> tuple[Limit, LimitRefusal] | None:
+        """Return the first limit that keeps a job of so many GPUs from starting now, to run `until` a moment, and why; or None.
 
-        `ahead` says of a limit to GPUs how many a job asks for that stands ahead and that this limit alone does not let in now.
+        Without `until` nothing counts that is kept for others.
         """
-        for limit in self.parts:
-            code = limit.refuses(gpus, ahead(limit) if gpus and limit.limits_gpus else 0)
-            if code is not None:
-                return limit, code
+        for limit in self._bounded:
+            refusal = limit.refuses(gpus, until)
+            if refusal is not None:
+                return limit, refusal
         return None
+
+    def opens(self, gpus: int, seconds: float, after: float) -> float:
+        """Return the first moment from `after` on at which all of them let such a job start; infinite when they never do."""
+        while True:
+            moment = max((limit.opens(gpus, seconds, after) for limit in self._bounded), default=after)
+            if moment in (after, inf):
+                return moment
+            after = moment
 
     def charge(self, job_id: int, gpus: int, ends_by: float) -> None:
         """Count a job that holds resources."""
@@ -157,13 +215,13 @@ class Limits:
         for limit in self.parts:
             limit.discharge(job_id)
 
-    def claim(self, job: Waiting) -> None:
-        """Keep room within the limits for `job`, from now until it starts."""
-        for limit in self.parts:
-            limit.claim(job)
+    def claim(self, job: Waiting, at: float, parts: Iterable[Limit] | None = None) -> None:
+        """Keep room for `job` from a moment on, within these `parts` or within all."""
+        for limit in self.parts if parts is None else parts:
+            limit.claim(job, at)
 
     def unclaim(self) -> None:
-        """The promises are over."""
+        """The walk is over."""
         for limit in self.parts:
             limit.unclaim()
 
@@ -171,9 +229,10 @@ class Limits:
         """Return the limit that gives `code`, or None."""
         return next((limit for limit in self.parts if code in (limit.jobs_code, limit.gpus_code)), None)
 
-    def inside(self, limit: Limit) -> tuple[Limit, ...]:
-        """Return those before `limit`, which is one of them."""
-        return self.parts[: self.parts.index(limit)]
+    def up_to_last(self, gpus: int, seconds: float, after: float) -> Sequence[Limit]:
+        """Return the limit that lets such a job start last, and those inside it."""
+        opens = [limit.opens(gpus, seconds, after) for limit in self.parts]
+        return self.parts[: opens.index(max(opens)) + 1]
 
 
 class Limited(Protocol):

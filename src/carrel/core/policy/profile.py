@@ -79,14 +79,6 @@ class Left:
             return False
         return all(spare >= sum(count for name, count in taken.items() if name in types) for types, spare in self._spare.items())
 
-    def most_beside(self, room: NodeCapacity, wanted: Resources, gpus: int, cpus: int, memory: int) -> tuple[int, int, int]:
-        """Return for how much, of the GPUs, cpus and memory that are given, `holds_beside` may be true."""
-        for types, spare in self._spare.items():
-            if spare < gpus:
-                others = (len(uuids) for name, uuids in room.free.items() if name not in types and room.suits(name, wanted))
-                gpus = min(gpus, spare + sum(others))
-        return gpus, min(cpus, self._cpus), min(memory, self._memory)
-
     def lose(self, other: Resources, taken: dict[str, int]) -> None:
         """`other` takes so much now, and is still there then."""
         self._cpus -= other.cpus

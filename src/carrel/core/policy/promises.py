@@ -8,8 +8,7 @@ Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import inf
+from collections.abc import Sequence
 from operator import attrgetter
 
 from carrel.core.domain.placement import Waiting
@@ -88,17 +87,6 @@ class Promises:
     def here(self, room: NodeCapacity) -> list[Promise]:
         """Return the promises that concern `room`."""
         return [promise for promise in self.made if room.index in promise.indexes]
-
-    def headroom(self, room: NodeCapacity, wanted: Resources) -> Iterable[tuple[int, int, int, float]]:
-        """Return what `room` has now for a job that asks for GPUs like those of `wanted`, and is over by some moment.
-
-        GPUs, cpus, memory and the moment: less of all for those who stay for longer. `admits` lets nobody in who asks for more.
-        """
-        gpus, cpus, memory = room.free_of(wanted), room.cpus, room.memory
-        for left in sorted(self._left.get(room.index, ()), key=_moment):
-            yield gpus, cpus, memory, left.at
-            gpus, cpus, memory = left.most_beside(room, wanted, gpus, cpus, memory)
-        yield gpus, cpus, memory, inf
 
     def admits(self, room: NodeCapacity, wanted: Resources, ends_by: float) -> bool:
         """True when `wanted` fits in `room` now, and is over before each promise there begins or leaves enough beside it."""

@@ -47,7 +47,7 @@ class Expectations:
 
     def remaining(self, held: Holding) -> Expected | None:
         """How long a job will run on that runs already."""
-        return self._remaining[held.id]
+        return self._remaining.get(held.id)
 
     @property
     def any_known(self) -> bool:

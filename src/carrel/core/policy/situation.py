@@ -1,34 +1,51 @@
 """How things stand at the end of a placement: what the explanations and estimates of the held jobs are made from.
 
-Nothing is decided here. Who starts, who is promised something and whom a limit keeps out first is taken from the `Outcome`; the
-limits, the rooms and the order are asked with the functions that decided.
+Nothing is decided here: who starts, who is promised something and why each of the others is passed over is the walk's word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
-from carrel.core.domain.placement import Waiting
+from carrel.core.domain.placement import Holding, Snapshot, Start, Waiting
 from carrel.core.domain.resources import Resources
 from carrel.core.policy.allowed_nodes import NOWHERE, AllowedNodes, AllowedNodesByOwner
-from carrel.core.policy.limit_queue import gpus_ahead
 from carrel.core.policy.limits import Limits, LimitsByOwner
-from carrel.core.policy.line import Kind, kind_of
 from carrel.core.policy.node_capacity import NodeCapacity, rooms_of
-from carrel.core.policy.outcome import Outcome
-from carrel.core.policy.promises import Promise
+from carrel.core.policy.order import Order
+from carrel.core.policy.promises import Promise, Promises
+from carrel.core.policy.walk import BLOCKED, Passed, enough
 
 RESOURCES = "Resources"
 PRIORITY = "Priority"
 UNAVAILABLE = "ReqNodeNotAvail"
-BEGIN_TIME = "BeginTime"
-INVALID_QOS = "InvalidQOS"
-PARTITION_DOWN = "PartitionDown"
-#: Nothing but room was missing: one of the first three, told apart when somebody asks.
-BLOCKED = ""
+
+#: What is asked for and where, but for the time.
+Shape = tuple[int, int, str | None, int, int, int, AllowedNodes]
+
+
+def shape_of(wanted: Resources, allowed_nodes: AllowedNodes) -> Shape:
+    """Return what `wanted` asks for, and where that may be, but for the time."""
+    return (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.gpu_memory, wanted.cpus, wanted.memory, allowed_nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One placement. Not changed any more, and safe to read from several threads."""
+
+    now: float
+    #: What starts, in the order of the queue, and what each of these jobs holds from then on.
+    starts: Sequence[Start]
+    started: Sequence[Holding]
+    #: The others, in the order of the queue.
+    passed: Sequence[Passed]
+    #: What is promised to the first who do not start.
+    promises: Promises
+    #: The lab before that, but for the weights of the order, which are in `order`.
+    picture: Snapshot
+    order: Order
 
 
 class NotStarted(NamedTuple):
@@ -37,6 +54,8 @@ class NotStarted(NamedTuple):
     job: Waiting
     #: Why, or `BLOCKED`.
     code: str
+    #: The job for which what it needs within a limit is kept, or None.
+    ahead: int | None
     #: None when its QoS does not exist.
     limit: Limits | None
 
@@ -51,25 +70,17 @@ class Situation:
     #: In the order of the queue.
     held: Sequence[NotStarted]
     allowed_by_owner: AllowedNodesByOwner
-    _possible: dict[Kind, bool] = field(default_factory=dict)
+    _possible: dict[Shape, bool] = field(default_factory=dict)
 
     @staticmethod
     def of(outcome: Outcome) -> Situation:
         """Return how things stand after all starts."""
-        picture = outcome.picture
-        rooms = rooms_of(picture.nodes, (*picture.holding, *outcome.started), picture.withheld, picture.moves)
+        picture, holding = outcome.picture, (*outcome.picture.holding, *outcome.started)
+        rooms = rooms_of(picture.nodes, holding, picture.withheld, picture.moves)
         allowed_by_owner = AllowedNodesByOwner(rooms, picture.partitions, picture.reservations)
         clusters = {name for name, part in picture.partitions.items() if part.cluster}
-        ledger = LimitsByOwner(picture.qos, picture.holding, outcome.now, clusters=clusters, submit_limits=picture.submit_limits)
-        started, held = {one.id: one for one in outcome.started}, list[NotStarted]()
-        for job in outcome.order.line(picture.waiting):
-            limits, start = ledger.of(job), started.get(job.id)
-            if start is None:
-                held.append(NotStarted(job, _code(job, limits, allowed_by_owner, outcome), limits))
-            if limits is not None and start is not None:  # what later jobs are refused for
-                limits.charge(job.id, job.resources.total_gpus, start.over_by)
-            elif limits is not None and outcome.promises.of(job) is not None:
-                limits.claim(job)
+        ledger = LimitsByOwner(picture.qos, holding, outcome.now, clusters=clusters, submit_limits=picture.submit_limits)
+        held = [NotStarted(*passed, ledger.of(passed.job)) for passed in outcome.passed]
         return Situation(outcome, rooms, held, allowed_by_owner)
 
     def allowed_nodes(self, job: Waiting) -> AllowedNodes:
@@ -83,10 +94,10 @@ class Situation:
     def possible(self, job: Waiting) -> bool:
         """True when the nodes that take jobs could hold `job` if they were idle, as far as the lab can tell."""
         allowed_nodes = self.allowed_nodes(job)
-        key = kind_of(job.resources, allowed_nodes)
+        key = shape_of(job.resources, allowed_nodes)
         known = self._possible.get(key)
         if known is None:
-            known = self._possible[key] = bool(allowed_nodes.cluster) or _enough(job.resources, allowed_nodes.rooms)
+            known = self._possible[key] = bool(allowed_nodes.cluster) or enough(job.resources, allowed_nodes.rooms)
         return known
 
     def code(self, held: NotStarted) -> str:
@@ -96,25 +107,3 @@ class Situation:
         if self.outcome.promises.is_first(held.job):
             return RESOURCES
         return PRIORITY if self.possible(held.job) else UNAVAILABLE
-
-
-def _code(job: Waiting, limits: Limits | None, allowed_by_owner: AllowedNodesByOwner, outcome: Outcome) -> str:
-    """Say why the job does not start: `BLOCKED` where nothing but room is missing."""
-    if limits is None:
-        return INVALID_QOS
-    if allowed_by_owner.of(job.owner, job.account, job.partition) is None:
-        return PARTITION_DOWN
-    if job.not_before > outcome.now:
-        return BEGIN_TIME
-    if job.id in outcome.refused:
-        return outcome.refused[job.id][0]
-
-    place, first = (outcome.order.place(job), job.id), outcome.first_kept_out
-    refusal = limits.refuses(job.resources.total_gpus, lambda limit: gpus_ahead(first(limit, place), place))
-    return BLOCKED if refusal is None else refusal[1]
-
-
-def _enough(wanted: Resources, rooms: Sequence[NodeCapacity]) -> bool:
-    """True when as many rooms as `wanted` has nodes could hold it."""
-    fitting = (room for room in rooms if room.could_hold(wanted))
-    return next(islice(fitting, wanted.nodes - 1, None), None) is not None

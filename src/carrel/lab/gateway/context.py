@@ -138,9 +138,9 @@ class Gateway:
             return None
         return f"{base.rstrip('/')}{self.settings.tracking_path}/#/runs/{run_id}"
 
-    def show(self, job: Job, base: str) -> JobView:
-        """The job as the wire has it, with its place in the queue."""
-        hold = None if job.state.ended else self.lab.waiting(job.id)
+    def show(self, job: Job, base: str, *, alternatives: bool = False) -> JobView:
+        """The job as the wire has it, with its place in the queue, and with `alternatives` that would start it sooner."""
+        hold = None if job.state.ended else self.lab.waiting(job.id, alternatives=alternatives)
         return job_view(self.lab.as_told(job), hold, self.run_url(base, job.run_id))
 
 

@@ -20,6 +20,7 @@ from carrel.core.control.lab import Lab
 from carrel.core.control.ports import Submitted
 from carrel.core.domain.cache_key import changing_inputs
 from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.slurm import SlurmRequest
@@ -89,6 +90,15 @@ class Submissions:
             caller, replace(task, pool=pool, sweep=sweep, trial=number), **options, key=key, parent=parent
         )
         return submitted, (*task.notes, *_said_of_cache(submitted, task, wanted=options["cache"]))
+
+    def preview(self, caller: Caller, request: TaskRequest) -> tuple[Resources, Wait | None, tuple[str, ...]]:
+        """Return what a job of this would ask for, where it would stand in line (None: it would start), and notes.
+
+        Raises what `submit` would raise. Nothing is submitted.
+        """
+        task, options = self._read(caller, request)
+        asked = {key: options[key] for key in ("name", "resources", "qos", "account", "partition", "preemptible")}
+        return options["resources"], self._lab.preview(caller, task, **asked), task.notes
 
     def check(
         self, caller: Caller, request: TaskRequest, change: Callable[[Resources], Resources] = lambda asked: asked

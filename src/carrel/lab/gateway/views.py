@@ -21,6 +21,7 @@ from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.resources import Resources
 from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.task import TaskSpec
@@ -64,6 +65,17 @@ def _job_fields(job: Job, hold: Wait | None, run_url: str | None) -> dict[str, A
         "array_task_id": job.element.index if job.element is not None else None,
         "array": job.element.array if job.element is not None else "",
     }
+
+
+def preview_view(resources: Resources, wait: Wait | None, notes: Sequence[str]) -> v1.PreviewView:
+    """What would become of a task."""
+    return v1.PreviewView(
+        resources=view_of(v1.ResourceView, resources),
+        queue=None if wait is None else view_of(v1.QueueView, wait),
+        reason=wait.reason.code if wait is not None else "",
+        message=wait.reason.message if wait is not None else "",
+        notes=list(notes),
+    )
 
 
 def job_view(job: Job, hold: Wait | None = None, run_url: str | None = None) -> v1.JobView:

@@ -41,6 +41,7 @@ from carrel.wire.v1.environments import (
     NamedEnvironmentView,
 )
 from carrel.wire.v1.jobs import (
+    AlternativeView,
     ArrayView,
     AttemptView,
     EventPage,
@@ -52,6 +53,7 @@ from carrel.wire.v1.jobs import (
     JobView,
     OutputList,
     OutputView,
+    PreviewView,
     QueueView,
     ReplayRequest,
     ResourceRequest,

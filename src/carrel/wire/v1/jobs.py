@@ -134,6 +134,17 @@ class ResourceView(Response):
     time: int
 
 
+class AlternativeView(Response):
+    """Something that a waiting job could ask for otherwise, with which it would start sooner."""
+
+    #: The option of the task, and its value and that of now in words.
+    option: str
+    value: str
+    instead_of: str
+    #: When it would start; None for now.
+    start: datetime | None = None
+
+
 class QueueView(Response):
     """Where a waiting job stands."""
 
@@ -142,6 +153,20 @@ class QueueView(Response):
     estimated_start: datetime | None = None
     #: Between these two it should start with a probability of 80 %; None where nothing is known about how long jobs run.
     estimated_range: tuple[datetime, datetime] | None = None
+    #: The smallest changes with which it would start now, or sooner than it should. In a list only the first few jobs have them.
+    alternatives: list[AlternativeView] = []
+
+
+class PreviewView(Response):
+    """What would become of a task if it were submitted now."""
+
+    resources: ResourceView
+    #: None: it would start.
+    queue: QueueView | None = None
+    #: Why it would wait.
+    reason: str = ""
+    message: str = ""
+    notes: list[str] = []
 
 
 class JobView(Response):

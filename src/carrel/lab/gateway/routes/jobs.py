@@ -12,8 +12,11 @@ from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import JobState
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Granted, JobId, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.lab.gateway.views import job_detail
-from carrel.wire.v1 import API, JobDetail, JobPage, JobView, MetricsView, RunView, TaskRequest
+from carrel.lab.gateway.views import job_detail, preview_view
+from carrel.wire.v1 import API, JobDetail, JobPage, JobView, MetricsView, PreviewView, RunView, TaskRequest
+
+#: Jobs of a page for which changes are tried that would make them start sooner.
+_TRIED = 3
 
 router = APIRouter(prefix=f"{API}/jobs", tags=["jobs"], route_class=Endpoint)
 
@@ -35,6 +38,12 @@ def submit(request: TaskRequest, ctx: Ctx, who: Who, base: Base, response: Respo
     return ctx.show(submitted.job, base).model_copy(update={"notes": list(notes), "cached": submitted.cached})
 
 
+@router.post("/preview", summary="Ask when a task would start")
+def preview(request: TaskRequest, ctx: Ctx, who: Who) -> PreviewView:
+    """Read and check the task as for a submission, and say where it would stand in line. Nothing is submitted."""
+    return preview_view(*ctx.submissions.preview(who, request))
+
+
 @router.get("", summary="List jobs, newest first")
 def list_jobs(
     ctx: Ctx,
@@ -51,7 +60,8 @@ def list_jobs(
     """One page of jobs."""
     which = JobFilter(owner=who.user.subject if owner == "me" else None, states=frozenset(state or ()), name=name)
     jobs = ctx.lab.jobs(who, which, before=before, limit=limit + 1)
-    shown = [ctx.show(job, base) for job in jobs[:limit]]
+    first = [job.id for job in jobs if job.state is JobState.PENDING][:_TRIED]
+    shown = [ctx.show(job, base, alternatives=job.id in first) for job in jobs[:limit]]
     return JobPage(jobs=shown, next=shown[-1].id if len(jobs) > limit else None)
 
 
@@ -59,7 +69,7 @@ def list_jobs(
 def get_job(job_id: JobId, ctx: Ctx, who: Who, base: Base) -> JobDetail:
     """The job with its description and attempts."""
     job = ctx.lab.job(who, job_id)
-    hold = None if job.state.ended else ctx.lab.waiting(job_id)
+    hold = None if job.state.ended else ctx.lab.waiting(job_id, alternatives=True)
     task, attempts = ctx.lab.task(who, job_id), ctx.lab.attempts(who, job_id)
     qos = ctx.lab.policy.qos.get(job.qos)
     run_url = ctx.run_url(base, job.run_id)
