@@ -165,7 +165,7 @@ def free_room(places: Sequence[str]) -> Mapping[int, DiskUse]:
 
 def _sizes(place: str, seen: set[tuple[int, int]], closed: list[str]) -> Iterator[int]:
     """Bytes on the disk of everything below a directory, each file once. It is added to `closed` when not all can be seen."""
-    for entry in entries_below(place, closed=lambda: closed.append(place)):
+    for entry in entries_below(place, closed=lambda _: closed.append(place)):
         if not entry.is_directory and entry.about.st_nlink > 1:
             if (key := (entry.about.st_dev, entry.about.st_ino)) in seen:
                 continue
