@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -144,7 +144,7 @@ class DiskGuard:
                 # Who empties a home has not earned room elsewhere.
                 here, entries = max(0, here - before.size), max(0, entries - before.files)
             total, files = total + here, files + entries
-        total += _without_a_name(self._processes(), seen)
+        total += _without_a_name(self._processes(), seen, self._free_then)
         if closed:
             gone = self._gone(self._free_first or {})
             total, files = max(total, gone.size), max(files, gone.files)
@@ -173,15 +173,29 @@ def _sizes(place: str, seen: set[tuple[int, int]], closed: list[str]) -> Iterato
         yield entry.about.st_blocks * 512
 
 
-def _without_a_name(processes: Sequence[int], seen: set[tuple[int, int]]) -> int:
-    """Bytes of files that processes have open and that are in no directory."""
+def _without_a_name(processes: Sequence[int], seen: set[tuple[int, int]], disks: Collection[int]) -> int:
+    """Bytes of files that processes have open and that are in no directory. What lies in memory takes no room on the `disks`."""
     total = 0
+    in_memory = _devices_in_memory(processes).difference(disks)
     for pid in processes:
         with suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
                     about = entry.stat()
-                    if stat.S_ISREG(about.st_mode) and not about.st_nlink and (about.st_dev, about.st_ino) not in seen:
+                    if not stat.S_ISREG(about.st_mode) or about.st_nlink or about.st_dev in in_memory:
+                        continue
+                    if (about.st_dev, about.st_ino) not in seen:
                         seen.add((about.st_dev, about.st_ino))
                         total += about.st_blocks * 512
     return total
+
+
+def _devices_in_memory(processes: Sequence[int]) -> set[int]:
+    """Where files of memfd_create(2) are, and those in each /dev/shm, where PyTorch's workers share tensors without a name."""
+    fd = os.memfd_create("")
+    found = {os.fstat(fd).st_dev}
+    os.close(fd)
+    for pid in processes:
+        with suppress(OSError):
+            found.add(os.stat(f"/proc/{pid}/root/dev/shm").st_dev)  # noqa: PTH116 - there may be many
+    return found
