@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Directory entries that are counted before the watch looks after other things again.
 _PART = 10_000
 #: Seconds between two looks at the free room, at the least and at the most.
-_SHORTEST, _LONGEST = 0.25, 5.0
+_SHORTEST, _LONGEST = 0.25, 1.0
 #: Seconds after which all is counted again although the disk has lost no room: others may have freed some meanwhile.
 _AGAIN = 60.0
 #: How many times as long as it counts it then waits.
