@@ -64,7 +64,7 @@ class RetentionService:
         audit: AuditLog,
         without_room: Callable[[Mapping[str, Reason]], object],
     ) -> None:
-        """`without_room` is told who has as much as a user may have, after each look."""
+        """`without_room` hears after each look who has as much as a user may have."""
         self._collector = Collector(
             Places(spool=home.spool, snapshots=home.snapshots, blobs=home.blobs, calls=home.calls),
             store.retention,
