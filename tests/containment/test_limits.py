@@ -122,6 +122,9 @@ def test_a_job_takes_a_part_of_what_its_user_may_watch(walls: Walls) -> None:
     if not Path("/proc/sys/user/max_inotify_instances").exists():
         pytest.skip("This kernel does not count instances of inotify by user namespace.")
     assert run(walls, WATCHES) == "32"
+    most = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text())
+    for name, part in (("max_inotify_watches", most // 4), ("max_fanotify_groups", 32)):
+        assert run(walls, f"print(open('/proc/sys/user/{name}').read())") == str(part)
 
 
 #: Two programs, where there is one user namespace for both.

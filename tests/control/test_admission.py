@@ -12,6 +12,7 @@ import pytest
 from played import BADLY, READY, WELL, Played, builds, job, news
 
 from carrel.core.control.admission import Admission
+from carrel.core.control.held_users import NO_ROOM, held_by
 from carrel.core.control.inbox import News
 from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.loop_settings import LoopSettings
@@ -64,9 +65,9 @@ class Lab:
         self.withdrawn.append(job.id)
         return ()
 
-    def submit(self, dependency: str = "", *, owner: str = "ada", seconds: int = 100) -> int:
+    def submit(self, dependency: str = "", *, owner: str = "ada", seconds: int = 100, kind: JobKind = JobKind.TASK) -> int:
         new = NewJob(
-            kind=JobKind.TASK, owner=owner, account=owner, name="", qos="all", resources=Resources(gpus=1, time=seconds),
+            kind=kind, owner=owner, account=owner, name="", qos="all", resources=Resources(gpus=1, time=seconds),
             retries=0, task=TASK, dependency=dependency,
         )  # fmt: skip
         one = self.store.jobs.submit(new, now=self.engine.now, key=None, request="", outbox=lambda _job: ()).job
@@ -139,6 +140,18 @@ def test_jobs_of_a_suspended_user_leave_the_line_and_come_back(lab: Lab) -> None
     assert lab.runs(200.0) == {second}
     assert lab.runs(300.0) == {fifth}
     assert lab.runs(400.0) == set()
+
+
+def test_tasks_of_who_has_no_more_room_leave_the_line_and_sessions_do_not(lab: Lab) -> None:
+    first, second = lab.submit(), lab.submit()
+    assert lab.runs(0.0) == {first}
+    lab.held = {"ada": Reason(code=NO_ROOM, message="Full.")}
+    third = lab.submit(kind=JobKind.SESSION)
+    assert lab.runs(100.0) == {third}
+    assert held_by(lab.held, lab.job(second)) == lab.held["ada"]
+    assert held_by(lab.held, lab.job(third)) is None
+    lab.held = {}
+    assert lab.runs(200.0) == {second}
 
 
 def test_a_job_that_waited_for_another_and_whose_owner_was_suspended_meanwhile_waits_for_both(lab: Lab) -> None:
@@ -225,7 +238,7 @@ def test_only_who_waits_is_kept_out_because_of_a_suspension() -> None:
     door.held = {"ada": SUSPENDED}
     assert door.admission.look()
     assert not door.admission.look()
-    assert (door.admission.holds("ada"), door.admission.holds("bob")) == (True, False)
+    assert [door.admission.holds(replace(job(1), owner=owner)) for owner in ("ada", "bob")] == [True, False]
     assert not door.admission.admits(replace(job(1), stage_in=False), 0.0)
     assert door.admission.admits(replace(job(2), state=JobState.RUNNING, attempt=1), 0.0)
     assert door.admission.admits(replace(job(3), owner="bob", stage_in=False), 0.0)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
@@ -43,6 +44,26 @@ def test_who_makes_more_files_than_a_job_may_have_is_ended(lab):
     ended = lab.run("mkdir many; seq 3000 | (cd many; xargs touch) && sleep 600", limits=LaunchLimits(files=2000))
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "DiskLimit")
     assert "a job may have 2000 here (disk_files)" in ended.reason.message
+
+
+def test_what_lies_in_memory_takes_no_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files without a name: of memfd_create(2), in /dev/shm, and on the disk."""
+    monkeypatch.setattr("carrel.node.runner.disk._AGAIN", 0.0)
+    guard = DiskGuard(DiskUse(32 * MIB), [str(tmp_path)], processes=lambda: [os.getpid()])
+    with (
+        open(os.memfd_create("memory"), "wb") as memory,
+        TemporaryFile(dir="/dev/shm") as shared,
+        TemporaryFile(dir=tmp_path) as kept,
+    ):
+        for file in (memory, shared):
+            file.write(bytes(48 * MIB))
+            file.flush()
+        assert guard.look()[0] is None
+        kept.write(bytes(48 * MIB))
+        kept.flush()
+        found = guard.look()[0]
+    assert found is not None
+    assert 48 * MIB <= found.size < 64 * MIB
 
 
 def test_what_a_session_leaves_among_its_owners_files_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,17 @@
 import hashlib
 import os
 import stat
+from types import SimpleNamespace
 
 import pytest
 
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import LaunchLimits
 from carrel.core.spool import read_claim
-from carrel.node.runner.outputs import pattern_expression
+from carrel.node.runner.collecting import collect_outputs
+from carrel.node.runner.finish import storing_check
+from carrel.node.runner.output_files import pattern_expression
+from carrel.node.runner.outputs import StoringEnded
 from carrel.testing.waiting import wait_until
 
 
@@ -166,3 +170,59 @@ def test_unreadable_and_oddly_named_outputs(lab):
         ("outputs/locked", b"x\n"),
         ("outputs/new\nline", b"z\n"),
     ]
+
+
+def test_outputs_in_a_directory_that_is_closed_to_its_owner_are_kept(lab):
+    ended = lab.run("mkdir outputs/closed; echo x > outputs/closed/x; chmod 0 outputs/closed; chmod 0 outputs")
+    assert stored(lab, ended) == {"outputs/closed/x": b"x\n"}
+
+
+def test_outputs_that_several_patterns_name_are_kept_once_and_in_order(lab):
+    command = "mkdir -p outputs/b; cd outputs; touch z b/c b/a; echo 1 > a.csv; ln -s b again"
+    ended = lab.run(command, task={"outputs": ("**/*.csv", "outputs/b", "outputs/*", "outputs/again/c")})
+    assert [file.path for file in ended.outputs] == [
+        *("outputs/a.csv", "outputs/z", "outputs/b/a", "outputs/b/c", "outputs/again/c")
+    ]
+
+
+#: Never stored: a hole takes no room, but the time to hash it.
+ENDLESS = "echo x > outputs/a; truncate -s 4T outputs/b; echo y > outputs/c"
+ROOM = 8 * 1024**4
+
+
+def test_a_cancellation_ends_the_storing_of_outputs_and_what_is_left_can_be_collected(lab):
+    launch = lab.start(ENDLESS, limits=LaunchLimits(outputs=ROOM))
+    first = lab.home.blob("sha256:" + hashlib.sha256(b"x\n").hexdigest())
+    wait_until(first.exists)
+    wait_until(lambda: any((lab.home.blobs / "incoming").iterdir()))
+    lab.cancel(launch)
+    ended = lab.ended(launch)
+    assert (ended.state, ended.reason.code, ended.exit_code, ended.uncollected) == (JobState.CANCELLED, "Cancelled", 0, True)
+    assert ended.reason.message.startswith("Cancelled by bob while its outputs were stored; not all of them are.")
+    assert "outputs --collect 1" in ended.reason.message
+    assert "Exit code 0" in ended.reason.message
+    assert stored(lab, ended) == {"outputs/a": b"x\n"}
+    assert not any((lab.home.blobs / "incoming").iterdir())
+    (lab.home.attempt(launch).work / "outputs" / "b").unlink()
+    found = collect_outputs(lab.home.attempt(launch), lab.home.blobs, ROOM)
+    assert ([file.path for file in found.files], found.left) == (["outputs/a", "outputs/c"], False)
+
+
+def test_storing_outputs_has_an_end(lab):
+    ended = lab.run(ENDLESS, limits=LaunchLimits(outputs=ROOM, prepare=8))
+    assert (ended.state, ended.reason.code, ended.exit_code, ended.uncollected) == (JobState.FAILED, "OutputFailed", 0, True)
+    assert "took longer than the 8 s that the lab allows (prepare_time)" in ended.reason.message
+    assert stored(lab, ended) == {"outputs/a": b"x\n"}
+    assert (lab.home.spool.attempt(1, 1).work / "outputs" / "c").exists()
+
+
+@pytest.mark.quick
+def test_a_job_that_was_cancelled_has_a_minute_for_its_outputs():
+    moments = iter((1000.0, 1000.0, 1059.0, 1061.0))
+    check = storing_check(SimpleNamespace(cancelled_by=lambda: "bob"), lambda: next(moments), 3600.0)
+    check()
+    check()
+    with pytest.raises(StoringEnded) as raised:
+        check()
+    assert raised.value.reason.code == "OutputFailed"
+    assert "the 60 s that a cancelled job has for that" in raised.value.reason.message

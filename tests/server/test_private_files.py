@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from carrel.cli.doctor.node import isolation
-from carrel.core.domain.launch import LaunchPaths
+from carrel.core.domain.launch import LaunchPaths, PreparingLimits
 from carrel.core.spool import AttemptDirectory
 from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
-from carrel.lab.server.isolation import LocalWalls
+from carrel.lab.server.isolation import LabIsolation, LocalWalls
 from carrel.lab.server.private_files import look, named_in, own_homes, secret_files
 from carrel.lab.server.settings import read_settings
 from carrel.node.containment.frozen import MOST_ENTRIES
@@ -123,6 +123,29 @@ def test_private_directories_of_the_machine_are_found(home: LabHome, outside: Pa
         assert check.status == "warn"
         assert "read what other users of the machine cannot" in check.message
         assert str(group) in LocalWalls(home).left()
+
+
+def test_a_lab_whose_python_does_not_run_behind_the_walls_says_so(
+    home: LabHome, outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del outside
+    settings = read_settings(home.settings, {}, {})
+    own = LabIsolation(home, settings.values, PreparingLimits(), (), 1)
+    assert (own.describe(1)[1], LocalWalls(home).try_python().why_not) == ("", "")
+    (tmp_path / "python").symlink_to(sys.executable)  # in /tmp, of which a job has its own
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    fact, remedy = LabIsolation(home, settings.values, PreparingLimits(), (), 1).describe(1)
+    assert "A second person cannot have walls on this machine: The lab's own Python cannot be run behind the walls" in fact
+    assert "as in /opt" in remedy
+    several = LabIsolation(home, settings.values, PreparingLimits(), (), 2)
+    assert several.in_force
+    assert "Sessions do not start" in several.describe(2)[0]
+    assert "Sessions do not start" in several.tell([])
+    home.settings.write_text('isolation = "kernel"\n')
+    check = isolation(home.path)
+    assert (check.status, "cannot be run behind the walls" in check.message) == ("fail", True)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    assert "cannot be started" in isolation(home.path).message
 
 
 def test_what_is_looked_for(tmp_path: Path) -> None:

@@ -88,12 +88,26 @@ def test_each_file_counts_once(tmp_path: Path) -> None:
     assert 100_000 <= room_of(tmp_path / "again") < 200_000
 
 
+def test_in_order_what_is_in_a_directory_comes_before_what_is_below_it_and_one_may_be_left_out(tmp_path: Path) -> None:
+    for name in ("b/d/e", "b/d2/f", "b/not/g", "z/h"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").touch()
+    for name in ("y", "b/x", "b/a"):
+        (tmp_path / name).touch()
+    found = [entry.path for entry in entries_below(tmp_path, ordered=True, enter=lambda entry: entry.path != "b/not")]
+    assert [path for path in found if path.endswith(("file", "a", "x", "y"))] == [
+        *("y", "b/a", "b/x", "b/d/e/file", "b/d2/f/file", "z/h/file")
+    ]
+    assert "b/not" in found
+    assert "b/not/g" not in found
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every directory")
 def test_what_cannot_be_looked_into_is_said(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
-    closed: list[int] = []
-    assert [entry.name for entry in entries_below(tmp_path, closed=lambda: closed.append(1))] == ["closed"]
-    assert closed == [1]
+    closed: list[str] = []
+    assert [entry.name for entry in entries_below(tmp_path, closed=closed.append)] == ["closed"]
+    assert closed == ["closed"]
     (tmp_path / "closed").chmod(0o700)
 
 

@@ -1,12 +1,12 @@
 """What a hostile job tries beside `support.attacks`: kinds that need not be asked of each installation.
 
 As there, each attempt is an entry with its kind and its name, and returns what it got. All of it is made in every place of the
-table (tests/containment/escapes.txt) whose walls are namespaces, and nowhere else.
+table (tests/containment/escapes.txt) whose walls are namespaces; where Unix users are the walls, the kinds of `AS_USER`.
 """
 
 from __future__ import annotations
 
-from support.attacks import ATTACKS
+from support.attacks import ATTACKS, ATTACKS_AS_USER
 from support.attacks import KINDS as OF_ATTACKS
 
 #: In the order of the table.
@@ -69,6 +69,15 @@ TRICKS = (
     "rings",
 )
 KINDS = (*OF_ATTACKS, *TRICKS)
+#: What the rights of another Unix user keep a job from, on any machine, and what harms none where it succeeds.
+AS_USER = (
+    *("System V memory", "message queues", "memory of others", "descriptors of others", "inherited descriptors"),
+    *("the first process", "signals by other ways", "priorities of others", "scheduling classes", "limits of its own"),
+    *("out of memory", "leases of files", "watches of files", "socket options", "modules and kexec", "handles of files"),
+    *("new mount calls", "relatives of namespaces", "identity maps", "file attributes", "owners of files", "clocks"),
+    *("names of the machine", "chroot", "filters and bits", "formats of programs", "sysctls", "sysfs"),
+    *("files of root in proc", "climbing", "names that are looked up later", "cron and at", "code of the lab"),
+)
 
 _BEGIN = r"""
 import errno, fcntl, mmap, platform, select, struct, threading, time
@@ -763,7 +772,8 @@ def _():
     return libc.mount(b"none", b"/proc/sys/fs/binfmt_misc", b"binfmt_misc", 0, None) == 0 and "mounted"
 @attempt("sysctls", "write any")
 def _():
-    return [entry.path for entry in walk("/proc/sys", 6) if not entry.is_dir(follow_symlinks=False) and opens(entry.path, os.O_WRONLY)]
+    # Everybody may open ns_last_pid; the kernel asks for a capability at the write.
+    return [entry.path for entry in walk("/proc/sys", 6) if entry.name != "ns_last_pid" and not entry.is_dir(follow_symlinks=False) and opens(entry.path, os.O_WRONLY)]
 @attempt("sysctls", "by the process' own directory")
 def _():
     return [name for name in ("kernel/hostname", "net/ipv4/ip_forward", "user/max_user_namespaces") if opens(f"/proc/self/task/{os.getpid()}/../../../sys/{name}", os.O_WRONLY)]
@@ -1030,7 +1040,10 @@ for name, number in (("set up", 425), ("enter", 426), ("register", 427)):
 
 #: The programs of `support.attacks`, with all of these before their answer.
 _ANSWER = "\nprint(json.dumps(tried))\n"
-HOSTILE = ATTACKS.replace(_ANSWER, f"\n{_BEGIN}{_OF_OTHERS}{_OF_ITSELF}{_OF_THE_KERNEL}{_OF_FILES}{_ANSWER}")
+_TRICKS = f"\n{_BEGIN}{_OF_OTHERS}{_OF_ITSELF}{_OF_THE_KERNEL}{_OF_FILES}{_ANSWER}"
+HOSTILE = ATTACKS.replace(_ANSWER, _TRICKS)
+#: For jobs that other Unix users keep apart; to be run with `AS_USER` among the kinds that are attempted only.
+HOSTILE_AS_USER = ATTACKS_AS_USER.replace(_ANSWER, _TRICKS)
 #: What they expect beside `attacks.NOTHING`.
 MORE = {
     "victim": {},

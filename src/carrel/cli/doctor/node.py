@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,8 +135,13 @@ def isolation(place: Path) -> Check:
 
     home = LabHome(place)
     settings = read_settings(home.settings, os.environ, {})
-    setting, network = settings.isolation, Network(settings.job_network)
+    # The variables of the lab that runs need not be those of this command.
+    started_with = {**settings.values, **home.read_settings_in_force()}
+    setting, network = started_with["isolation"], Network(started_with["job_network"])
     trial = try_walls(network=network is not Network.ON)
+    walls = LocalWalls(home, secrets=secret_files(settings.values, settings.rules))
+    if not trial.why_not:
+        trial = replace(walls.try_python(), gaps=trial.gaps)
     people = _people(home, settings.database)
     whose_code = WhoseCode(read_identity(settings.slurm_identity), allowed=settings.run_users_code_as_lab)
     chosen = chosen_isolation(setting, home, 0 if whose_code.strict else people)
@@ -161,7 +167,6 @@ def isolation(place: Path) -> Check:
     gaps = list(trial.gaps)
     if network is Network.ON:
         gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
-    walls = LocalWalls(home, secrets=secret_files(settings.values, settings.rules))
     if loose := walls.loose():
         more = f" and more ({len(loose)} in all)" if len(loose) > len(loose[:5]) else ""
         gaps.append(f"jobs that run already can read what is renamed to the place of {', '.join(loose[:5])}{more}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from carrel.core.control.before_place import BeforePlace
 from carrel.core.control.dependents import Dependents
+from carrel.core.control.held_users import held_by
 from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.ports import SchedulerStore
 from carrel.core.domain.dependency import Verdict, describe_dependency, read_dependency
@@ -40,7 +41,7 @@ class Admission:
         return bool(self._freed)
 
     def look(self) -> bool:
-        """See whom an administrator has suspended; return whether that has changed."""
+        """See which users are held; return whether that has changed."""
         held = self._settings.held()
         changed, self._held = held is not self._held, held
         return changed
@@ -53,7 +54,7 @@ class Admission:
         if verdict is Verdict.NEVER:
             self._withdraw(job, now)
             return False
-        if job.state is JobState.PENDING and self.holds(job.owner):
+        if job.state is JobState.PENDING and self.holds(job):
             self._aside[job.id] = job
             self._keep_out(job)
             return False
@@ -63,13 +64,13 @@ class Admission:
             return False
         return True
 
-    def holds(self, owner: str) -> bool:
-        """Whether an administrator has suspended this user."""
-        return owner in self._held
+    def holds(self, job: Job) -> bool:
+        """Whether its owner is suspended, or has no room for what it stores."""
+        return held_by(self._held, job) is not None
 
     def back(self) -> list[Job]:
-        """Jobs of those who were suspended and go on."""
-        return [job for job in self._aside.values() if job.owner not in self._held]
+        """Jobs of those who were held and go on."""
+        return [job for job in self._aside.values() if not self.holds(job)]
 
     def turn(self, now: float) -> Iterator[Job]:
         """Those who waited for others, or can never start any more; then those whose environment and inputs are here.

@@ -16,6 +16,7 @@ from carrel.core.control.dependents import settle_dependency
 from carrel.core.control.drains import Drains
 from carrel.core.control.event_ports import Event, EventStore
 from carrel.core.control.gpu_use import GpuUse
+from carrel.core.control.held_users import held_by
 from carrel.core.control.keeper import Keeper
 from carrel.core.control.lab_files import LabFiles
 from carrel.core.control.lab_policy import LabPolicy
@@ -359,8 +360,8 @@ class Lab:
         return self.loop.wait_of(job_id, alternatives=alternatives)
 
     def as_told(self, job: Job) -> Job:
-        """The job with its reason while its owner is suspended, what it needs is not here, or it waits for its child."""
-        held = self.held().get(job.owner) or self.loop.kept_back(job.id) if job.state is JobState.PENDING else None
+        """The job with its reason while its owner is held, what it needs is not here, or it waits for its child."""
+        held = held_by(self.held(), job) or self.loop.kept_back(job.id) if job.state is JobState.PENDING else None
         reason = self.loop.with_parent(job.id, held or job.reason)
         return job if reason is job.reason else replace(job, reason=reason)
 

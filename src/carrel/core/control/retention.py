@@ -6,13 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from carrel.core.control.held_users import NO_ROOM
 from carrel.core.domain.errors import Conflict, StorageFull
-from carrel.core.domain.job import Job
+from carrel.core.domain.job import Job, Reason
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.retention import Collected, Kind, StorageReport, Stored
 from carrel.core.domain.units import format_size
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, allowed, of_job
+
+_REMEDY = "`carrel outputs ID --remove` gives up what a job stored; an administrator can raise `user_quota`."
 
 
 class RetentionStore(Protocol):
@@ -61,8 +64,20 @@ class Retention:
             raise StorageFull(
                 f"You have {format_size(mine.total)} on the lab's disk, and {format_size(quota)} is what each user may have: "
                 f"{format_size(mine.outputs)} of outputs, {format_size(mine.logs)} of logs, {format_size(mine.code)} of code.",
-                remedy="`carrel outputs ID --remove` gives up what a job stored; an administrator can raise `user_quota`.",
+                remedy=_REMEDY,
             )
+
+    def without_room(self) -> Mapping[str, Reason]:
+        """Why no task starts of the users who have as much as a user may have, by their subjects."""
+        quota = self.quota()
+        if quota is None:
+            return {}
+        most = f"and {format_size(quota)} is what each user may have. It starts when there is room: {_REMEDY}"
+        return {
+            owner: Reason(code=NO_ROOM, message=f"Its owner has {format_size(stored.total)} on the lab's disk, {most}")
+            for owner, stored in self.store.stored().items()
+            if stored.total >= quota
+        }
 
     def remove_outputs(self, caller: Caller, job: Job) -> tuple[int, int]:
         """Give up what a job of the caller's stored; its record keeps names, sizes and digests.

@@ -173,11 +173,11 @@ class Scheduler:
             self._newcomers.append(job.id)
 
     def _hold_back(self, now: float) -> None:
-        """Jobs of those whom an administrator has suspended leave the line; those of who goes on come back into it."""
+        """Jobs of users who are held leave the line; those of who goes on come back into it."""
         if not self._admission.look():
             return
-        for waiting in [one for one in self._queue.waiting.values() if self._admission.holds(one.owner)]:
-            if (job := self._queue.job(waiting.id)) is not None:
+        for waiting in list(self._queue.waiting.values()):
+            if (job := self._queue.job(waiting.id)) is not None and self._admission.holds(job):
                 self._put(job, now)
         for job in self._admission.back():
             self._put(job, now)

@@ -128,7 +128,7 @@ REASONS: dict[str, str] = {
     "EnvironmentFailed": "Its environment could not be built.",
     "InputFailed": "An input could not be staged.",
     "LaunchFailed": "Its command could not be started.",
-    "StorageFull": "A disk is full: nothing starts, or its outputs could not be kept.",
+    "StorageFull": "A disk is full, or its owner has all the room of a user: nothing starts, or its outputs could not be kept.",
     "OutputFailed": "Its command succeeded, and its outputs could not be kept.",
     "RunnerLost": "The process that watched over it is gone, so how it ended is not known.",
     "NodeLost": "The node is gone, so how it ended is not known.",

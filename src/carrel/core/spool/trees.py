@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,13 @@ class Entry:
     about: os.stat_result
     #: A descriptor of the directory that it is in; good until the next entry is asked for.
     within: int
+    #: The directories from the top to the one that it is in; good for as long.
+    way: Sequence[_Level]
+
+    @property
+    def path(self) -> str:
+        """Its path below the top; good for as long. As long as it is deep, so not for trees without a limit of depth."""
+        return _path(self.way, self.name)
 
     @property
     def is_directory(self) -> bool:
@@ -47,18 +54,25 @@ class _Level:
 
 
 def entries_below(
-    path: str | Path, *, within: int | None = None, open_up: bool = False, closed: Callable[[], object] = lambda: None
+    path: str | Path,
+    *,
+    within: int | None = None,
+    open_up: bool = False,
+    ordered: bool = False,
+    enter: Callable[[Entry], bool] = lambda _entry: True,
+    closed: Callable[[str], object] = lambda _path: None,
 ) -> Iterator[Entry]:
     """Yield all that is below a directory, each directory after what is in it. What vanishes meanwhile is left out.
 
-    `within` is a descriptor that `path` begins at. `open_up` gives their owner every right to the directories. `closed` is called
-    for each that cannot be looked into. Nothing is yielded where `path` is no directory.
+    `within` is a descriptor that `path` begins at. `open_up` gives their owner every right to the directories. `ordered`: by
+    name, what is in a directory before what is below it. A directory that `enter` refuses is not looked into. `closed` is called
+    with the path below the top of each that cannot be. Nothing is yielded where `path` is no directory.
     """
     try:
         top = _open(os.fspath(path), within, open_up=open_up)
     except OSError as error:
         if error.errno not in _GONE:
-            closed()
+            closed("")
         return
     here = os.dup(top)
     try:
@@ -67,20 +81,21 @@ def entries_below(
             level = way[-1]
             if level.inner is None:
                 level.inner = []
-                for entry in _entries(here, closed):
-                    if entry.is_directory:
+                for entry in _entries(here, way, closed, ordered=ordered):
+                    if entry.is_directory and enter(entry):
                         level.inner.append(entry.name)
                     else:
                         yield entry
+                level.inner.reverse()  # the last one is next
             elif level.inner:
                 name = level.inner.pop()
                 try:
                     below = _open(name, here, open_up=open_up)
                 except OSError as error:
                     if error.errno not in _GONE:
-                        closed()
+                        closed(_path(way, name))
                         with suppress(OSError):
-                            yield Entry(name, os.stat(name, dir_fd=here, follow_symlinks=False), here)
+                            yield Entry(name, os.stat(name, dir_fd=here, follow_symlinks=False), here, way)
                     continue
                 os.close(here)
                 here = below
@@ -90,7 +105,7 @@ def entries_below(
                 if way:
                     here, whole = _up(here, top, way)
                     if whole:
-                        yield Entry(level.name, level.about, here)
+                        yield Entry(level.name, level.about, here, way)
     finally:
         os.close(here)
         os.close(top)
@@ -140,16 +155,24 @@ def _take(about: os.stat_result, seen: set[tuple[int, int]]) -> int:
     return about.st_blocks * 512
 
 
-def _entries(directory: int, closed: Callable[[], object]) -> Iterator[Entry]:
+def _entries(directory: int, way: Sequence[_Level], closed: Callable[[str], object], *, ordered: bool) -> Iterator[Entry]:
     try:
         with os.scandir(directory) as found:
-            for one in found:
+            for one in sorted(found, key=_name) if ordered else found:
                 try:
-                    yield Entry(one.name, one.stat(follow_symlinks=False), directory)
+                    yield Entry(one.name, one.stat(follow_symlinks=False), directory, way)
                 except FileNotFoundError:
                     continue
     except OSError:
-        closed()
+        closed(_path(way[:-1], way[-1].name))
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _path(way: Sequence[_Level], name: str) -> str:
+    return "/".join([*(level.name for level in way[1:]), name])
 
 
 def _open(name: str, within: int | None, *, open_up: bool) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from carrel.core.domain.errors import Conflict, Denied, Invalid, Unavailable
@@ -244,10 +245,22 @@ class LabHome:
         except (OSError, ValueError):
             return None
 
-    def write_address(self, url: str, authority: str = "") -> None:
-        """Say where the lab listens, all at once, and remember the port; `authority` is the file with whom to trust for TLS."""
+    def read_settings_in_force(self) -> Mapping[str, Any]:
+        """What the lab that runs here has said of its settings, which may come from its variables; nothing where none runs."""
+        try:
+            about = json.loads(self.address.read_text())
+            return dict(about["settings"]) if Path(f"/proc/{int(about['pid'])}").exists() else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def write_address(self, url: str, authority: str = "", settings: Mapping[str, Any] | None = None) -> None:
+        """Say where the lab listens, all at once, and remember the port; `authority` is the file with whom to trust for TLS.
+
+        `settings` are those of which `carrel doctor` judges; the file goes when the lab stops.
+        """
         write_private(self.path / "port", f"{urlsplit(url).port or ''}\n")
-        about = {"url": url, "pid": os.getpid(), "home": str(self.path), "inode": self.path.stat().st_ino}
+        about: dict[str, Any] = {"url": url, "pid": os.getpid(), "home": str(self.path), "inode": self.path.stat().st_ino}
+        about["settings"] = dict(settings or {})
         if authority:
             about["authority"] = authority
         write_private(self.address, json.dumps(about) + "\n")

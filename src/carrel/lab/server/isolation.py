@@ -23,8 +23,8 @@ from carrel.core.submission.own_name import own_name
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.private_files import closed_to_others, directories_of, look, named_in, own_homes
 from carrel.node.containment.frozen import is_small
-from carrel.node.containment.trial import try_walls
-from carrel.node.containment.walls import Isolation
+from carrel.node.containment.trial import Trial, try_python, try_walls
+from carrel.node.containment.walls import Bind, Isolation, Walls
 from carrel.node.environments.records import write_text
 
 #: Where programs of the machine keep their sockets and what belongs to others.
@@ -93,6 +93,8 @@ class LabIsolation:
         self._walls: LocalWalls | None = None
         #: True from the moment when it begins, until that was told.
         self._begun = False
+        self._tried = Trial()
+        self._trial: threading.Thread | None = None
         if chosen_isolation(setting, home, people) is Isolation.KERNEL:
             trial = try_walls(network=network is not Network.ON)
             if trial.why_not:
@@ -103,6 +105,15 @@ class LabIsolation:
                     remedy=trial.remedy if setting else f"{trial.remedy or _OTHER_MACHINE} {trust}",
                 )
             self._walls = self._make()
+        if setting != Isolation.NONE:
+            self._trial = threading.Thread(target=self._try, daemon=True)
+            self._trial.start()
+
+    def _try(self) -> None:
+        """See whether it works, or would, also for the lab's own Python: beside the lab's start, which need not wait for it."""
+        self._tried = try_walls(network=self._network is not Network.ON) if self._walls is None else Trial()
+        if not self._tried.why_not:
+            self._tried = (self._walls or self._make()).try_python()
 
     def __call__(self, owner: str) -> LaunchWalls | None:
         """What jobs of an owner do not see; None: all that the lab sees."""
@@ -137,6 +148,8 @@ class LabIsolation:
         said = "Isolation begins: jobs and sessions that start from now on are kept apart by the kernel."
         said = said if self._begun else "Jobs and sessions are kept apart by the kernel."
         self._begun = False
+        if why_not := self._tried.why_not:
+            said += f" {why_not} Sessions do not start. {self._tried.remedy}"
         before = ", ".join(str(job.id) for job in sorted(running, key=lambda job: job.id) if not self._is_apart(job))
         said += f" Not yet what runs already: until it ends it sees all that the lab sees (job {before})." if before else ""
         if self._network is Network.ON:
@@ -152,9 +165,16 @@ class LabIsolation:
 
     def describe(self, people: int) -> tuple[str, str]:
         """What an administrator should know: a line, and what can be done ("": nothing)."""
+        if self._trial is not None:
+            self._trial.join()
+        tried = self._tried
         if self.in_force:
-            return f"jobs are kept apart by the kernel; their network: {_NETWORKS[self._network]}", ""
+            fact = f"jobs are kept apart by the kernel; their network: {_NETWORKS[self._network]}"
+            return (fact, "") if not tried.why_not else (f"{fact}. {tried.why_not} Sessions do not start", tried.remedy)
         own = own_name()
+        if people <= 1 and tried.why_not:
+            fact = f"none; jobs run as {own}. A second person cannot have walls on this machine: {tried.why_not.rstrip('.')}"
+            return fact, tried.remedy
         if people <= 1:
             return f"none; jobs run as {own}. It begins by itself when a second person is added", ""
         fact = f"none, for {people} people: what any of them runs can read the whole lab, and act as everybody"
@@ -250,6 +270,11 @@ class LocalWalls:
         never = (*_NEVER_FROZEN, *hidden, *([self._own_home] if own else ()))
         frozen = dict.fromkeys(path for path in directories if path != "/" and not is_below(f"{path}/", never))
         return _Covers(where, hidden, tuple(frozen))
+
+    def try_python(self) -> Trial:
+        """Try whether what others' jobs see is enough for the lab's own Python."""
+        seen = self("")
+        return try_python(Walls(hidden=seen.hidden, frozen=seen.frozen, binds=tuple(map(Bind, seen.readable)), temporary=""))
 
     def left(self) -> Sequence[str]:
         """What a longer look finds that others' jobs can read, and not all users of the machine."""

@@ -266,7 +266,10 @@ def open_lab(
         history=partial(newest_ended, store.jobs),
     )
     audit = AuditLog(home.audit, clock=time.time)
-    retention = RetentionService(home, settings, store, artifacts_of(home.path) if settings.tracking else None, audit)
+    artifacts = artifacts_of(home.path) if settings.tracking else None
+    retention = RetentionService(
+        home, settings, store, artifacts, audit, lambda reasons: loop.look_again() if held.fill(reasons) else None
+    )
     policy = LabPolicy(
         rules=rules,
         cluster=engines.nodes,

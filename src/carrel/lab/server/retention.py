@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from carrel.core.control.retention import Retention
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.job import Reason
 from carrel.core.domain.retention import RetentionRules
 from carrel.core.domain.units import format_size
 from carrel.core.spool.disk import disk_of
@@ -43,10 +46,25 @@ def _quota(settings: Settings, home: LabHome, store: Store) -> int:
     return int(settings.user_quota or disk_of(home.blobs).total // part)
 
 
-class RetentionService:
-    """The lab's collector, its view for callers, and its thread."""
+#: Seconds from one look at what users have to the next, at the least, and how many times as long as the look took.
+_LOOK, _REST = 1.0, 50.0
+#: Seconds until the next one where users have no more room: what they give up is no news of a job.
+_FULL = 30.0
 
-    def __init__(self, home: LabHome, settings: Settings, store: Store, artifacts: Artifacts | None, audit: AuditLog) -> None:
+
+class RetentionService:
+    """The lab's collector, its view for callers, and its threads."""
+
+    def __init__(
+        self,
+        home: LabHome,
+        settings: Settings,
+        store: Store,
+        artifacts: Artifacts | None,
+        audit: AuditLog,
+        without_room: Callable[[Mapping[str, Reason]], object],
+    ) -> None:
+        """`without_room` hears after each look who has as much as a user may have."""
         self._collector = Collector(
             Places(spool=home.spool, snapshots=home.snapshots, blobs=home.blobs, calls=home.calls),
             store.retention,
@@ -59,22 +77,46 @@ class RetentionService:
         )
         self._period = float(settings.gc_time)
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._without_room = without_room
+        self._threads: list[threading.Thread] = []
+        #: Something has happened to a job, so users may have more than before, or less.
+        self._news = threading.Event()
+        self._unsubscribe = store.events.subscribe(self._news.set)
         self.retention = Retention(
             store=store.retention, collector=self._collector, quota=partial(_quota, settings, home, store), clock=time.time
         )
 
     def start(self) -> None:
         """Collect now and then from now on; the first time after one period, when all journals were read long ago."""
-        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name="retention", daemon=True),
+            threading.Thread(target=self._watch, name="quota", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Stop; a collection that is under way ends with what it is doing."""
         self._stop.set()
+        self._unsubscribe()
+        self._news.set()
         self._collector.close()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch(self) -> None:
+        """See who has no more room, whenever something happened. All outputs are added up, so it rests in between."""
+        while not self._stop.is_set():
+            self._news.clear()
+            began = time.monotonic()
+            full: Mapping[str, Reason] = {}
+            try:
+                full = self.retention.without_room()
+                self._without_room(full)
+            except (CarrelError, OSError) as error:
+                _log.warning("What users have on the disk could not be added up: %s", error)
+            if not self._stop.wait(max(_LOOK, _REST * (time.monotonic() - began))):
+                self._news.wait(_FULL if full else None)
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):

@@ -90,7 +90,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("grace_time", "duration", 10, "How long a job has from SIGTERM to SIGKILL."),
     Setting("environment_quota", "size", None, "Room on the disk for the named environments of each user."),
     Setting("download_python", "flag", False, "Let uv fetch a Python that a task asks for and this machine lacks."),
-    Setting("prepare_time", "duration", 3600, "How long building an environment and staging inputs may take."),
+    Setting("prepare_time", "duration", 3600, "How long building an environment, staging inputs, and storing outputs may take."),
     Setting("prepare_memory", "size", None, "Memory that each may take, with isolation; else a quarter of the machine's."),
     Setting("slurm_url", "text", None, "Address at which the nodes of a Slurm cluster reach the lab; without it, as from here."),
     Setting("slurm_identity", "text", "owner", "Who jobs in Slurm run as: owner, lab, same, map:FILE or command:PROGRAM."),

@@ -222,7 +222,8 @@ def _notebooks(running: RunningLab, environments: NamedEnvironments) -> Notebook
 
 def _announce(running: RunningLab, link: str, say: Callable[[str], None], authority: Authority | None) -> None:
     """The lab answers now: say so to people, and to programs through the address file."""
-    running.home.write_address(running.url, str(authority.path) if authority is not None else "")
+    said = {name: running.settings.values[name] for name in ("isolation", "job_network")}
+    running.home.write_address(running.url, str(authority.path) if authority is not None else "", said)
     (node,) = running.engine.nodes()
     say(f"Carrel is up at {running.url}")
     _log.info("The lab is up at %s.", running.url)

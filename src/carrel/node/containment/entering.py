@@ -42,9 +42,10 @@ _ROOTS_OWN = (
     *("pagetypeinfo", "latency_stats"),
 )
 #: What the kernel counts for a Unix user, all its jobs together, and how much of that one job has (namespaces(7), inotify(7)):
-#: no namespaces, and a quarter of the instances of inotify that Linux gives a user.
+#: no namespaces, and a quarter of the instances that Linux gives a user, and of what these may watch (in /proc/sys/fs).
 _NAMESPACES = {f"max_{kind}_namespaces": 0 for kind in ("user", "mnt", "cgroup", "net", "pid", "ipc", "uts", "time")}
-_SHARED = {"max_inotify_instances": 32}
+_SHARED = {"max_inotify_instances": 32, "max_fanotify_groups": 32}
+_WATCHED = {"max_inotify_watches": "inotify/max_user_watches", "max_fanotify_marks": "fanotify/max_user_marks"}
 #: Signals that wait, and bytes in message queues: one part in so many.
 _PART = 4
 #: Seconds until namespaces are asked for again.
@@ -231,7 +232,7 @@ def _be_first(
             from carrel.node.containment.view import show_processes
 
             show_processes(walls.view)
-        _limit_shares(limits, _SHARED if walls.nests else {**_SHARED, **_NAMESPACES})
+        _limit_shares(limits, {**_SHARED, **_watched(), **({} if walls.nests else _NAMESPACES)})
         command = os.fork()
         if command == 0:
             os.close(tell)
@@ -315,6 +316,14 @@ def _limit_processes(most: int) -> None:
         Path("/proc/sys/kernel/pid_max").write_text(str(max(most, _FEWEST_NUMBERS)))
 
 
+def _watched() -> dict[str, int]:
+    found = {}
+    for name, file in _WATCHED.items():
+        with suppress(OSError):  # a kernel that does not count this
+            found[name] = int(Path("/proc/sys/fs", file).read_text()) // _PART
+    return found
+
+
 def _limit_shares(limits: int, shares: Mapping[str, int]) -> None:
     """Let what is in here have so much of each; without namespaces, it has no capabilities in them and mounts no control groups.
 
@@ -323,7 +332,7 @@ def _limit_shares(limits: int, shares: Mapping[str, int]) -> None:
     (namespaces(7)).
     """
     for name, share in shares.items():
-        with suppress(FileNotFoundError):  # a kernel that does not count this
+        with suppress(FileNotFoundError):  # as above
             fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=limits)
             try:
                 os.write(fd, b"%d" % share)

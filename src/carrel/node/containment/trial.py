@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carrel.node.containment import calls
@@ -15,6 +16,7 @@ from carrel.node.containment.walls import Bind, Walls
 
 #: Bytes of the program's answer.
 _LONGEST = 1 << 20
+_PYTHON = "Install Python and Carrel where every user of the machine may read and run them, as in /opt, and start that one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +41,37 @@ def try_walls(*, network: bool = True) -> Trial:
         Path(secret, "file").write_text("x")
         walls = Walls(hidden=(str(secret),), binds=(Bind(scratch),), temporary=str(temporary), doors=() if network else None)
         look = f"test ! -e {secret}/file && test -r /proc/self/status && echo inside"
-        # Not by a fork of this process, which may have threads.
-        program = start_program(
-            walls,
-            ["/bin/sh", "-c", look],
-            directory="/",
-            variables={"PATH": os.defpath},
-            stderr=subprocess.STDOUT,
-            waits=False,
-        )
-        with program.process as process:
-            said = process.stdout.read(_LONGEST).removeprefix(b"error: ") if process.stdout else b""
-            code = process.wait()
-        program.end()
-    if code == 0 and said.strip() == b"inside":
-        return Trial(gaps=_gaps())
-    return Trial(why_not=said.decode(errors="replace").strip() or f"A process inside ended with {code}.", remedy=_remedy())
+        try:
+            why_not = _run(walls, ["/bin/sh", "-c", look])
+        except OSError as error:
+            return Trial(why_not=f"{sys.executable} cannot be started: {error.strerror}.", remedy=_PYTHON)
+    return Trial(why_not=why_not, remedy=_remedy()) if why_not else Trial(gaps=_gaps())
+
+
+def try_python(walls: Walls) -> Trial:
+    """Run the lab's own Python behind walls (their /tmp is chosen here), with Carrel: sessions and groups need it there."""
+    with tempfile.TemporaryDirectory(prefix="carrel-walls-") as scratch:
+        command = [sys.executable, "-c", "import carrel, ctypes, ssl; print('inside')"]
+        try:
+            said = _run(replace(walls, temporary=scratch), command)
+        except OSError as error:
+            said = str(error.strerror)
+    if not said:
+        return Trial()
+    return Trial(why_not=f"The lab's own Python cannot be run behind the walls ({said.splitlines()[-1]}).", remedy=_PYTHON)
+
+
+def _run(walls: Walls, command: Sequence[str]) -> str:
+    """Return "" where a program inside says so, else what it said. Not by a fork of this process, which may have threads."""
+    variables = {"PATH": os.defpath}
+    program = start_program(walls, command, directory="/", variables=variables, stderr=subprocess.STDOUT, waits=False)
+    with program.process as process:
+        said = process.stdout.read(_LONGEST).removeprefix(b"error: ").strip() if process.stdout else b""
+        code = process.wait()
+    program.end()
+    if code == 0 and said == b"inside":
+        return ""
+    return said.decode(errors="replace") or f"A process inside ended with {code}."
 
 
 def _gaps() -> tuple[str, ...]:

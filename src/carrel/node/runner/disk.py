@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Directory entries that are counted before the watch looks after other things again.
 _PART = 10_000
 #: Seconds between two looks at the free room, at the least and at the most.
-_SHORTEST, _LONGEST = 0.25, 5.0
+_SHORTEST, _LONGEST = 0.25, 1.0
 #: Seconds after which all is counted again although the disk has lost no room: others may have freed some meanwhile.
 _AGAIN = 60.0
 #: How many times as long as it counts it then waits.
@@ -144,7 +144,7 @@ class DiskGuard:
                 # Who empties a home has not earned room elsewhere.
                 here, entries = max(0, here - before.size), max(0, entries - before.files)
             total, files = total + here, files + entries
-        total += _without_a_name(self._processes(), seen)
+        total += _without_a_name(self._processes(), seen, self._free_then)
         if closed:
             gone = self._gone(self._free_first or {})
             total, files = max(total, gone.size), max(files, gone.files)
@@ -165,7 +165,7 @@ def free_room(places: Sequence[str]) -> Mapping[int, DiskUse]:
 
 def _sizes(place: str, seen: set[tuple[int, int]], closed: list[str]) -> Iterator[int]:
     """Bytes on the disk of everything below a directory, each file once. It is added to `closed` when not all can be seen."""
-    for entry in entries_below(place, closed=lambda: closed.append(place)):
+    for entry in entries_below(place, closed=lambda _: closed.append(place)):
         if not entry.is_directory and entry.about.st_nlink > 1:
             if (key := (entry.about.st_dev, entry.about.st_ino)) in seen:
                 continue
@@ -173,15 +173,29 @@ def _sizes(place: str, seen: set[tuple[int, int]], closed: list[str]) -> Iterato
         yield entry.about.st_blocks * 512
 
 
-def _without_a_name(processes: Sequence[int], seen: set[tuple[int, int]]) -> int:
-    """Bytes of files that processes have open and that are in no directory."""
+def _without_a_name(processes: Sequence[int], seen: set[tuple[int, int]], disks: Collection[int]) -> int:
+    """Bytes of files that processes have open and that are in no directory. What lies in memory takes no room on the `disks`."""
     total = 0
+    in_memory = _devices_in_memory(processes).difference(disks)
     for pid in processes:
         with suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
                     about = entry.stat()
-                    if stat.S_ISREG(about.st_mode) and not about.st_nlink and (about.st_dev, about.st_ino) not in seen:
+                    if not stat.S_ISREG(about.st_mode) or about.st_nlink or about.st_dev in in_memory:
+                        continue
+                    if (about.st_dev, about.st_ino) not in seen:
                         seen.add((about.st_dev, about.st_ino))
                         total += about.st_blocks * 512
     return total
+
+
+def _devices_in_memory(processes: Sequence[int]) -> set[int]:
+    """Where files of memfd_create(2) are, and those in each /dev/shm, where PyTorch's workers share tensors without a name."""
+    fd = os.memfd_create("")
+    found = {os.fstat(fd).st_dev}
+    os.close(fd)
+    for pid in processes:
+        with suppress(OSError):
+            found.add(os.stat(f"/proc/{pid}/root/dev/shm").st_dev)  # noqa: PTH116 - there may be many
+    return found

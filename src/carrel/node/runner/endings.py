@@ -184,13 +184,14 @@ def storage_full(message: str) -> Ending:
 def without_outputs(ending: Ending, why: Reason, job_id: int) -> Ending:
     """Return the ending of an attempt whose outputs could not be kept, which makes a failure of a success.
 
-    How the command ended is still said, and where the outputs are.
+    Where that was cancelled, the job was. How the command ended is still said, and where the outputs are.
     """
     remedy = how_to_collect(job_id)
     if ending.state is not JobState.COMPLETED:
         return replace(ending, reason=replace(ending.reason, message=f"{ending.reason.message} {why.message} {remedy}"))
     message = f"{why.message} {remedy} Its command had succeeded: {ending.reason.message}"
-    return replace(ending, state=JobState.FAILED, reason=Reason(code=why.code, message=message))
+    state = JobState.CANCELLED if why.code == "Cancelled" else JobState.FAILED
+    return replace(ending, state=state, reason=Reason(code=why.code, message=message))
 
 
 def disk_notes(ending: Ending, directory: Path) -> list[str]:

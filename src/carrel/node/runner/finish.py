@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Ended, Launch, Usage
@@ -19,12 +20,18 @@ from carrel.core.spool.foreign import read_last
 from carrel.core.spool.trees import remove_tree
 from carrel.node.runner.cgroups import JobCgroup
 from carrel.node.runner.endings import Ending, disk_notes, without_outputs
-from carrel.node.runner.outputs import StoredOutputs, store_outputs
+from carrel.node.runner.outputs import StoredOutputs, StoringEnded, store_outputs
 from carrel.node.runner.prepare import is_inside, remove_temporary
 from carrel.node.runner.report import Reporter, keep_traceback
 from carrel.node.runner.run_lease import RunLease
+from carrel.node.runner.signals import Signals
 from carrel.node.runner.walls import remove_private
 
+if TYPE_CHECKING:
+    from carrel.core.domain.ports import Clock
+
+#: Seconds that storing may take after a cancellation that the command ended by, and between two looks for one.
+_CANCELLED, _LOOK = 60.0, 0.1
 #: Bytes of the log's end that are looked at.
 _TAIL = 8192
 #: What is said where packages of one year meet those of another: setuptools has lost pkg_resources, numpy has become 2.
@@ -42,6 +49,8 @@ class AttemptEnd:
         launch: Launch,
         reporter: Reporter,
         *,
+        signals: Signals,
+        monotonic: Clock,
         log: LogWriter | None,
         cgroup: JobCgroup | None,
         lease: RunLease | None,
@@ -52,6 +61,8 @@ class AttemptEnd:
         self._directory = directory
         self._launch = launch
         self._reporter = reporter
+        self._signals = signals
+        self._monotonic = monotonic
         self._log = log
         self._cgroup = cgroup
         self._lease = lease
@@ -71,7 +82,8 @@ class AttemptEnd:
         if not cwd.is_dir() or not is_inside(self._directory.path / "work", cwd):
             return StoredOutputs()
         try:
-            return store_outputs(cwd, launch.task.outputs, Path(launch.paths.blobs), launch.limits.outputs)
+            check = storing_check(self._signals, self._monotonic, float(launch.limits.prepare))
+            return store_outputs(cwd, launch.task.outputs, Path(launch.paths.blobs), launch.limits.outputs, check)
         except Exception as error:  # noqa: BLE001 - the ending must be reported, with any error of the outputs
             keep_traceback(self._directory)
             reason = Reason(code="OutputFailed", message=f"The outputs could not be kept: {error}.")
@@ -132,6 +144,32 @@ class AttemptEnd:
             remove_tree(self._temporary)
         if not outputs.notes:
             remove_tree(self._directory.work)
+
+
+def storing_check(signals: Signals, monotonic: Clock, seconds: float) -> Callable[[], None]:
+    """Return what raises `StoringEnded` when outputs have been stored for so long, or a cancellation comes meanwhile.
+
+    Of a job that was cancelled before, the outputs are kept as far as that takes a minute.
+    """
+    begun = look_at = monotonic()
+    before = signals.cancelled_by() is not None
+    most = min(_CANCELLED, seconds) if before else seconds
+    allowed = "a cancelled job has for that" if before else "the lab allows (prepare_time)"
+    late = f"Storing its outputs took longer than the {most:.0f} s that {allowed}; not all of them are stored."
+
+    def check() -> None:
+        nonlocal look_at
+        now = monotonic()
+        if now < look_at:
+            return
+        look_at = now + _LOOK
+        if not before and (by := signals.cancelled_by()) is not None:
+            message = f"Cancelled by {by} while its outputs were stored; not all of them are."
+            raise StoringEnded(Reason(code="Cancelled", message=message))
+        if now > begun + most:
+            raise StoringEnded(Reason(code="OutputFailed", message=late))
+
+    return check
 
 
 def advice(ending: Ending, recipe: EnvironmentRecipe, log: Path) -> list[str]:

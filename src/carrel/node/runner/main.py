@@ -164,6 +164,8 @@ class AttemptRun:
             self._directory,
             self._launch,
             self._reporter,
+            signals=self._signals,
+            monotonic=self._around.monotonic,
             log=self._log,
             cgroup=self._cgroup,
             lease=self._lease,

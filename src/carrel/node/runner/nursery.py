@@ -27,7 +27,7 @@ from carrel.core.domain.task import TaskSpec
 from carrel.node.runner.cgroups import find_parent, machine_oom_kills
 from carrel.node.runner.hardware import machine_facts
 from carrel.node.runner.main import RunnerContext, run_attempt, warm_up
-from carrel.node.runner.outputs import pattern_expression
+from carrel.node.runner.output_files import pattern_expression
 
 #: Longest message, in bytes (PATH_MAX and a little).
 MESSAGE = 8192

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +18,12 @@ from carrel.core.domain.job import Reason
 from carrel.core.domain.launch import StoredFile
 from carrel.core.domain.units import format_size
 from carrel.core.spool.disk import full_at, is_full
+from carrel.node.runner.output_files import LONGEST, named_files
 
 _CHUNK = 1024**2
 _ZEROS = memoryview(bytes(_CHUNK))
-#: Characters of the path of an output that the lab's database takes.
-_LONGEST = 4096
+#: Bytes of a hole that are hashed at once.
+_HOLE = 64 * _CHUNK
 #: Characters of a path in a note.
 _IN_A_NOTE = 200
 
@@ -43,12 +42,22 @@ class StoredOutputs:
     left: bool = False
 
 
-def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: int) -> StoredOutputs:
-    """Store the files below `directory` that `patterns` name, `limit` bytes at most, smaller paths first.
+class StoringEnded(Exception):
+    """Storing ends before all is stored; `reason` says why."""
 
-    Patterns are relative globs: ``*`` and ``?`` stay within a name, ``**`` stands for any directories, and a pattern that
-    names a directory means everything below it. Each file is stored whole or not at all; on a full disk, and on any other error,
-    that file and what follows stay where they are, and `failure` says why.
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+def store_outputs(
+    directory: Path, patterns: Sequence[str], blobs: Path, limit: int, check: Callable[[], object] = lambda: None
+) -> StoredOutputs:
+    """Store the files below `directory` that `patterns` name (`named_files`), `limit` bytes at most.
+
+    `check` is called before each file and each piece of a large one, and raises `StoringEnded` where no more is to be stored.
+    Each file is stored whole or not at all; then, on a full disk and on any other error, that file and what follows stay where
+    they are, and `failure` says why.
     """
     result = StoredOutputs()
     left = limit
@@ -56,32 +65,31 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
     outside: list[str] = []
     unnamed: list[str] = []
     named: set[str] = set()
-    for path in sorted(_matches(directory, patterns)):
-        name = shown(path)
-        if name in named or len(name) > _LONGEST:
-            unnamed.append(name[:_LONGEST])
-            continue
-        fd = _open_inside(directory, path)
-        if fd is None:
-            outside.append(name)
-            continue
-        with open(fd, "rb", buffering=0) as file:
-            about = os.fstat(fd)
-            size = about.st_size
-            if size > left:
-                too_large.append((name, size))
+    try:
+        for path, fd in named_files(directory, patterns, check):
+            name = shown(path)
+            if fd is None:
+                (outside if len(name) <= LONGEST else unnamed).append(name[:LONGEST])
                 continue
-            try:
-                _check_room(min(size, about.st_blocks * 512), blobs)
-                stored = _store(file.fileno(), name, size, blobs)
-            except OSError as error:
-                result.failure = _failure(name, size, blobs, error)
-                result.notes.append(result.failure.message)
-                result.left = True
-                break
-        left -= stored.size
-        named.add(name)
-        result.files.append(stored)
+            with open(fd, "rb", buffering=0) as file:
+                if name in named or len(name) > LONGEST:
+                    unnamed.append(name[:LONGEST])
+                    continue
+                size = os.fstat(fd).st_size
+                if size > left:
+                    too_large.append((name, size))
+                    continue
+                try:
+                    stored = _store(file.fileno(), name, blobs, check)
+                except OSError as error:
+                    raise StoringEnded(_failure(name, size, blobs, error)) from error
+            left -= stored.size
+            named.add(name)
+            result.files.append(stored)
+    except StoringEnded as ended:
+        result.failure = ended.reason
+        result.notes.append(ended.reason.message)
+        result.left = True
     if too_large:
         result.left = True
         total = sum(size for _, size in too_large)
@@ -127,11 +135,17 @@ def store_bytes(data: bytes, blobs: Path) -> str:
         return draft.keep()
 
 
-def _store(source: int, path: str, size: int, blobs: Path) -> StoredFile:
-    """Copy `size` bytes of the open file `source` into the blob store, hashing on the way. A hole there is a hole here."""
+def _store(source: int, path: str, blobs: Path, check: Callable[[], object]) -> StoredFile:
+    """Copy the open file `source` into the blob store, hashing on the way. A hole there is a hole here."""
+    about = os.fstat(source)
+    size = about.st_size
+    _check_room(min(size, about.st_blocks * 512), blobs)
     with BlobDraft(blobs) as draft:
         while draft.size < size:
-            draft.skip(min(size, _next_data(source, draft.size)) - draft.size)
+            check()
+            if hole := min(size, _next_data(source, draft.size)) - draft.size:
+                draft.skip(min(hole, _HOLE))
+                continue
             chunk = os.pread(source, min(size - draft.size, _piece(source, draft.size)), draft.size)
             if not chunk:
                 break
@@ -257,143 +271,3 @@ def sweep_drafts(blobs: Path, now: float, *, older_than: float = 24 * 3600.0) ->
                     draft.unlink()
                     removed += 1
     return removed
-
-
-def _open_inside(directory: Path, path: str) -> int | None:
-    """Open a file for reading if it is a regular file that lies in `directory`, also behind links."""
-    real, inside = os.path.realpath(directory / path), os.path.realpath(directory) + os.sep
-    try:
-        place = os.open(real, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    found = Path(f"/proc/self/fd/{place}")
-    try:
-        # By the descriptor: something else may have been put in the place of a directory on the way meanwhile.
-        if not stat.S_ISREG(os.fstat(place).st_mode) or not str(found.readlink()).startswith(inside):
-            return None
-        try:
-            return os.open(found, os.O_RDONLY | os.O_CLOEXEC)
-        except PermissionError:
-            found.chmod(0o600)
-            return os.open(found, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    finally:
-        os.close(place)
-
-
-def _matches(directory: Path, patterns: Sequence[str]) -> set[str]:
-    found: set[str] = set()
-    for pattern in patterns:
-        parts = [part for part in pattern.split("/") if part not in ("", ".")]
-        if ".." in parts or pattern.startswith("/"):
-            continue  # refused when the task was read; here it must only do no harm
-        expression = pattern_expression(parts)
-        fixed = 0
-        while fixed < len(parts) and not re.search(r"[*?\[]", parts[fixed]):
-            fixed += 1
-        start = "/".join(parts[:fixed])
-        # A link that leads elsewhere in the place of the directory that is meant: it is said, for what is there is not kept.
-        led_away = {start} if (directory / start).is_symlink() else set[str]()
-        found.update(path for path in _walk(directory, start) if path in led_away or expression.fullmatch(path))
-    return found
-
-
-def pattern_expression(parts: Sequence[str]) -> re.Pattern[str]:
-    """Return the expression for a glob that was split at its slashes; what lies below a match matches too.
-
-    Patterns and names are a user's, so a name that nearly matches must not take for ever: what lies between two stars is looked
-    for once, at the first place where it is, which is enough, because the next star takes the rest.
-    """
-    sections: list[list[str]] = [[]]
-    for part in parts:
-        if part != "**":
-            sections[-1].append(_name_expression(part))
-        elif sections[-1] or len(sections) == 1:
-            sections.append([])
-    (first, *between), last = sections[:-1] or [[]], sections[-1]
-    expression = "".join(f"{name}/" for name in first)
-    expression += "".join(f"(?>(?:[^/]+/)*?{'/'.join(names)}/)" for names in between)
-    if len(sections) > 1:
-        expression += "(?:[^/]+/)*" if last else ".+"
-    return re.compile(f"{expression}{'/'.join(last)}(?:/.*)?", re.DOTALL)
-
-
-def _name_expression(part: str) -> str:
-    """The expression for one name of a glob."""
-    pieces = [""]
-    for token in re.findall(r"\*+|\?|\[!?\]?[^\]/]*\]|.", part):
-        if token.startswith("*"):
-            pieces.append("")
-        elif token == "?":
-            pieces[-1] += "[^/]"
-        elif len(token) > 2 and token.startswith("["):
-            pieces[-1] += _character_class(token)
-        else:
-            pieces[-1] += re.escape(token)
-    (first, *between), last = pieces[:-1] or [""], pieces[-1]
-    return first + "".join(f"(?>[^/]*?{piece})" for piece in between) + ("[^/]*" if len(pieces) > 1 else "") + last
-
-
-def _character_class(token: str) -> str:
-    inside = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-    expression = f"[^/{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
-    try:
-        re.compile(expression)
-    except re.error:  # such as [z-a]: then it means itself
-        return re.escape(token)
-    return expression
-
-
-def _walk(directory: Path, start: str) -> Iterator[str]:
-    """Yield everything below `start` that is not a directory; `start` itself when it is none.
-
-    A link to a directory inside `directory` is entered, unless that is found anyway. A link that leads out of `directory`, or to
-    one that the link itself lies in, is yielded.
-    """
-    root = os.path.realpath(directory)
-    entered: set[str] = set()
-    #: Beside each path the real one, where that is known: to resolve it at each of many levels takes the square of their number.
-    todo: list[tuple[str, str | None]] = [(start, None)]
-    links: list[tuple[str, str | None]] = []
-    while todo or links:
-        here, real = todo.pop() if todo else links.pop()
-        if real is None:
-            place = Path(root, here)
-            real = os.path.realpath(place)
-            if (
-                not _is_directory(place)
-                or not _holds(root, real)
-                or (place.is_symlink() and _holds(real, os.path.realpath(place.parent)))
-            ):
-                if os.path.lexists(place):
-                    yield here
-                continue
-        if real in entered:
-            continue
-        entered.add(real)
-        try:
-            entries = list(os.scandir(real))
-        except OSError:  # closed, or so deep that its path is too long: it is said, for what is there is not kept
-            yield here
-            continue
-        for entry in entries:
-            path = f"{here}/{entry.name}" if here else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                todo.append((path, f"{real}/{entry.name}"))
-            elif entry.is_symlink() and _is_directory(entry):
-                links.append((path, None))
-            else:
-                yield path
-
-
-def _is_directory(place: Path | os.DirEntry[str]) -> bool:
-    try:
-        return place.is_dir()
-    except OSError:  # a chain of links that does not end, or a name that is too long
-        return False
-
-
-def _holds(directory: str, path: str) -> bool:
-    """True for the directory itself, and for what lies below it. Both are real paths."""
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
