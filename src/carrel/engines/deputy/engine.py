@@ -176,7 +176,10 @@ class DeputyEngine:
         with self._changed:
             if not self._outgoing.ready or (job_id, attempt) not in self._followed:
                 return None
-            question, wait = self._addresses.ask((job_id, attempt))
+            asked = self._addresses.ask((job_id, attempt))
+            if asked is None:
+                return None
+            question, wait = asked
             self._outgoing.send(question)
         return wait()
 

@@ -21,15 +21,8 @@ def base_url(address: Address) -> httpx.URL:
     return httpx.URL(scheme="https", host=address.host, port=address.port)
 
 
-def transport(address: Address) -> httpx.HTTPTransport:
-    """For a few requests from a thread."""
-    if isinstance(address, UnixAddress):
-        return _UnixTransport(address)
-    return httpx.HTTPTransport(verify=client_context(address), socket_options=KEEP_ALIVE)
-
-
 def async_transport(address: Address, limits: httpx.Limits) -> httpx.AsyncHTTPTransport:
-    """For all requests of one session."""
+    """For requests of one event loop to one session."""
     if isinstance(address, UnixAddress):
         return _AsyncUnixTransport(address, limits)
     return httpx.AsyncHTTPTransport(limits=limits, verify=client_context(address), socket_options=KEEP_ALIVE)
@@ -67,19 +60,11 @@ def takes_connections(address: Address, *, timeout: float = 1.0) -> str:
     return ""
 
 
-class _UnixTransport(httpx.HTTPTransport):
+class _AsyncUnixTransport(httpx.AsyncHTTPTransport):
     """Requests to the socket of a session, which is looked at before each connection: the session may change what is there."""
 
-    def __init__(self, address: UnixAddress) -> None:
-        # There is no TLS on a unix socket: reading the machine's certificates would only take time.
-        super().__init__(verify=False)
-        self._pool = httpcore.ConnectionPool(uds=address.path, network_backend=_Sockets())
-
-
-class _AsyncUnixTransport(httpx.AsyncHTTPTransport):
-    """The same, for many requests at a time."""
-
     def __init__(self, address: UnixAddress, limits: httpx.Limits) -> None:
+        # There is no TLS on a unix socket: reading the machine's certificates would only take time.
         super().__init__(verify=False)
         self._pool = httpcore.AsyncConnectionPool(
             max_connections=limits.max_connections,
@@ -88,15 +73,6 @@ class _AsyncUnixTransport(httpx.AsyncHTTPTransport):
             uds=address.path,
             network_backend=_AsyncSockets(),
         )
-
-
-class _Sockets(httpcore.SyncBackend):
-    def connect_unix_socket(self, path: str, *args: Any, **options: Any) -> httpcore.NetworkStream:
-        try:
-            with socket_at(path) as place:
-                return super().connect_unix_socket(place, *args, **options)
-        except OSError as error:
-            raise httpcore.ConnectError(str(error)) from error
 
 
 class _AsyncSockets(httpcore.AnyIOBackend):
