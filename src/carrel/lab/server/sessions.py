@@ -296,7 +296,7 @@ class RunningSessions:
         if address is None:
             raise Unavailable(f"Where session {job.id} is, is not known.")
         headers = identity.headers(self._token(job), job_id=job.id, attempt=job.attempt, subject=job.owner, now=self._clock())
-        return ask(address, method, path, headers=headers, seconds=seconds, json=json)
+        return ask(address, method, path, headers=headers, seconds=seconds, json=json, called=f"Session {job.id}")
 
     def _end(self, job: Job, idle: float) -> None:
         owner = self._lab.people.get(job.owner)

@@ -19,17 +19,24 @@ _ONE = httpx.Limits(max_connections=1)
 
 
 def ask(
-    address: Address, method: str, path: str, *, headers: Mapping[str, str], seconds: float, json: Any = None
+    address: Address,
+    method: str,
+    path: str,
+    *,
+    headers: Mapping[str, str],
+    seconds: float,
+    json: Any = None,
+    called: str = "The session",
 ) -> tuple[int, dict[str, Any]]:
     """Return the status of the answer and its object of JSON, {} where that is none. Blocks for `seconds` at most.
 
-    Raises `Unavailable` when no whole answer came, or a longer one than the lab reads. Its message has only the kind of the
-    failure, and nothing of what was sent.
+    Raises `Unavailable` when no whole answer came, or a longer one than the lab reads. Its message names the session as it is
+    `called` and the kind of the failure, and nothing of what was sent.
     """
     try:
         status, body = asyncio.run(_exchange(address, method, path, headers, seconds, json))
     except (httpx.HTTPError, OSError, TimeoutError) as error:
-        raise Unavailable(f"The session does not answer ({type(error).__name__}).") from None
+        raise Unavailable(f"{called} does not answer ({type(error).__name__}).") from None
     try:
         found = parse_json(body)
     except ValueError:

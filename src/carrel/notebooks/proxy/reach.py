@@ -11,6 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 
 from carrel.core.spool.foreign import socket_at
 from carrel.notebooks.address import Address, UnixAddress, client_context
+from carrel.notebooks.proxy.message_room import Place
 from carrel.notebooks.relay import KEEP_ALIVE
 
 
@@ -28,8 +29,43 @@ def async_transport(address: Address, limits: httpx.Limits) -> httpx.AsyncHTTPTr
     return httpx.AsyncHTTPTransport(limits=limits, verify=client_context(address), socket_options=KEEP_ALIVE)
 
 
-async def connect_websocket(address: Address, host: str, target: str, **options: Any) -> ClientConnection:
-    """A websocket to `target` (path and query) of what the session calls `host`."""
+class SessionWebSocket(ClientConnection):
+    """A websocket to a session. One whose user has too many bytes on their way is cut off."""
+
+    #: Where it counts what came.
+    place: Place
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        super().data_received(data)
+        if not self.place.came(len(data)):
+            self.transport.abort()
+
+    def passed_on(self) -> None:
+        """All messages that were taken are on their way to the browser."""
+        if not self.recv_messages.frames:
+            self.place.holds(len(self.protocol.reader.buffer))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has gone."""
+        super().connection_lost(exc)
+        self.place.holds(0)
+
+
+async def connect_websocket(address: Address, host: str, target: str, place: Place, **options: Any) -> SessionWebSocket:
+    """A websocket to `target` (path and query) of what the session calls `host`; it counts in `place` what comes."""
+
+    def make(*words: Any, **more: Any) -> SessionWebSocket:
+        made = SessionWebSocket(*words, **more)
+        made.place = place
+        return made
+
+    made: Any = await _connected(address, host, target, create_connection=make, max_queue=1, **options)
+    assert isinstance(made, SessionWebSocket)
+    return made
+
+
+async def _connected(address: Address, host: str, target: str, **options: Any) -> ClientConnection:
     if isinstance(address, UnixAddress):
         with socket_at(address.path) as place:
             return await unix_connect(place, f"ws://{host}{target}", **options)
