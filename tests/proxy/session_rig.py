@@ -26,9 +26,10 @@ from small_server import SmallServer
 from carrel.core.control.conversations import Conversations
 from carrel.core.domain.errors import Unauthenticated, Unavailable
 from carrel.core.domain.user import Caller, User
+from carrel.core.transport.message_room import MessageRoom
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
-from carrel.notebooks.proxy import MessageRoom, Session, SessionHosts, TicketIssuer
+from carrel.notebooks.proxy import Session, SessionHosts, TicketIssuer
 from carrel.testing.waiting import PATIENCE, wait_until
 
 PATTERN = "{session}.localhost"

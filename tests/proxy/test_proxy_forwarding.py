@@ -18,8 +18,8 @@ from session_rig import PATIENCE, Place, a_front, a_session, a_unix_server, wait
 from small_server import SmallServer, resident
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from carrel.core.transport.message_room import MessageRoom
 from carrel.notebooks import identity
-from carrel.notebooks.proxy import MessageRoom
 from carrel.notebooks.proxy.headers import is_ours, request_headers, response_headers
 from carrel.notebooks.proxy.websocket import sayable
 

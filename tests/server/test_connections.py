@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from carrel.core.domain.errors import TooMany
+from carrel.core.transport.message_room import MessageRoom
 from carrel.lab.server import connections
 from carrel.lab.server.connections import FIRST_WORDS, Door
 from carrel.lab.server.websockets import LimitedWebSocket
 from carrel.notebooks.address import make_certificate
-from carrel.notebooks.proxy import MessageRoom
 from carrel.testing.waiting import PATIENCE
 
 HALF = b"GET / HTTP/1.1\r\nHost: lab\r\nX-Never-Ends: "
@@ -122,7 +122,7 @@ class Site:
             await _send(send, 200, b"")
 
     async def talk(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A websocket of the user that its path names; "" is a stranger's, who waits until `go`. `…/idle` is not read until then."""
+        """A websocket of the user that its path names; without a name it waits until `go`. `…/idle` is not read until then."""
         _, name, *more = scope["path"].split("/")
         if name:
             scope["state"]["connection"].known(name, 0)

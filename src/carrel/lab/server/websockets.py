@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from carrel.core.transport.message_room import MessageRoom, Place
 from carrel.lab.server.connections import Connection
-from carrel.notebooks.proxy import MessageRoom, Place
+from carrel.notebooks import LARGEST_MESSAGE
 
 #: Bytes that may come before it is known whose they are: the other side has to wait for an answer first.
 _UNKNOWN = 64 * 1024
@@ -16,7 +17,7 @@ _UNKNOWN = 64 * 1024
 class LimitedWebSocket(WebSocketsSansIOProtocol):
     """One websocket. It is cut off when its user's websockets have too many bytes on their way."""
 
-    room: ClassVar[MessageRoom] = MessageRoom()
+    room: ClassVar[MessageRoom] = MessageRoom(2 * LARGEST_MESSAGE)
     _place: Place | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -28,7 +29,7 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
                 if len(self.conn.reader.buffer) > _UNKNOWN:
                     self.transport.abort()
                 return
-            self._place = self.room.place(connection.owner[0])
+            self._place = Place(self.room, connection.owner[0])
         if not self._place.came(len(data)):
             self.transport.abort()
 

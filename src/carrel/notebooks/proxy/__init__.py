@@ -2,9 +2,8 @@
 
 from carrel.notebooks.proxy.asking import ask
 from carrel.notebooks.proxy.hosts import SessionHosts
-from carrel.notebooks.proxy.message_room import MessageRoom, Place
 from carrel.notebooks.proxy.reach import takes_connections
 from carrel.notebooks.proxy.sessions import Session, Sessions
 from carrel.notebooks.proxy.tickets import TicketIssuer, lab_path
 
-__all__ = ["MessageRoom", "Place", "Session", "SessionHosts", "Sessions", "TicketIssuer", "ask", "lab_path", "takes_connections"]
+__all__ = ["Session", "SessionHosts", "Sessions", "TicketIssuer", "ask", "lab_path", "takes_connections"]

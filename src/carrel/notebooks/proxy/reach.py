@@ -10,8 +10,8 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 
 from carrel.core.spool.foreign import socket_at
+from carrel.core.transport.message_room import Place
 from carrel.notebooks.address import Address, UnixAddress, client_context
-from carrel.notebooks.proxy.message_room import Place
 from carrel.notebooks.relay import KEEP_ALIVE
 
 

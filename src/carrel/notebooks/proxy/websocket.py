@@ -11,9 +11,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.typing import Origin, Subprotocol
 
+from carrel.core.transport.message_room import Place
 from carrel.notebooks import LARGEST_MESSAGE
 from carrel.notebooks.proxy.headers import request_headers
-from carrel.notebooks.proxy.message_room import Place
 from carrel.notebooks.proxy.reach import SessionWebSocket, connect_websocket
 from carrel.notebooks.proxy.sessions import Session
 
