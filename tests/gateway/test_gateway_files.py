@@ -106,13 +106,12 @@ def test_requests_that_do_not_end_have_room_for_each_user(tmp_path: Path) -> Non
             port = int(url.rpartition(":")[2])
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE))
             head = f"POST {V1}/jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: {rig.headers(user)['Authorization']}\r\n"
-            connection.sendall(
-                f"{head}Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n".encode() + b" " * (size - 1)
-            )
+            head += f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+            connection.sendall(head.encode() + b" " * (size - 1))
             return connection
 
         waiting = [begun("ada") for _ in range(17)]
-        assert (refused := select(waiting, [], [], PATIENCE)[0])
+        refused, _, _ = select(waiting, [], [], PATIENCE)
         said = refused[0].recv(10_000)
         assert said.startswith(b"HTTP/1.1 429 ")
         assert b"too large for so many at once" in said

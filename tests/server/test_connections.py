@@ -331,7 +331,7 @@ async def pushed(client: Client, data: bytes) -> None:
 
 def test_messages_that_do_not_end_or_are_not_taken_have_room_for_each_user() -> None:
     async def test(place: Site) -> None:
-        for path, data in (("/mallory", message(10 * PIECE, whole=False)), ("/mallory/idle", message(5 * PIECE) * 2)):
+        for path, data in (("/mallory", message(10 * PIECE, whole=False)), ("/eve/idle", message(9 * PIECE))):
             first, second = [await websocket(place, path) for _ in range(2)]
             for one in (first, second):
                 await one.hear(b"\r\n\r\n")
