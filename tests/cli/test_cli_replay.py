@@ -112,6 +112,31 @@ def test_a_task_is_the_same_in_another_lab(
     assert there("replay", str(crate), "--input", "x").code == 2
 
 
+def test_the_code_of_a_crate_gets_no_secret_that_was_not_named(
+    carrel: CommandLine, client: Client, there: CommandLine, elsewhere: LabProcess, tmp_path: Path
+) -> None:
+    client.set_secret("OURS", "x")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "MLproject").write_text(
+        "name: curious\nentry_points:\n  main:\n    command: 'echo $OURS > outputs/got'\ncarrel:\n  secrets: [OURS]\n"
+        "  resources: {memory: 300M, time: 2m}\n"
+    )
+    job = client.submit_project(tmp_path / "code")
+    assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED"
+    crate = tmp_path / "crate.zip"
+    assert carrel("export", str(job.id), "-o", str(crate)).code == 0
+    with Client(url=elsewhere.url, token=elsewhere.token) as other:
+        other.set_secret("OURS", "theirs")
+        before = len(list(other.jobs("all", limit=None)))
+        for words in ((), ("--secret", "OTHER")):
+            ran = there("replay", str(crate), *words)
+            assert (ran.code, "would have them" in ran.err, "--secret OURS" in ran.err) == (2, True, True)
+        assert len(list(other.jobs("all", limit=None))) == before
+    ran = there("replay", str(crate), "--secret", "OURS")
+    assert (ran.code, "Different" in ran.out) == (1, True), "it had another one"
+    assert carrel("replay", str(job.id)).code == 0
+
+
 def test_what_comes_out_otherwise_is_said(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     number = done(client, tmp_path / "a", "echo $CARREL_JOB_ID > outputs/r; echo same > outputs/s\n")
     ran = carrel("replay", str(number))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import CARREL, CommandLine, script
 
+from carrel.cli.screen import print_csv
 from carrel.cli.terminal import Terminal
 from carrel.client import Client
 from carrel.core.domain.control_characters import visible
@@ -125,3 +126,11 @@ def test_nobody_forges_a_line_of_the_labs_log(tmp_path: Path) -> None:
     assert not CONTROL.search("".join(lines))
     assert "x^J2026-01-01" in lines[0]
     assert isinstance(log.formatter, WholeLines)
+
+
+@pytest.mark.quick
+def test_no_text_in_csv_is_a_formula(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of metrics and packages are chosen by whoever runs the job, and a manager opens the file in a spreadsheet."""
+    print_csv(("name", "value"), [['=HYPERLINK("http://x")', -1.5], ["@a", "+1"], ["a=b", ""], ["\t=1", None], ["1.5", 3]])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["name,value", '"\'=HYPERLINK(""http://x"")",-1.5', "'@a,'+1", "a=b,", "'\t=1,", "1.5,3"]

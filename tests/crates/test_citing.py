@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,3 +102,18 @@ def test_any_text_keeps_its_place(title: str, given_name: str, family: str, url:
         depth += {"{": 1, "}": -1}.get(sign, 0)
         assert depth >= 0
     assert depth == 0
+
+
+@pytest.mark.parametrize(
+    "hostile", ["10.1/x},note={y", r"10.1234/\input{/etc/passwd}", r"10.1234/\immediate\write18{id}", "10.1234/x}", "10.1234/{x"]
+)
+def test_what_the_code_says_ends_no_field_of_bibtex_and_begins_no_command(hostile: str) -> None:
+    about = About(title="x", doi=hostile, url=f"https://example.org/{hostile}")
+    text = citation_of(make_record(CODE, git=None), about).bibtex
+    assert hostile not in text
+    assert "\n  doi = " not in text
+    assert "\n  url = " not in text
+    plain = replace(about, doi="10.1234/a_b%c#d", url="https://example.org/a_b%20c#d")
+    text = citation_of(make_record(CODE, git=None), plain).bibtex
+    assert "{10.1234/a_b%c#d}" in text
+    assert "{https://example.org/a_b%20c#d}" in text

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from select import select
 
 import httpx
 import pytest
 from gateway_lab import PROJECT, Rig, a_lab, client, serve
+
+from carrel.testing.waiting import PATIENCE, wait_until
 
 V1 = "/api/v1"
 
@@ -91,3 +96,30 @@ def test_what_a_job_puts_in_the_place_of_its_log_is_not_shown_or_waited_for(rig:
     put[what]()
     got = ada.get(f"{V1}/jobs/{job}/log", params={"limit": 100})
     assert (got.status_code, got.content) == (200, b"")
+
+
+def test_requests_that_do_not_end_have_room_for_each_user(tmp_path: Path) -> None:
+    with a_lab(tmp_path, max_body=10_000) as rig, serve(rig.app) as url, ExitStack() as stack:
+
+        def begun(user: str, size: int = 10_000) -> socket.socket:
+            """A request of which one byte lacks."""
+            port = int(url.rpartition(":")[2])
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE))
+            head = f"POST {V1}/jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: {rig.headers(user)['Authorization']}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+            connection.sendall(head.encode() + b" " * (size - 1))
+            return connection
+
+        waiting = [begun("ada") for _ in range(17)]
+        refused, _, _ = select(waiting, [], [], PATIENCE)
+        said = refused[0].recv(10_000)
+        assert said.startswith(b"HTTP/1.1 429 ")
+        assert b"too large for so many at once" in said
+        with client(url, rig.headers("bob")) as other:
+            assert other.post(f"{V1}/jobs", content=b" " * 9_000).status_code == 422
+        for one in waiting:
+            one.close()
+        with client(url, rig.headers("ada")) as again:
+            wait_until(lambda: again.post(f"{V1}/jobs", content=b" " * 9_000).status_code == 422, "the room to be free")
+            for _ in range(40):
+                assert again.post(f"{V1}/jobs", content=b" " * 9_000).status_code == 422

@@ -346,6 +346,34 @@ def test_others_do_not_see_the_pool_and_no_job_but_its_workers_takes_calls(pool:
     assert worker.ask()[0]["call"] == call
 
 
+def test_calls_and_endings_that_wait_have_room_for_each_user(pool: Pool) -> None:
+    pool.calls(b"x")
+    (worker,) = pool.workers(1)
+    pool.rig.app.state.gateway.bodies._room.most = 100_000
+    call = encode({"key": "k", "label": "f", "function": FUNCTION, "retries": 0}, b"x" * 30_000)
+    ending = encode({"type": "ended", "call": 10**6, "state": "COMPLETED"}, b"x" * 30_000)
+    for http, path, content in (
+        (pool.http, "calls", call * 4),
+        (worker.http, "work", ending * 4),
+        (worker.http, "work", ending * 4),
+    ):
+        answer = http.post(f"{V1}/pools/{pool.id}/{path}", params={"wait": 0}, content=content)
+        assert (answer.status_code, "too large for so many at once" in answer.text) == (429, True)
+    worker.ask(ending * 2)  # what was given up counts no more
+
+
+def test_what_a_request_has_brought_goes_with_it_when_it_makes_no_sense(pool: Pool) -> None:
+    pool.calls(b"x")
+    (worker,) = pool.workers(1)
+    large = encode({"type": "ended", "call": 10**6, "state": "COMPLETED"}, b"x" * 300_000)
+    before = sorted(pool.rig.home.glob("calls/*"))
+    printed = encode({"type": "stdout"}, b"x" * 300_000)
+    for content in (large + encode({"type": "nonsense"}), large + b"\xff\xff\xff\xff", large + printed):
+        answer = worker.http.post(f"{V1}/pools/{pool.id}/work", params={"wait": 0}, content=content)
+        assert answer.status_code == 422
+    assert sorted(pool.rig.home.glob("calls/*")) == before
+
+
 def test_a_pool_that_a_job_opened_ends_with_the_job(pool: Pool, rig: Rig) -> None:
     parent = pool.worker(pool.http.post(f"{V1}/jobs", json={"snapshot": rig.upload("ada")}).json()["id"])
     answer = parent.http.post(f"{V1}/pools", json={"max_workers": 1, "task": {"snapshot": rig.upload("ada")}})

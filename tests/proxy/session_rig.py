@@ -26,6 +26,7 @@ from small_server import SmallServer
 from carrel.core.control.conversations import Conversations
 from carrel.core.domain.errors import Unauthenticated, Unavailable
 from carrel.core.domain.user import Caller, User
+from carrel.core.transport.message_room import MessageRoom
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
 from carrel.notebooks.proxy import Session, SessionHosts, TicketIssuer
@@ -231,7 +232,11 @@ class Browser:
 
 @contextmanager
 def a_front(
-    pattern: str = PATTERN, secret: bytes | None = None, port: int = 0, tokens: Mapping[int, Caller] | None = None
+    pattern: str = PATTERN,
+    secret: bytes | None = None,
+    port: int = 0,
+    tokens: Mapping[int, Caller] | None = None,
+    room: MessageRoom | None = None,
 ) -> Iterator[Front]:
     """The proxy on a port of this machine, a free one by default; `tokens` are those that a lab before it has given out."""
     secret = secret or secrets.token_bytes(32)
@@ -240,7 +245,14 @@ def a_front(
     lab = Gateway()
     conversations = Conversations(lambda caller: sessions.guest(caller.token_id or 0), clock=clock)
     hosts = lab.hosts = SessionHosts(
-        lab, sessions=sessions, door=door, pattern=pattern, secret=secret, clock=clock, conversations=conversations
+        lab,
+        sessions=sessions,
+        door=door,
+        pattern=pattern,
+        secret=secret,
+        clock=clock,
+        conversations=conversations,
+        room=room,
     )
     with socket.create_server(("127.0.0.1", port)) as listener, serving(hosts, listener) as server:
         yield Front(sessions, door, clock, listener.getsockname()[1], hosts, server, conversations)

@@ -14,10 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
-from session_rig import PATIENCE, Place, wait_until
-from small_server import resident
+from session_rig import PATIENCE, Place, a_front, a_session, a_unix_server, wait_until
+from small_server import SmallServer, resident
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from carrel.core.transport.message_room import MessageRoom
 from carrel.notebooks import identity
 from carrel.notebooks.proxy.headers import is_ours, request_headers, response_headers
 from carrel.notebooks.proxy.websocket import sayable
@@ -386,6 +387,24 @@ def test_a_session_that_does_not_read_holds_up_its_page_and_not_the_memory(place
     wait_until(lambda: place.server.read == 200, "all messages")
     thread.join()
     channel.close()
+
+
+def test_what_a_session_sends_has_room_for_each_user() -> None:
+    with a_front(room=MessageRoom(MIB)) as front, a_unix_server(SmallServer()) as path:
+        label = front.sessions.add(a_session(path))
+        browser = front.enter(label)
+        with browser.websocket("/echo") as channel:
+            for _ in range(50):  # what was passed on counts no more
+                channel.send(b"x" * (MIB // 2))
+                assert len(channel.recv(timeout=PATIENCE)) == MIB // 2
+            channel.send(b"x" * (4 * MIB))
+            with pytest.raises(ConnectionClosed) as closed:
+                channel.recv(timeout=PATIENCE)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1012
+        with browser.websocket("/echo") as channel:
+            channel.send("again")
+            assert channel.recv(timeout=PATIENCE) == "again"
 
 
 def test_a_websocket_soak(place: Place) -> None:

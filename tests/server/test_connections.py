@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from carrel.core.domain.errors import TooMany
+from carrel.core.transport.message_room import MessageRoom
 from carrel.lab.server import connections
 from carrel.lab.server.connections import FIRST_WORDS, Door
+from carrel.lab.server.websockets import LimitedWebSocket
 from carrel.notebooks.address import make_certificate
 from carrel.testing.waiting import PATIENCE
 
@@ -28,6 +30,8 @@ HALF = b"GET / HTTP/1.1\r\nHost: lab\r\nX-Never-Ends: "
 UPLOAD = b"POST /upload HTTP/1.1\r\nHost: lab\r\nTransfer-Encoding: chunked\r\n\r\n"
 LIMIT = 32
 PIECE = 65536
+#: Bytes that websockets of one user may hold.
+ROOM = 16 * PIECE
 
 
 @dataclass
@@ -87,6 +91,9 @@ class Site:
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`/NAME/…` is NAME's, and signed in; `…/stream` says a word, and another one at `go`."""
+        if scope["type"] == "websocket":
+            await self.talk(scope, receive, send)
+            return
         request, path = Request(scope, receive), scope["path"]
         name = path.split("/")[1]
         if name in ("alice", "mallory"):
@@ -114,11 +121,29 @@ class Site:
         else:
             await _send(send, 200, b"")
 
+    async def talk(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A websocket of the user that its path names; without a name it waits until `go`. `…/idle` is not read until then."""
+        _, name, *more = scope["path"].split("/")
+        if name:
+            scope["state"]["connection"].known(name, 0)
+        await receive()
+        if not name:
+            await self.go.wait()
+        await send({"type": "websocket.accept"})
+        if more:
+            await self.go.wait()
+        while (await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": "taken"})
+
 
 async def _send(send: Send, status: int, body: bytes) -> None:
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+class _SmallRoom(LimitedWebSocket):
+    room = MessageRoom(ROOM)
 
 
 @asynccontextmanager
@@ -127,7 +152,7 @@ async def site(tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
     now = [1000.0]
     door = Door(listener, limit=LIMIT, monotonic=lambda: now[0])
     place = Site(door, listener.getsockname()[1], now)
-    config = uvicorn.Config(door.attended(place.answer), http="httptools", lifespan="off", log_config=None)
+    config = uvicorn.Config(door.attended(place.answer), http="httptools", lifespan="off", log_config=None, ws=_SmallRoom)
     config.load()
     protocol = config.http_protocol_class
     door.open(lambda one: protocol(config, ServerState(), {"connection": one}), tls)  # type: ignore[call-arg]
@@ -287,3 +312,57 @@ def test_who_is_silent_before_tls_takes_no_place(tmp_path: Path) -> None:
         assert await silent[-1].ended() == b""
 
     served(test, context)
+
+
+async def websocket(place: Site, path: str) -> Client:
+    head = f"GET {path} HTTP/1.1\r\nHost: lab\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    return await place.client(f"{head}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode())
+
+
+def message(size: int, whole: bool = True) -> bytes:
+    """A binary message as a browser sends it (RFC 6455, 5.2), or all of it but its last byte."""
+    return b"\x82\xff" + size.to_bytes(8, "big") + bytes(4 + size - (not whole))
+
+
+async def pushed(client: Client, data: bytes) -> None:
+    with suppress(ConnectionError):
+        await client.say(data)
+
+
+def test_messages_that_do_not_end_or_are_not_taken_have_room_for_each_user() -> None:
+    async def test(place: Site) -> None:
+        for path, data in (("/mallory", message(10 * PIECE, whole=False)), ("/eve/idle", message(9 * PIECE))):
+            first, second = [await websocket(place, path) for _ in range(2)]
+            for one in (first, second):
+                await one.hear(b"\r\n\r\n")
+            await pushed(first, data)
+            await pushed(second, data)
+            # One of them is cut off, whichever came to the end of the room.
+            ended, waiting = await asyncio.wait(
+                [asyncio.create_task(one.ended()) for one in (first, second)], return_when=asyncio.FIRST_COMPLETED
+            )
+            assert (len(ended), len(waiting)) == (1, 1)
+            other = await websocket(place, "/alice")
+            await other.hear(b"\r\n\r\n")
+            await other.say(message(10 * PIECE))
+            await other.hear(b"taken")
+            first.writer.close()
+            second.writer.close()
+            for one in waiting:
+                one.cancel()
+        busy = await websocket(place, "/mallory")
+        await busy.hear(b"\r\n\r\n")
+        for _ in range(100):  # what was taken counts no more
+            await busy.say(message(5 * PIECE))
+            await busy.hear(b"taken")
+
+    served(test)
+
+
+def test_who_is_not_known_yet_sends_no_message() -> None:
+    async def test(place: Site) -> None:
+        stranger = await websocket(place, "/")
+        await pushed(stranger, message(10 * PIECE, whole=False))
+        await stranger.ended()
+
+    served(test)

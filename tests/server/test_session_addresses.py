@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,3 +181,37 @@ def test_of_a_long_path_only_a_runners_own_link_counts(tmp_path: Path, spool: Sp
         attempt.temporary.unlink()
         attempt.temporary.symlink_to(other)
         assert attempt.session_socket == attempt.temporary / "jupyter.sock"
+
+
+@pytest.mark.gate
+def test_a_session_that_is_long_in_coming_keeps_one_thread(spool: Spool, clock: Clock, address: TlsAddress) -> None:
+    """Who asks meanwhile is told what is known: the lab's threads are everybody's."""
+    begun, go = threading.Event(), threading.Event()
+
+    def read(_job: Job) -> bytes | None:
+        begun.set()
+        go.wait()
+        write_address(spool.attempt(1, 1).session_address, address)
+        return spool.attempt(1, 1).session_address.read_bytes()
+
+    addresses, there = SessionAddresses(spool=spool, read=read, monotonic=clock), job(spool)
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(addresses.find, there)
+        begun.wait()
+        for _ in range(100):
+            assert addresses.find(there) is None
+            assert not addresses.ready(there)
+        go.set()
+        assert found.result() == address
+    assert addresses.ready(there)
+
+
+def test_a_session_elsewhere_is_known_by_a_number_and_not_by_a_name(address: TlsAddress, tmp_path: Path) -> None:
+    """Looking a name up takes as long as the name server of its owner likes."""
+    for name in ("node1", "slow.example.org", "localhost", "127.0.0.1."):
+        write_address(tmp_path / "session.json", replace(address, host=name))
+        with pytest.raises(Invalid):
+            read_address((tmp_path / "session.json").read_bytes())
+    for number in ("127.0.0.1", "10.1.2.3", "fd00::1"):
+        write_address(tmp_path / "session.json", replace(address, host=number))
+        assert read_address((tmp_path / "session.json").read_bytes()).host == number

@@ -98,7 +98,7 @@ def show(
     as_json: AsJson = False,
 ) -> int:
     """Show how the last 50 jobs of the project are beside its baseline, newest last: results, and what they ran with."""
-    from carrel.cli.screen import print_json
+    from carrel.cli.screen import print_csv, print_json
 
     if as_csv and as_json:
         raise Invalid("--csv and --json are two forms.", remedy="Say one of them.")
@@ -107,7 +107,7 @@ def show(
     if as_json:
         print_json(found)
     elif as_csv:
-        _print_csv(found.rows)
+        print_csv(_HEADS, map(_csv_row, found.rows))
     else:
         _print(found)
     return OK
@@ -216,16 +216,10 @@ def _few(found: Sequence[str]) -> str:
     return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
 
 
-def _print_csv(rows: Sequence[BaselineRow]) -> None:
-    import csv
-    import sys
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(_HEADS)
-    for row in rows:
-        ended = "" if row.ended_at is None else row.ended_at.isoformat()
-        about = (row.job, row.owner, row.submitted_at.isoformat(), ended, row.state, row.calibration)
-        writer.writerow([*about, *(("",) * 8 if row.drift is None else _fields(row.drift))])
+def _csv_row(row: BaselineRow) -> tuple[object, ...]:
+    ended = "" if row.ended_at is None else row.ended_at.isoformat()
+    about = (row.job, row.owner, row.submitted_at.isoformat(), ended, row.state, row.calibration)
+    return *about, *(("",) * 8 if row.drift is None else _fields(row.drift))
 
 
 def _fields(drift: DriftView) -> tuple[object, ...]:

@@ -37,6 +37,10 @@ def replay_command(
         list[str] | None,
         typer.Option("--input", metavar="PATH=URI", help="Where an input is to be found here; may be repeated."),
     ] = None,
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME", help="A secret of yours that the code of a file may have; may be repeated."),
+    ] = None,
     tolerance: Tolerance = 0.0,
     ignore: Ignore = None,
     qos: Annotated[str | None, typer.Option("--qos", metavar="QOS", help="Class of service here.")] = None,
@@ -61,7 +65,13 @@ def replay_command(
     from carrel.client.recorded import Changes
 
     changes = Changes(
-        qos=qos, partition=partition, account=account, gpu_type=gpu_type, python=python, inputs=_addresses(inputs or ())
+        qos=qos,
+        partition=partition,
+        account=account,
+        gpu_type=gpu_type,
+        python=python,
+        inputs=_addresses(inputs or ()),
+        secrets=frozenset(secrets or ()),
     )
     with open_client(home) as client:
         source = find_job(client, job_name(target)) if _JOB.fullmatch(target) else Path(target).expanduser()

@@ -43,7 +43,7 @@ def use(
 
     You see your own use; account managers see their accounts', administrators everybody's.
     """
-    from carrel.cli.screen import print_json
+    from carrel.cli.screen import print_csv, print_json
 
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
@@ -51,7 +51,7 @@ def use(
     if as_json:
         print_json(found)
     elif as_csv:
-        _print_csv(
+        print_csv(
             ("name", "jobs", "attempts", "waited", "held", *_ENDS, "prepared", "measured", "busy", "sessions", "lent"),
             [_seconds(row) for row in found.rows],
         )
@@ -63,7 +63,7 @@ def use(
 @report_command.command("starts")
 def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: Home = None, as_json: AsJson = False) -> int:
     """Show how long jobs took to get their place, to prepare, and to write the first output, by class of service."""
-    from carrel.cli.screen import print_json
+    from carrel.cli.screen import print_csv, print_json
 
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
@@ -76,7 +76,7 @@ def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: H
         ]
         rows = [[one.qos, *(_figure(each) for times in _times(one) for each in (times.count, times.median, times.p95))]
                 for one in found.classes]  # fmt: skip
-        _print_csv(("qos", *heads), rows)
+        print_csv(("qos", *heads), rows)
     else:
         _print_starts(found)
     return OK
@@ -154,15 +154,6 @@ def _seconds(row: UseView) -> list[str]:
 
 def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-
-
-def _print_csv(heads: tuple[str, ...], rows: list[list[str]]) -> None:
-    import csv
-    import sys
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(rows)
 
 
 def _print_use(found: UseReportView) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
+#: What a spreadsheet reads as the beginning of a formula (OWASP, "CSV Injection").
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 #: Colour of each state of a job.
 STATE_STYLES = {
     "PENDING": "yellow",
@@ -66,6 +68,16 @@ def cut(text: str, width: int) -> str:
 def columns() -> int:
     """Width of the terminal; what goes elsewhere has no width."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+
+
+def print_csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print CSV (RFC 4180). A text that a spreadsheet would read as a formula gets an apostrophe before it."""
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(heads)
+    for row in rows:
+        writer.writerow(f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row)
 
 
 def print_table(

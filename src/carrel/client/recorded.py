@@ -161,6 +161,8 @@ class Changes:
     python: str | None = None
     #: Addresses by the places of inputs.
     inputs: Mapping[str, str] = field(default_factory=dict)
+    #: Of the secrets that the record names, those that the code of a crate may have.
+    secrets: frozenset[str] = frozenset()
 
 
 def task_again(recorded: Recorded, lab: str, changes: Changes) -> tuple[v1.TaskRequest, list[str]]:

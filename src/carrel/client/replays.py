@@ -72,11 +72,17 @@ class ReplayCalls:
     def replay(self, original: Original, crate: Crate | None, changes: Changes | None = None) -> tuple[v1.JobView, list[str]]:
         """Submit the same task: code, command, parameters, lock, resources, seeds, inputs by digest. Returns the job, and notes.
 
-        The code and the outputs of a crate are checked against its record before anything is sent.
+        The code and the outputs of a crate are checked against its record before anything is sent, and it gets no secrets but
+        those that `changes` name: whoever wrote the crate has chosen their names.
         """
-        recorded = original.recorded
-        request, notes = task_again(recorded, self.lab().lab_id, changes or Changes())
+        recorded, changes = original.recorded, changes or Changes()
+        request, notes = task_again(recorded, self.lab().lab_id, changes)
         if crate is not None:
+            if kept := [name for name in recorded.task.secrets if name not in changes.secrets]:
+                raise Invalid(
+                    f"The record asks for your secrets {', '.join(kept)}, and the code of {original.called} would have them.",
+                    remedy=f"If you trust it with them: {' '.join(f'--secret {name}' for name in kept)}.",
+                )
             crate.check_outputs(recorded.output_digests)
             self._upload(crate.code(recorded.task.snapshot))
         return self.submit(request), notes

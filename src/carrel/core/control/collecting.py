@@ -11,6 +11,10 @@ from carrel.core.control.ports import Collected, JobStore
 from carrel.core.domain.errors import Conflict, Invalid, NotFound, StorageFull, Unavailable
 from carrel.core.domain.job import Job, collected
 
+#: Jobs of one owner whose outputs are collected at once. Each takes one of the lab's threads for as long as its owner's disk, or
+#: their deputy on a cluster, needs for it.
+_MOST_AT_ONCE = 4
+
 
 class WorkDirectories(Protocol):
     """The working directories of attempts that are over, wherever they are."""
@@ -31,7 +35,8 @@ class Collecting:
         self._jobs = jobs
         self._directories = directories
         self._lock = threading.Lock()
-        self._busy: set[int] = set()
+        #: Jobs that are being collected, and whose they are.
+        self._busy: dict[int, str] = {}
 
     def collect(self, job: Job) -> Collected:
         """Store what the last attempt left, and write it down; then its working directory goes. Again is harmless.
@@ -61,12 +66,16 @@ class Collecting:
         with self._lock:
             if job.id in self._busy:
                 raise Conflict(f"The outputs of job {job.id} are being collected already.", remedy="Wait until that is done.")
-            self._busy.add(job.id)
+            if (most := list(self._busy.values()).count(job.owner)) >= _MOST_AT_ONCE:
+                raise Conflict(
+                    f"The outputs of {most} jobs of {job.owner} are being collected.", remedy="Wait until one is done."
+                )
+            self._busy[job.id] = job.owner
         try:
             yield
         finally:
             with self._lock:
-                self._busy.discard(job.id)
+                self._busy.pop(job.id, None)
 
 
 def _check(job: Job) -> None:

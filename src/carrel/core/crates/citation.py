@@ -26,6 +26,8 @@ _SPECIAL = str.maketrans(
 _HTTPS = re.compile(r"https://\S+")
 _ORCID = re.compile(r"https://orcid\.org/[0-9X-]{19}")
 _DOI = re.compile(r"10\.[0-9]{4,9}/\S+")
+#: What stands in a field that is read as it is written: with these a field ends, or a command begins.
+_NOT_VERBATIM = re.compile(r"[\s{}\\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,8 @@ class Citation:
             "date": self.date,
             "year": self.date[:4],
             "version": _escaped(self.version),
-            "doi": self.doi,
-            "url": self.url if _HTTPS.fullmatch(self.url) else "",
+            "doi": _verbatim(self.doi, _DOI),
+            "url": _verbatim(self.url, _HTTPS),
             "note": _escaped(f"Job {self.job} of the lab {self.lab}; {self._code}"),
         }
         lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value and value != "{}"]
@@ -154,6 +156,11 @@ def _bibtex_name(author: Author) -> str:
 
 def _escaped(text: str) -> str:
     return text.translate(_SPECIAL)
+
+
+def _verbatim(text: str, form: re.Pattern[str]) -> str:
+    """The text where it has the form and can stand in a verbatim field of BibTeX, else nothing."""
+    return text if form.fullmatch(text) and not _NOT_VERBATIM.search(text) else ""
 
 
 def _quoted(text: str) -> str:

@@ -43,6 +43,8 @@ _IDLE = 300.0
 _HELLO = 60.0
 #: Questions for a listing that may wait for their answer, and seconds between two answers: an honest deputy has one, and seldom.
 _MOST_QUESTIONS, _BETWEEN_LISTINGS = 8, 0.1
+#: Bytes of answers that a deputy may leave unread: an honest one asks again when it has read the last answer.
+_MOST_UNREAD = 16 * 1024**2
 
 _log = logging.getLogger(__name__)
 
@@ -176,7 +178,10 @@ class DeputyEngine:
         with self._changed:
             if not self._outgoing.ready or (job_id, attempt) not in self._followed:
                 return None
-            question, wait = self._addresses.ask((job_id, attempt))
+            asked = self._addresses.ask((job_id, attempt))
+            if asked is None:
+                return None
+            question, wait = asked
             self._outgoing.send(question)
         return wait()
 
@@ -316,6 +321,10 @@ class DeputyEngine:
     def _hear(self, head: Mapping[str, Any], body: bytes) -> None:
         try:
             kind = head["is"]
+            if kind in ("hello", "ready") and self._outgoing.ready:
+                raise NotAFrame(f'"{kind}" came twice.')
+            if kind in ("offer", "list") and self._outgoing.unread > _MOST_UNREAD:
+                raise NotAFrame("It asks, and does not read what it is answered.")
             if kind == "hello":
                 opening = self._greet(head)
                 with self._changed:
@@ -356,7 +365,7 @@ class DeputyEngine:
         finally:
             with self._changed:
                 self._questions -= 1
-                self._outgoing.send({"is": "listing", "id": number, "jobs": jobs})
+                self._outgoing.answer({"is": "listing", "id": number, "jobs": jobs})
 
     def _begin(self, head: Mapping[str, Any]) -> None:
         with self._changed:
@@ -375,9 +384,9 @@ class DeputyEngine:
             limit = self._collections.limit_of(key) if followed is None else followed.launch.limits.outputs
         if kind == "offer":
             digests = list(head["digests"])  # of what is forgotten meanwhile, or was never this user's, nothing is wanted
-            wanted = [] if limit is None else self._mirror.want(limit, digests)
+            wanted = [] if limit is None else self._mirror.want(key, limit, digests)
             with self._changed:
-                self._outgoing.send({"is": "wanted", "digests": wanted})
+                self._outgoing.answer({"is": "wanted", "digests": wanted})
         elif followed is None:
             return
         elif kind == "log":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +13,7 @@ from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Ended, EnvironmentReady, Journaled, Launch, Observation
 from carrel.core.spool import Spool
 from carrel.core.spool.foreign import is_digest
+from carrel.engines.attempts import Key
 from carrel.node.runner.outputs import BlobDraft
 
 #: Bytes beyond the limits of logs and outputs: for notes, and for the lock of an environment.
@@ -33,8 +35,11 @@ class Mirror:
         self._expected: list[str] = []
         #: What this deputy has handed over, byte for byte. The lab may have other contents, which are other users'.
         self._handed_over: set[str] = set()
-        #: Bytes that may still come for the offer at hand.
+        #: Whose offer is at hand, and bytes that may still come for it.
+        self._offered: Key = (0, 0)
         self._left = 0
+        #: Bytes that are kept of each attempt: however often it offers something, it has its limit once.
+        self._kept: Counter[Key] = Counter()
 
     def log_size(self, job_id: int, attempt: int) -> int:
         """Return how many bytes of the log the lab has."""
@@ -58,10 +63,10 @@ class Mirror:
         finally:
             os.close(fd)
 
-    def want(self, limit: int, digests: Sequence[str]) -> list[str]:
-        """Return which of what a deputy offers it has not handed over yet; the lab takes `limit` bytes of outputs."""
+    def want(self, key: Key, limit: int, digests: Sequence[str]) -> list[str]:
+        """Return which of what a deputy offers it has not handed over yet; of one attempt the lab keeps `limit` bytes."""
         self._close_draft()
-        self._left = limit + BEYOND
+        self._offered, self._left = key, limit + BEYOND - self._kept[key]
         if len(self._handed_over) > _REMEMBERED:
             self._handed_over.intersection_update(digests)
         self._expected = [digest for digest in digests if is_digest(digest) and not self.has(digest)]
@@ -84,6 +89,7 @@ class Mirror:
         if last and self._draft.digest == digest:
             self._draft.keep()
             self._handed_over.add(digest)
+            self._kept[self._offered] += self._draft.size
         self._left -= len(data)
         if last:
             self._expected.remove(digest)

@@ -46,6 +46,8 @@ class Outgoing:
         self._frames: deque[Iterator[bytes]] = deque()
         #: The code that the deputy has, by digest.
         self._code: set[str] = set()
+        #: Bytes of answers that the deputy has not read: it asks as often as it likes, and they are in memory until then.
+        self.unread = 0
         #: Whether there is a deputy that follows attempts.
         self.ready = False
         self.conversation: Conversation | None = None
@@ -56,6 +58,7 @@ class Outgoing:
     def open(self, opening: Mapping[str, Any]) -> None:
         """Say this to a new deputy, and nothing that was meant for an earlier one."""
         self._frames = deque([iter((frame(opening),))])
+        self.unread = 0
         self.wake()
 
     def begin(self, code: set[str], attempts: Iterable[Followed]) -> None:
@@ -97,6 +100,17 @@ class Outgoing:
     def send(self, head: Mapping[str, Any]) -> None:
         """Say this to the deputy, if there is one that is ready."""
         self._put(iter((frame(head),)))
+
+    def answer(self, head: Mapping[str, Any]) -> None:
+        """Say this to the deputy, which has asked for it."""
+        if self.ready:
+            data = frame(head)
+            self.unread += len(data)
+            self._put(self._answer(data))
+
+    def _answer(self, data: bytes) -> Iterator[bytes]:
+        self.unread -= len(data)
+        yield data
 
     def next(self) -> bytes:
         """Return what is to be written next; nothing when all is written."""

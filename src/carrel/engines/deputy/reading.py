@@ -8,8 +8,8 @@ from typing import Any
 
 from carrel.engines.attempts import Key
 
-#: Seconds in which a deputy has to answer.
-_ANSWERS = 5.0
+#: Seconds in which a deputy has to answer, and questions that wait for it at once: each keeps a thread of the lab's.
+_ANSWERS, _MOST = 5.0, 4
 
 
 class Addresses:
@@ -19,8 +19,13 @@ class Addresses:
         self._answers: dict[int, Queue[bytes | None]] = {}
         self._asked = 0
 
-    def ask(self, key: Key) -> tuple[dict[str, Any], Callable[[], bytes | None]]:
-        """Return the message to the deputy, and what waits for the answer: None when there is none."""
+    def ask(self, key: Key) -> tuple[dict[str, Any], Callable[[], bytes | None]] | None:
+        """Return the message to the deputy, and what waits for the answer: None when there is none.
+
+        None in the place of both while it has not answered earlier questions.
+        """
+        if len(self._answers) >= _MOST:
+            return None
         answer: Queue[bytes | None] = Queue()
         self._asked += 1
         number = self._asked

@@ -170,6 +170,7 @@ def create_app(
                 limit=_limits(settings),
                 new_incident=new_incident,
                 answer=answers.problem,
+                whole=settings.max_body,
                 notices=lambda: storage_header(lab.storage),
             ),
             Middleware(Hosts, names=settings.names, refuse=answers.error),

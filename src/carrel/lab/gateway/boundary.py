@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from carrel.core.control.storage import Storage
+from carrel.core.transport.message_room import MessageRoom, Place
 from carrel.lab.gateway.errors import problem_of, problem_of_incident, too_large
 from carrel.lab.gateway.gate import Zone, Zones
 from carrel.wire.v1 import STORAGE_HEADER, Problem
@@ -25,6 +26,8 @@ _COMMON = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+#: Requests of the largest size that one user may have in memory at once.
+_LARGE_ONES = 16
 #: What the lab's own pages may do (Content Security Policy).
 PAGES_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -67,9 +70,15 @@ class Boundary:
         limit: Callable[[Scope], int | None],
         new_incident: Callable[[], str],
         answer: Callable[[Request, Problem], Awaitable[Response]],
+        whole: int,
         notices: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`notices` are headers that every answer of the API has at the moment."""
+        """`notices` are headers that every answer of the API has at the moment.
+
+        Requests whose limit is `whole` bytes are read as a whole; a user has so many of that size in memory at once.
+        """
+        self._whole = whole
+        self._room = MessageRoom(_LARGE_ONES * whole)
         self._notices = notices
         self._app = app
         self._zones = zones
@@ -83,6 +92,7 @@ class Boundary:
             await self._app(scope, receive, send)
             return
         started = False
+        place: Place | None = None
         zone = self._zones.of(scope["path"])
         headers = _HEADERS[zone]
         if zone is Zone.API and (notices := self._notices()):
@@ -105,6 +115,9 @@ class Boundary:
                     await response(scope, receive, send_with_headers)
                     return
                 receive = _counted(receive, limit)
+                if limit == self._whole:
+                    place = Place(self._room)
+                    receive = _placed(receive, place, scope)
             await self._app(scope, receive, send_with_headers)
         except Exception:
             incident = self._new_incident()
@@ -113,6 +126,9 @@ class Boundary:
             if not started:
                 response = await self._answer(Request(scope), problem_of_incident(incident))
                 await response(scope, receive, send_with_headers)
+        finally:
+            if place is not None:
+                place.holds(0)
 
 
 def _announced(scope: Scope) -> int:
@@ -133,3 +149,16 @@ def _counted(receive: Receive, limit: int) -> Receive:
         return message
 
     return counted
+
+
+def _placed(receive: Receive, place: Place, scope: Scope) -> Receive:
+    """`receive` that fails with 429 when the caller has too many bytes of requests in memory."""
+
+    async def placed() -> Message:
+        message = await receive()
+        size, caller = len(message.get("body", b"")), scope.get("state", {}).get("caller")
+        if caller is not None and not place.came(size, caller.user.subject):
+            raise HTTPException(429, headers={"Retry-After": "2"})
+        return message
+
+    return placed

@@ -15,13 +15,19 @@ from anyio import to_thread
 from starlette.requests import Request
 
 from carrel.core.domain.call import INLINE, Body
-from carrel.core.domain.errors import Invalid, StorageFull
+from carrel.core.domain.errors import Invalid, StorageFull, TooMany
 from carrel.core.snapshots.extraction import write_all
 from carrel.core.spool.disk import full_at
+from carrel.core.transport.message_room import MessageRoom, Place
 from carrel.wire.frames import Decoder, Malformed
 
+#: Bytes of headers and small bodies that the requests of one user hold: some of the largest requests of a client.
+_ROOM = 1024 * 1024 * 1024
 #: Bytes that are read from a file at once.
 _PIECE = 1024 * 1024
+#: What a frame takes in memory beside its body, about.
+_HEADER = 1024
+_FEWER = "Wait until some of them are answered, and send fewer calls at once."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +43,14 @@ class CallBodies:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._room = MessageRoom(_ROOM)
 
     async def receive(self, request: Request, *, most: int) -> AsyncIterator[Frame]:
-        """Each frame of a request, whole. Raises `Invalid` for what is none, and for a body of more than `most` bytes."""
+        """Each frame of a request, whole. Raises `Invalid` for what is none, and for a body of more than `most` bytes.
+
+        What is not in a file counts until all frames are there, and `TooMany` is raised where that is too much.
+        """
+        place = Place(self._room, request.scope["state"]["caller"].user.subject)
         decoder, draft = Decoder(), _Draft(self._new_file)
         header: dict[str, Any] = {}
         try:
@@ -50,6 +61,10 @@ class CallBodies:
                         if header["size"] > most:
                             raise Invalid(f"A body of {header['size']} bytes; this takes up to {most}.")
                         draft = _Draft(self._new_file, large=header["size"] > INLINE)
+                        if not place.came(_HEADER if draft.large else _HEADER + header["size"]):
+                            raise TooMany(
+                                "Your requests with calls are too large for so many at once.", remedy=_FEWER, retry_after=2
+                            )
                     elif kind == "data":
                         if draft.add(value):
                             await to_thread.run_sync(draft.write)
@@ -61,6 +76,7 @@ class CallBodies:
             raise Invalid(f"The request is no row of frames: {error}") from None
         finally:
             draft.give_up()
+            place.holds(0)
         if not decoder.between:
             raise Invalid("The request ends within a frame.")
 

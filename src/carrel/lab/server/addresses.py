@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from carrel.core.domain.errors import CarrelError
@@ -50,15 +50,17 @@ def _read(path: Path) -> bytes:
 
 @dataclass(slots=True)
 class _Known:
-    read_at: float
-    address: Address | None
+    read_at: float = 0.0
+    address: Address | None = None
     ready: bool = False
     tried_at: float | None = None
     trouble: str = ""
+    #: Held while it is looked for. Its owner decides how long that takes: all others who ask get what is known.
+    looking: threading.Lock = field(default_factory=threading.Lock)
 
 
 class SessionAddresses:
-    """Of each attempt of a session that runs. Thread-safe."""
+    """Of each attempt of a session that runs. Thread-safe; no session keeps more than one thread waiting."""
 
     def __init__(self, *, spool: Spool, read: Callable[[Job], bytes | None], monotonic: Clock) -> None:
         self._spool = spool
@@ -74,19 +76,25 @@ class SessionAddresses:
     def ready(self, job: Job) -> bool:
         """True when it was reached there."""
         known = self._look(job)
-        if known.address is None or known.ready:
+        if known.address is None or known.ready or not known.looking.acquire(blocking=False):
             return known.ready
+        try:
+            self._try(known, known.address)
+        finally:
+            known.looking.release()
+        return known.ready
+
+    def _try(self, known: _Known, address: Address) -> None:
         now = self._monotonic()
-        if known.tried_at is None or now - known.tried_at > _PAUSE or isinstance(known.address, UnixAddress):
+        if known.tried_at is None or now - known.tried_at > _PAUSE or isinstance(address, UnixAddress):
             known.tried_at = now
-            why = takes_connections(known.address)
+            why = takes_connections(address)
             known.ready = not why
-            if why and not isinstance(known.address, UnixAddress):
+            if why and not isinstance(address, UnixAddress):
                 known.trouble = (
-                    f"JupyterLab runs, but the lab does not reach it at {known.address.host}, port {known.address.port}: {why}. "
+                    f"JupyterLab runs, but the lab does not reach it at {address.host}, port {address.port}: {why}. "
                     "It is tried again; a firewall may be in between (slurm_session_ports)."
                 )
-        return known.ready
 
     def trouble(self, job: Job) -> str:
         """Why a session that runs is not reached, for its owner; "" when nothing is known to be wrong."""
@@ -101,19 +109,25 @@ class SessionAddresses:
                 del self._known[key]
 
     def _look(self, job: Job) -> _Known:
-        key, now = (job.id, job.attempt), self._monotonic()
+        key = (job.id, job.attempt)
         with self._guard:
-            known = self._known.get(key)
-        if known is not None and known.address is not None and now - known.read_at < _FRESH:
+            known = self._known.setdefault(key, _Known())
+        if not known.looking.acquire(blocking=False):
             return known
-        address, trouble = self._address(job)
-        with self._guard:
-            # A file that cannot be read for a moment does not mean that the session is not there any more.
-            if known is not None and (known.address == address or address is None):
-                known.read_at, known.trouble = now, trouble or known.trouble
+        try:
+            now = self._monotonic()
+            if known.address is not None and now - known.read_at < _FRESH:
                 return known
-            known = self._known[key] = _Known(now, address, trouble=trouble)
+            address, trouble = self._address(job)
+            known.read_at = self._monotonic()
+            # A file that cannot be read for a moment does not mean that the session is not there any more.
+            if known.address == address or address is None:
+                known.trouble = trouble or known.trouble
+            else:
+                known.address, known.trouble, known.ready, known.tried_at = address, trouble, False, None
             return known
+        finally:
+            known.looking.release()
 
     def _address(self, job: Job) -> tuple[Address | None, str]:
         if not job.handed_over:

@@ -36,6 +36,8 @@ class Server:
     ) -> None:
         import uvicorn
 
+        from carrel.lab.server.websockets import LimitedWebSocket
+
         door = Door(listener, limit=connection_limit, proxied=proxied)
         tls = certificate.context if certificate is not None else None
 
@@ -58,7 +60,7 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=5,
             timeout_keep_alive=75,
-            ws="websockets-sansio",
+            ws=LimitedWebSocket,
             ws_max_size=LARGEST_MESSAGE,
             ws_per_message_deflate=False,
             # The answer to a ping stands in line behind what a page sends; a large upload over a slow line is not the end.

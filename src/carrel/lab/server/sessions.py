@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from carrel.core.control.lab import Lab
 from carrel.core.control.launching import job_token
 from carrel.core.control.ports import JobFilter
@@ -20,13 +18,14 @@ from carrel.core.domain.errors import CarrelError, Conflict, Invalid, Unavailabl
 from carrel.core.domain.job import ACTIVE, Job, JobState
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.qos import JobKind
+from carrel.core.domain.serial import from_plain
 from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.units import format_duration
 from carrel.core.domain.user import Caller, UserState
 from carrel.lab.server.addresses import SessionAddresses
 from carrel.notebooks import identity
 from carrel.notebooks.address import TlsAddress
-from carrel.notebooks.proxy import Session, TicketIssuer, base_url, lab_path, transport
+from carrel.notebooks.proxy import Session, TicketIssuer, ask, lab_path
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +44,22 @@ class _Use:
     used_at: float
     connections: int = 0
     idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Activity:
+    """What a session's server says it does."""
+
+    #: A kernel computes, or somebody is connected: through a JupyterHub people come and go without the proxy seeing them.
+    busy: bool
+    #: Unix seconds at which anything was last done.
+    last: float
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> _Activity:
+        """Raises `ValueError` for what no notebook server says."""
+        busy, connected = (from_plain(int, said.get(name, 0)) for name in ("kernels_busy", "connections"))
+        return cls(busy > 0 or connected > 0, from_plain(float, said.get("last_activity", 0.0)))
 
 
 class RunningSessions:
@@ -79,6 +94,8 @@ class RunningSessions:
         self._lender = lender
         self._guard = threading.Lock()
         self._uses: dict[int, _Use] = {}
+        #: Sessions that are told what their JupyterHub has for them.
+        self._joining: set[int] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sessions", daemon=True)
 
@@ -144,20 +161,23 @@ class RunningSessions:
 
     def join_hub(self, job: Job, variables: Mapping[str, str]) -> int:
         """Hand a session that waits for its JupyterHub what it waits for."""
+        with self._guard:
+            if job.id in self._joining:
+                raise Conflict(f"Session {job.id} is being told already.", remedy="Wait until that is done.")
+            self._joining.add(job.id)
         try:
-            with self._http(job, timeout=_JOIN_SECONDS) as http:
-                answer = http.put(identity.HUB_PATH, json=dict(variables))
-                said = dict(answer.json()) if answer.status_code in (200, 422) else {}
-        except (httpx.HTTPError, ValueError) as error:
-            # Of what was sent nothing may reach a log: the message has only the kind of the failure.
-            raise Unavailable(
-                f"Session {job.id} does not answer ({type(error).__name__}).", remedy=f"See `carrel logs {job.id}`."
-            ) from None
-        if answer.status_code == 422:
+            status, said = self._ask(job, "PUT", identity.HUB_PATH, seconds=_JOIN_SECONDS, json=dict(variables))
+        except Unavailable as error:
+            raise Unavailable(error.message, remedy=f"See `carrel logs {job.id}`.") from None
+        finally:
+            with self._guard:
+                self._joining.discard(job.id)
+        if status == 422:
             raise Invalid(str(said.get("message")), remedy=str(said.get("remedy")))
-        if "port" not in said:
+        port = said.get("port") if status == 200 else None
+        if type(port) is not int or not 0 < port < 65_536:
             raise Conflict(f"Session {job.id} does not wait for a JupyterHub any more.", remedy="Start another.")
-        return int(said["port"])
+        return port
 
     # ---- what others ask
 
@@ -250,40 +270,33 @@ class RunningSessions:
         activity = self._activity(job)
         with self._guard:
             use = self._use(job.id, job.attempt)
-            busy = computing or use.connections > 0 or activity is None or bool(activity.get("kernels_busy"))
-            # Through a JupyterHub people come and go without the lab's own proxy seeing them.
-            busy = busy or bool(activity and activity.get("connections"))
-            if busy:
+            if computing or use.connections > 0 or activity is None or activity.busy:
                 use.used_at, use.idle = now, False
                 return
             use.idle = True
-            assert activity is not None
-            use.used_at = max(use.used_at, float(activity.get("last_activity") or 0.0))
+            use.used_at = max(use.used_at, min(now, activity.last))
             idle = now - use.used_at
         found = self._session(job)
         if found is not None and found.idle_time is not None and idle >= found.idle_time:
             self._end(job, idle)
 
-    def _activity(self, job: Job) -> Mapping[str, Any] | None:
+    def _activity(self, job: Job) -> _Activity | None:
         """What the notebook server says it does, or None when it does not answer: unknown is not idle."""
         if not self.is_ready(job):
             return None
         try:
-            with self._http(job, timeout=_ANSWER_SECONDS) as http:
-                answer = http.get("/carrel/activity")
-                return dict(answer.json()) if answer.status_code == 200 else None
-        except (httpx.HTTPError, ValueError):
+            status, said = self._ask(job, "GET", "/carrel/activity", seconds=_ANSWER_SECONDS)
+            return _Activity.of(said) if status == 200 else None
+        except (Unavailable, ValueError):
             return None
 
-    def _http(self, job: Job, *, timeout: float) -> httpx.Client:
-        """A client for the session's own server, which knows the lab by its headers."""
+    def _ask(self, job: Job, method: str, path: str, *, seconds: float, json: Any = None) -> tuple[int, dict[str, Any]]:
+        """Ask the session's own server, which knows the lab by its headers. Raises `Unavailable`."""
         address = self._addresses.find(job)
         if address is None:
-            raise httpx.ConnectError("nobody knows where it is")
+            raise Unavailable(f"Where session {job.id} is, is not known.")
         headers = identity.headers(self._token(job), job_id=job.id, attempt=job.attempt, subject=job.owner, now=self._clock())
-        return httpx.Client(
-            transport=transport(address), base_url=base_url(address), timeout=timeout, headers={**headers, "Host": "session"}
-        )
+        return ask(address, method, path, headers=headers, seconds=seconds, json=json, called=f"Session {job.id}")
 
     def _end(self, job: Job, idle: float) -> None:
         owner = self._lab.people.get(job.owner)

@@ -21,7 +21,8 @@ from carrel.core.control.conversations import Conversations, PutOut
 from carrel.core.domain.errors import CarrelError, TooMany, Unavailable
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
-from carrel.notebooks import identity
+from carrel.core.transport.message_room import MessageRoom, Place
+from carrel.notebooks import LARGEST_MESSAGE, identity
 from carrel.notebooks.proxy import pages, websocket
 from carrel.notebooks.proxy.headers import from_this_origin
 from carrel.notebooks.proxy.http import Carried, HttpForwarder
@@ -50,9 +51,13 @@ class SessionHosts:
         secret: bytes,
         clock: Clock,
         conversations: Conversations,
+        room: MessageRoom | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pattern` is the host name of a session with ``{session}`` in the place of its label; a port in it is ignored."""
+        """`pattern` is the host name of a session with ``{session}`` in the place of its label; a port in it is ignored.
+
+        `room` counts what the websockets of sessions have sent.
+        """
         self._app = app
         self._sessions = sessions
         self._door = door
@@ -62,6 +67,7 @@ class SessionHosts:
         self._conversations = conversations
         self._monotonic = monotonic
         self._forwarder = HttpForwarder()
+        self._room = room or MessageRoom(2 * LARGEST_MESSAGE)
         self._known: dict[str, tuple[float, Session | None]] = {}
         self._used: dict[tuple[int, int], float] = {}
         #: Whose tokens let browsers in, by their numbers, each with the version of `conversations` for which that is true.
@@ -174,7 +180,8 @@ class SessionHosts:
             return False
         await to_thread.run_sync(self._sessions.connected, session.job_id, session.attempt, 1)
         try:
-            talk = partial(websocket.carry, session, scope, receive, identity=self._identity(session))
+            place = Place(self._room, session.owner)
+            talk = partial(websocket.carry, session, scope, receive, identity=self._identity(session), place=place)
             return await self._conversations.hold(guest, version, talk, send)
         except PutOut as out:
             if out.begun:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.typing import Origin, Subprotocol
 
+from carrel.core.transport.message_room import Place
 from carrel.notebooks import LARGEST_MESSAGE
 from carrel.notebooks.proxy.headers import request_headers
-from carrel.notebooks.proxy.reach import connect_websocket
+from carrel.notebooks.proxy.reach import SessionWebSocket, connect_websocket
 from carrel.notebooks.proxy.sessions import Session
 
 #: Said by the websocket library itself, for the connection that it makes.
@@ -24,10 +24,15 @@ _GONE = 1012
 _SAYABLE = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015)})
 
 
-async def carry(session: Session, scope: Scope, receive: Receive, send: Send, *, identity: Mapping[str, str]) -> bool:
-    """Carry one websocket until either side closes it. False when the session did not take it; then nothing was sent."""
+async def carry(
+    session: Session, scope: Scope, receive: Receive, send: Send, *, identity: Mapping[str, str], place: Place
+) -> bool:
+    """Carry one websocket until either side closes it. False when the session did not take it; then nothing was sent.
+
+    `place` counts what comes from the session.
+    """
     try:
-        inner = await _connect(session, scope, identity)
+        inner = await _connect(session, scope, identity, place)
     except (OSError, InvalidHandshake, InvalidURI, TimeoutError, UnicodeDecodeError):
         return False
     browser = WebSocket(scope, receive, send)
@@ -37,7 +42,7 @@ async def carry(session: Session, scope: Scope, receive: Receive, send: Send, *,
     return True
 
 
-async def _connect(session: Session, scope: Scope, identity: Mapping[str, str]) -> ClientConnection:
+async def _connect(session: Session, scope: Scope, identity: Mapping[str, str], place: Place) -> SessionWebSocket:
     headers = [
         (name.decode("ascii"), value.decode("latin-1"))
         for name, value in request_headers(scope["headers"], identity)
@@ -52,6 +57,7 @@ async def _connect(session: Session, scope: Scope, identity: Mapping[str, str]) 
         session.address,
         host,
         f"{path}{'?' + query if query else ''}",
+        place,
         additional_headers=headers,
         # The browser's origin was compared with its host before; towards the session both are the session's own name.
         origin=Origin(f"http://{host}"),
@@ -67,7 +73,7 @@ async def _connect(session: Session, scope: Scope, identity: Mapping[str, str]) 
     )
 
 
-async def _both_ways(browser: WebSocket, inner: ClientConnection) -> None:
+async def _both_ways(browser: WebSocket, inner: SessionWebSocket) -> None:
     there = asyncio.create_task(_to_session(browser, inner))
     back = asyncio.create_task(_to_browser(inner, browser))
     try:
@@ -80,7 +86,7 @@ async def _both_ways(browser: WebSocket, inner: ClientConnection) -> None:
                 await task
 
 
-async def _to_session(browser: WebSocket, inner: ClientConnection) -> None:
+async def _to_session(browser: WebSocket, inner: SessionWebSocket) -> None:
     with contextlib.suppress(ConnectionClosed):
         while True:
             message = await browser.receive()
@@ -91,7 +97,7 @@ async def _to_session(browser: WebSocket, inner: ClientConnection) -> None:
             await inner.send(message["text"] if data is None else data)
 
 
-async def _to_browser(inner: ClientConnection, browser: WebSocket) -> None:
+async def _to_browser(inner: SessionWebSocket, browser: WebSocket) -> None:
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the browser has gone
         try:
             async for message in inner:
@@ -99,6 +105,7 @@ async def _to_browser(inner: ClientConnection, browser: WebSocket) -> None:
                     await browser.send_text(message)
                 else:
                     await browser.send_bytes(message)
+                inner.passed_on()
         except ConnectionClosed:
             pass
         await browser.close(sayable(inner.close_code, otherwise=_GONE), inner.close_reason or "")

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from carrel.core.control.pool_board import Given, Output
-from carrel.core.domain.call import CallState, Ending
+from carrel.core.domain.call import Body, CallState, Ending
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.user import Caller
 from carrel.lab.gateway.call_bodies import CallBodies, Frame
@@ -73,18 +73,27 @@ async def _reported(ctx: Gateway, who: Caller, request: Request) -> tuple[frozen
     holding: frozenset[int] = frozenset()
     endings: list[Ending] = []
     printed: dict[str, bytes] = {}
-    async for frame in ctx.bodies.receive(request, most=LARGEST_BODY):
-        kind = frame.header.get("type")
-        if kind == "holding":
-            calls = frame.header.get("calls")
-            holding = frozenset(one for one in calls if type(one) is int) if isinstance(calls, list) else frozenset()
-        elif kind in ("stdout", "stderr") and frame.body.data is not None:
-            printed[kind] = frame.body.data
-        elif kind == "ended":
-            endings.append(_ending(await ctx.files.with_file(frame, who.user.subject), printed))
-            printed = {}
-        else:
-            raise Invalid(f"A worker has nothing of type {str(kind)[:40]!r} to tell.")
+    taken: list[Body] = []
+    try:
+        async for frame in ctx.bodies.receive(request, most=LARGEST_BODY):
+            taken.append(frame.body)
+            kind = frame.header.get("type")
+            if kind == "holding":
+                calls = frame.header.get("calls")
+                holding = frozenset(one for one in calls if type(one) is int) if isinstance(calls, list) else frozenset()
+            elif kind in ("stdout", "stderr") and frame.body.data is not None:
+                printed[kind] = frame.body.data
+            elif kind == "ended":
+                frame = await ctx.files.with_file(frame, who.user.subject)
+                taken.append(frame.body)
+                endings.append(_ending(frame, printed))
+                printed = {}
+            else:
+                raise Invalid(f"A worker has nothing of type {str(kind)[:40]!r} to tell.")
+    except BaseException:
+        for body in taken:
+            ctx.bodies.discard(body)
+        raise
     return holding, endings
 
 
