@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -226,6 +227,18 @@ def test_the_last_words_of_a_call_that_crashes(other: Callable[..., Executor], f
     assert "about to end\n" in future.stderr()
     assert future.job_id is not None
     assert executor.submit(abs, -1).result(PATIENCE) == 1
+
+
+@pytest.mark.slow
+def test_threads_that_a_call_has_left_do_not_keep_the_worker(other: Callable[..., Executor], client: Client) -> None:
+    def leaves() -> None:
+        threading.Thread(target=lambda: time.sleep(10_000)).start()
+
+    executor = other(idle_time=0)
+    future = executor.submit(leaves)
+    future.result(PATIENCE)
+    assert future.job_id is not None
+    assert client.wait(future.job_id, timeout=PATIENCE).state == "COMPLETED"
 
 
 @pytest.mark.parametrize("ends", [lambda: 1 // 0, lambda: os._exit(0), os.abort])

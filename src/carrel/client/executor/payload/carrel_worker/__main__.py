@@ -225,7 +225,9 @@ def main() -> int:
         if len(sys.argv) > 2:
             worker.initialize(sys.argv[2])
         output.finish()
-        return worker.run()
+        status = worker.run()
+        output.over()
+        return status
     except Over as reason:
         note(f"this worker ends: {reason}")
         return int(isinstance(reason, Refused))

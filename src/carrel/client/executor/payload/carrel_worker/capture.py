@@ -37,19 +37,16 @@ class Stream:
         self._kept = bytearray()
         self._size = 0
 
-    def start(self) -> None:
-        """What comes from now on is the next call's."""
-        self._kept, self._size = bytearray(), 0
-
     @property
     def end(self) -> tuple[int, bytes]:
         """How many bytes the call has printed before its end, and that end."""
         kept = bytes(self._kept[-KEPT:])
         return self._size - len(kept), kept
 
-    def printed(self) -> bytes:
-        """The frame by which the lab is told of it; b"" when nothing was printed."""
+    def finish(self) -> bytes:
+        """The frame by which the lab is told of it; b"" when nothing was printed. What comes from now on is the next call's."""
         before, kept = self.end
+        self._kept, self._size = bytearray(), 0
         return encode({"type": self.name}, pack(">Q", before + len(kept)) + kept) if kept else b""
 
     def drain(self) -> None:
@@ -88,9 +85,9 @@ class Output:
         _by_lines()
 
     def start(self, call: int) -> None:
-        """What is printed from now on is this call's."""
+        """What is printed after the end of the last call is this one's."""
         self._put_back()
-        self._tell({"type": "start", "call": call})
+        self._tell({"type": "start", "call": call}, answer=False)
 
     def finish(self) -> bytes:
         """Frames with the end of what the call has printed: all that this process has written by now is in it."""
@@ -107,6 +104,10 @@ class Output:
         flush()
         self._tell({"type": "flush"})
 
+    def over(self) -> None:
+        """No call follows: this process ends, or is ended."""
+        self._tell({"type": "over"})
+
     def _put_back(self) -> None:
         """A call may have closed what the next one prints to."""
         for descriptor, pipe in zip((1, 2), self._pipes):
@@ -116,11 +117,11 @@ class Output:
             if stream is None or getattr(stream, "closed", False):
                 setattr(sys, name, open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False))
 
-    def _tell(self, header: dict[str, Any], data: bytes = b"") -> bytes:
-        """Say it, and return the body of the answer: what is printed before and after goes to either side of it."""
+    def _tell(self, header: dict[str, Any], data: bytes = b"", *, answer: bool = True) -> bytes:
+        """Say it, and return the body of the answer: what was printed before is taken by then."""
         if os.getpid() != self._pid:
             return b""  # a process that a call has forked: what it prints is taken, and nothing else
-        found, answered = b"", False
+        found, answered = b"", not answer
         with _uninterrupted(), self._guard:
             self._channel.sendall(encode(header, data))
             while not answered:

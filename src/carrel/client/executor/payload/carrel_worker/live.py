@@ -37,9 +37,11 @@ class Live:
         threading.Thread(target=self._run, name="output", daemon=True).start()
 
     def start(self, call: int) -> None:
-        """What is told from now on is of this call."""
+        """What was told since the last call ended, and is told from now on, is of this call."""
         with self._guard:
-            self._call, self._waiting, self._size = call, [], 0
+            self._call = call
+        if self._waiting:
+            self._something.set()
 
     def finish(self) -> None:
         """The call has ended: its end has what was printed."""
@@ -53,7 +55,7 @@ class Live:
     def told(self, stream: str, offset: int, data: bytes) -> None:
         """A piece was printed."""
         with self._guard:
-            if self._call is None or self._size > _MOST:
+            if self._size > _MOST:
                 return
             last = self._waiting[-1] if self._waiting else None
             if last is not None and stream != "display" and last[0] == stream and len(last[2]) < _PIECE:
@@ -61,7 +63,8 @@ class Live:
             else:
                 self._waiting.append((stream, offset, bytearray(data)))
             self._size += len(data)
-        self._something.set()
+        if self._call is not None:
+            self._something.set()
 
     def _run(self) -> None:
         lab = Lab()
@@ -74,6 +77,8 @@ class Live:
     def _pass_on(self, lab: Lab) -> None:
         with self._sending:
             with self._guard:
+                if self._call is None:
+                    return
                 header = {"type": "output", "call": self._call}
                 pieces = [encode({**header, "stream": one[0], "offset": one[1]}, bytes(one[2])) for one in self._waiting]
                 data, self._waiting, self._size = b"".join(pieces), [], 0

@@ -18,6 +18,8 @@ from carrel_worker.live import Live
 
 #: Seconds in which the lab has to take the last words of a worker that died.
 _PATIENCE = 20.0
+#: Seconds in which a worker without calls to come has to end: threads that calls have left would keep it, and what it holds.
+_GRACE = 30.0
 
 
 def begin(pool: str) -> Output:
@@ -60,6 +62,8 @@ class Supervisor:
         #: The call that runs or ran last; 0 before the first.
         self._call = 0
         self._runs = True
+        #: No call follows: however the worker ends, nothing is lost.
+        self._over = False
         self._status = 0
 
     def run(self) -> NoReturn:
@@ -87,6 +91,8 @@ class Supervisor:
                 break
         for stream in self._streams:
             stream.drain()
+        if self._over:
+            os._exit(0)
         if self._status or self._runs:
             self._last_words()
         _end_as(self._status)
@@ -106,22 +112,26 @@ class Supervisor:
         return False
 
     def _told(self, kind: str) -> None:
+        if kind == "start":
+            self._call, self._runs = self._header["call"], True
+            self._live.start(self._call)
+            return
         for stream in self._streams:  # it was printed before
             stream.drain()
         answer = b""
-        if kind == "start":
-            self._call, self._runs = self._header["call"], True
-            for stream in self._streams:
-                stream.start()
-            self._live.start(self._call)
-        elif kind == "finish":
+        if kind == "finish":
             self._runs = False
             self._live.finish()
-            answer = b"".join(stream.printed() for stream in self._streams)
+            answer = b"".join(stream.finish() for stream in self._streams)
         elif kind == "show":
             self._live.told("display", self._header["number"], self._body)
         elif kind == "flush":
             self._live.flush()
+        elif kind == "over":
+            self._over = True
+            last = threading.Timer(_GRACE, os.kill, (self._pid, signal.SIGKILL))
+            last.daemon = True
+            last.start()
         with contextlib.suppress(ConnectionError):
             self._channel.sendall(encode({}, answer))
 
