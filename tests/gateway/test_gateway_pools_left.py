@@ -70,8 +70,9 @@ def test_no_worker_is_kept_for_a_program_that_is_gone(opens: Callable[..., Pool]
     pool.rig.wait_for(lambda: pool.view()["unfollowed_since"] is not None)
     now[0] += 299
     assert worker.ask()[0]["type"] == "none"
+    assert pool.ended() == []  # a client that asks is there, too
     (call,) = pool.calls(b"x")
-    now[0] += 2
+    now[0] += 301
     assert worker.ask()[0]["call"] == call  # it is carried out all the same
     assert worker.end(call)[0]["type"] == "none"
     now[0] += 10

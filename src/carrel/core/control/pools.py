@@ -176,6 +176,7 @@ class Pools:
                 raise NotFound(f"Pool {pool_id} has no function {digest[:80]}.", remedy="Send it before calls of it.")
         with self._guard:
             board = self._open_board(pool_id)
+            board.unfollowed_since = self._clock()  # its client is there
             self._check_dependencies(owner, new)
             numbers = self._store.add_calls(pool_id, new, now=self._clock())
             known = {number for number, is_new in numbers if not is_new}
@@ -256,6 +257,12 @@ class Pools:
     def result(self, call_id: int) -> tuple[Body, bytes, bytes]:
         """What a call returned or raised, pickled, and the ends of what it printed."""
         return self._store.result(call_id), *self._store.printed(call_id)
+
+    def asked_for(self, pool_id: int) -> None:
+        """A client that follows the pool by asking again and again has asked."""
+        with self._guard:
+            if (board := self._boards.get(pool_id)) is not None:
+                board.unfollowed_since = self._clock()
 
     @contextmanager
     def follow(self, pool_id: int, bell: Bell) -> Iterator[Listener]:

@@ -194,6 +194,7 @@ async def follow(
     """
     await to_thread.run_sync(ctx.pools.pool, grant.caller, pool_id)
     if not stream:
+        ctx.pools.asked_for(pool_id)
         found = await to_thread.run_sync(lambda: ctx.pools.ended(pool_id, after=after))
         return Response(b"".join(_ended(one) for one in found), media_type=FRAMES)
     return StreamingResponse(_results(ctx, grant, pool_id, after), media_type=FRAMES, headers={"Cache-Control": "no-store"})
