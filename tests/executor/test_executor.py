@@ -187,7 +187,7 @@ def test_workers_are_as_many_as_there_is_to_do_and_leave(opens: Opens, client: C
     assert len(client.pool(executor.pool_id).workers) == 2
     (flags / "go").touch()
     assert [future.result(PATIENCE) for future in futures] == ["done"] * 3
-    wait_until(lambda: client.pool(executor.pool_id).workers == [])
+    wait_until(lambda: not client.pool(executor.pool_id).workers)
     assert client.pool(executor.pool_id).calls == {"COMPLETED": 3}
     assert executor.submit(abs, -3).result(PATIENCE) == 3
 
@@ -270,16 +270,23 @@ def test_bad_arguments_are_said_before_anything_is_sent(client: Client) -> None:
 
 def test_what_a_program_submitted_is_carried_out_after_its_end(lab: LabProcess, client: Client, tmp_path: Path) -> None:
     script = (
-        "import carrel\n"
-        "pool = carrel.Executor(1, requirements=[], modules=[], memory='256M')\n"
+        "import atexit, carrel\n"
+        "@atexit.register\n"
+        "def too_late():\n"
+        "    try: pool.submit(abs, 1)\n"
+        "    except RuntimeError as error: print(error)\n"
+        "pool = carrel.Executor(1, min_workers=1, requirements=[], modules=[], memory='256M')\n"
         "futures = [pool.submit(pow, 2, n) for n in range(50)]\n"
         "print(pool.pool_id)\n"
     )
     environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
-    pool = int(done.stdout)
+    number, *refused = done.stdout.splitlines()
+    assert refused == ["cannot schedule new futures after shutdown"]
+    pool = int(number)
     wait_until(lambda: client.pool(pool).calls == {"COMPLETED": 50})
-    client.close_pool(pool)
+    assert client.pool(pool).closed_at is not None
+    wait_until(lambda: not client.pool(pool).workers)
 
 
 def test_a_job_uses_the_lab_from_inside(executor: Executor) -> None:

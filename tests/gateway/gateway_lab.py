@@ -342,7 +342,7 @@ def a_lab(
         cells=Cells(store=store.cells),
         gpu_use=GpuUse(store=store.gpu_use, clock=time.time),
         verifications=Verifications(store=store.verifications),
-        clock=time.time,
+        clock=clock,
         secret=secret,
         lab_id=store.lab_id(),
     )

@@ -49,6 +49,10 @@ class Worker:
         (found,) = frames(answer.content)
         return found
 
+    def prints(self, call: int, stream: str, offset: int, data: bytes) -> None:
+        header = {"type": "output", "call": call, "stream": stream, "offset": offset}
+        self.http.post(f"{V1}/pools/{self.pool}/output", content=encode(header, data)).raise_for_status()
+
     def end(self, call: int, body: bytes = b"result", take: bool = True, **header: Any) -> tuple[dict[str, Any], bytes]:
         return self.ask(encode({"type": "ended", "call": call, "state": "COMPLETED", **header}, body), take=take)
 
@@ -65,7 +69,7 @@ class Pool:
         self.http.put(f"{V1}/pools/{self.id}/functions/{FUNCTION}", content=encode({}, b"function")).raise_for_status()
         keys = keys or [secrets.token_hex(8) for _ in bodies]
         content = b"".join(
-            encode({"key": key, "label": "f", "function": FUNCTION, "retries": retries, **more}, body)
+            encode({"key": key, "label": "f", "function": FUNCTION, "retries": retries} | more, body)
             for key, body in zip(keys, bodies, strict=True)
         )
         answer = self.http.post(f"{V1}/pools/{self.id}/calls", content=content)
@@ -197,6 +201,43 @@ def test_large_bodies_go_through_files_and_come_back_whole(pool: Pool) -> None:
     assert pool.http.get(f"{V1}/calls/{call}/result").content == large[::-1]
 
 
+def test_what_a_call_printed_may_be_longer_than_what_fits_into_a_row(pool: Pool) -> None:
+    (call,) = pool.calls(b"x")
+    (worker,) = pool.workers(1)
+    worker.ask()
+    printed = (300 * 1024).to_bytes(8, "big") + b"y" * 256 * 1024
+    ended = encode({"type": "ended", "call": call, "state": "COMPLETED"}, b"result")
+    worker.ask(encode({"type": "stdout"}, printed), encode({"type": "stderr"}, printed), ended)
+    ((header, body),) = pool.ended()
+    assert (header["stdout"], header["stderr"], body) == (len(printed), len(printed), printed + printed + b"result")
+    assert list((pool.rig.home / "calls").iterdir()) == []
+    answer = worker.http.post(f"{V1}/pools/{pool.id}/work", content=encode({"type": "stdout"}, b"y" * 1024 * 1024 + b"y"))
+    assert answer.status_code == 413
+
+
+def test_text_that_no_encoding_has_is_taken(pool: Pool) -> None:
+    (call,) = pool.calls(b"x", label="caf\udce9")
+    (worker,) = pool.workers(1)
+    worker.ask()
+    worker.end(call, state="FAILED", error="\udce9\0", message="cannot read caf\udce9.csv\0")
+    ((header, _),) = pool.ended()
+    assert header["message"] == "cannot read caf\\udce9.csv"
+    assert pool.http.get(f"{V1}/calls/{call}").json()["label"] == "caf\\udce9"
+
+
+def test_arguments_go_when_a_call_has_ended(pool: Pool) -> None:
+    calls = pool.calls(b"x" * (INLINE + 1), b"y" * (INLINE + 1), retries=1)
+    (worker,) = pool.workers(1)
+    worker.ask()
+    worker.end(calls[0])
+    assert len(list((pool.rig.home / "calls").iterdir())) == 1
+    dies(pool.rig, worker.job)
+    ((_, second),) = [one.ask() for one in pool.workers(1)]
+    assert second == b"y" * (INLINE + 1)
+    pool.worker(pool.view()["workers"][0]["job_id"]).end(calls[1])
+    assert list((pool.rig.home / "calls").iterdir()) == []
+
+
 def test_the_same_key_is_the_same_call(pool: Pool) -> None:
     first = pool.calls(b"1", b"2", keys=["a", "b"])
     assert pool.calls(b"2", b"3", keys=["b", "c"])[0] == first[1]
@@ -234,6 +275,22 @@ def test_a_call_whose_worker_died_fails_and_says_why(pool: Pool) -> None:
     assert header["error"] == "worker_died"
     assert "it was killed" in header["message"]
     assert f"carrel logs {worker.job}" in header["message"]
+
+
+def test_the_last_words_of_a_worker_are_what_its_call_printed(pool: Pool) -> None:
+    (call,) = pool.calls(b"x")
+    (worker,) = pool.workers(1)
+    worker.ask()
+    for offset, data in ((0, b"one "), (4, b"two "), (2, b"e two three"), (4, b"two ")):  # the end comes again, whole
+        worker.prints(call, "stderr", offset, data)
+    pool.rig.engine.end(
+        worker.job, state=JobState.COMPLETED, reason=Reason(code="Completed", message="Exit code 0."), exit_code=0
+    )
+    pool.rig.wait_for(lambda: pool.state(call) == "FAILED")
+    ((header, body),) = pool.ended()
+    assert body == (13).to_bytes(8, "big") + b"one two three"
+    assert header["job"] == worker.job
+    assert header["message"].startswith(f"Its worker died: job {worker.job} ended by itself. Exit code 0.")
 
 
 def test_a_call_with_retries_begins_again_elsewhere_and_so_often(pool: Pool) -> None:
@@ -276,13 +333,13 @@ def test_workers_that_end_before_they_ask_are_not_started_for_ever(pool: Pool) -
         pool.rig.wait_for(lambda: bool({one["job_id"] for one in pool.view()["workers"]} - seen))
         (job,) = {one["job_id"] for one in pool.view()["workers"]} - seen
         seen.add(job)
-        pool.rig.engine.wait_started(job)
-        pool.rig.engine.run(job)
+        pool.worker(job).prints(0, "stderr", 0, b"OSError: no such model\n")
         dies(pool.rig, job)
     pool.rig.wait_for(lambda: pool.state(call) == "FAILED")
     ((header, _),) = pool.ended()
     assert header["error"] == "workers_do_not_start"
     assert "it was killed" in header["message"]
+    assert header["message"].endswith("It said last:\nOSError: no such model")
 
 
 def test_an_idle_worker_leaves_and_those_that_are_kept_stay(opens: Opens) -> None:

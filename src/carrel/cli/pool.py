@@ -47,10 +47,11 @@ def list_pools(
             _workers(pool),
             *(str(pool.calls.get(state, 0)) for state in _STATES[:4]),
             local(pool.created_at),
+            local(pool.unfollowed_since) if pool.unfollowed_since is not None else "",
         )
         for pool in found
     ]
-    print_table(("POOL", "NAME", "WORKERS", "WAIT", "RUN", "DONE", "FAILED", "SINCE"), rows)
+    print_table(("POOL", "NAME", "WORKERS", "WAIT", "RUN", "DONE", "FAILED", "SINCE", "NO CLIENT SINCE"), rows)
     return OK
 
 
@@ -63,6 +64,7 @@ def show(
 ) -> int:
     """Show a pool's workers, what keeps them waiting, and its last calls."""
     from carrel.cli.screen import print_fields, print_json, print_table
+    from carrel.cli.words import local
     from carrel.wire import v1
 
     with open_client(home) as client:
@@ -76,6 +78,7 @@ def show(
             ("workers", f"{_workers(pool)}; {pool.min_workers} are kept, others end after {pool.idle_time:g} s without a call"),
             ("calls", ", ".join(f"{pool.calls[state]} {state}" for state in _STATES if pool.calls.get(state)) or "none"),
             *([("GPUs", f"each call borrows {pool.borrows}; a worker without a call holds none")] if pool.borrows else []),
+            *([("client", f"none since {local(pool.unfollowed_since)}")] if pool.unfollowed_since is not None else []),
             *([("trouble", pool.trouble)] if pool.trouble else []),
         ]
     )

@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import hashlib
+import os
 import secrets
 import tempfile
 import threading
@@ -66,7 +67,7 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         """Open a pool of up to `max_workers` workers (default: 8) in the lab. No worker is started before the first call.
 
-        `min_workers` are kept although nothing is to do; others end after `idle_time` seconds without a call. `cpus`, `gpus`,
+        `min_workers` are kept while this program is there; others end after `idle_time` seconds without a call. `cpus`, `gpus`,
         `gpu_type`, `memory` ("8G") and `time` ("2h", how long a worker may live) are each worker's. GPUs are borrowed for each
         call, where they are lent; with `reserve` a worker has its own from start to end. `requirements`: packages,
         as a file or a list, instead of those of this environment; `image`: a container image instead. `modules`: own modules
@@ -119,8 +120,8 @@ class Executor(concurrent.futures.Executor):
         self._shut = False
         self._receiver = Receiver(self._client, self._pool, echo=echo)
         self._sender = Sender(self._send, self._failed)
-        # A program that ends without `shutdown` has submitted all the same.
-        atexit.register(self._sender.flush)
+        # A program that ends without `shutdown` has submitted all the same, and needs no workers for calls to come.
+        atexit.register(self._leave, os.getpid())
 
     @property
     def max_workers(self) -> int:
@@ -238,7 +239,7 @@ class Executor(concurrent.futures.Executor):
         with self._guard:
             first, self._shut = not self._shut, True
         if first:
-            atexit.unregister(self._sender.flush)
+            atexit.unregister(self._leave)
             self._sender.close()
         with contextlib.suppress(CarrelError):  # a lab that is away meanwhile: the pool stays open, and its workers leave
             again(lambda: self._client.close_pool(self._pool, cancel=cancel_futures))
@@ -249,6 +250,16 @@ class Executor(concurrent.futures.Executor):
                 self._client.close()
         else:
             self._receiver.close_when_done(self._client.close if self._closes else None)
+
+    def _leave(self, program: int) -> None:
+        """The program ends: `submit` raises from now on, and what was submitted is carried out."""
+        if os.getpid() != program:
+            return  # a process that it has forked
+        with self._guard:
+            self._shut = True
+        self._sender.close()
+        with contextlib.suppress(Exception):  # the lab is away, or its client was closed: the lab notices that nobody listens
+            self._client.close_pool(self._pool)
 
     # ---- finding again
 

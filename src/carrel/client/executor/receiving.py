@@ -37,8 +37,8 @@ class Receiver:
         #: Those without a number yet, and those with one.
         self._unnumbered: set[Future[Any]] = set()
         self._futures: dict[int, Future[Any]] = {}
-        #: Endings that came before their numbers.
-        self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
+        #: What came of calls before their numbers: a short call may be over by then.
+        self._early: dict[int, list[tuple[dict[str, Any], bytes]]] = {}
         #: Number of the last ending that is known.
         self._after = after
         self._closed = False
@@ -60,11 +60,15 @@ class Receiver:
         with self._changed:
             self._unnumbered.discard(future)
             future._number = call_id
+            early = self._early.pop(call_id, [])
+            if not self._unnumbered:
+                self._early.clear()
+            for header, body in early:
+                self._goes_on(future, header, body)
             self._futures[call_id] = future
-            early = self._early.pop(call_id, None)
             self._changed.notify_all()
-        if early is not None:
-            self._end(*early)
+        if early and early[-1][0]["type"] == "ended":
+            self._end(*early[-1])
 
     def forget(self, future: Future[Any]) -> None:
         """The call never came to the lab."""
@@ -120,9 +124,21 @@ class Receiver:
             self._end(header, body)
             self._after = header["number"]
             return
-        future = self._futures.get(header.get("call", 0))
-        if future is None:
+        if kind == "alive":
             return
+        with self._changed:
+            future = self._futures.get(header["call"])
+            if future is None:
+                self._keep(header, body)
+                return
+        self._goes_on(future, header, body)
+
+    def _keep(self, header: dict[str, Any], body: bytes) -> None:
+        if self._unnumbered:
+            self._early.setdefault(header["call"], []).append((header, body))
+
+    def _goes_on(self, future: Future[Any], header: dict[str, Any], body: bytes) -> None:
+        kind = header["type"]
         if kind == "begun":
             future.job_id, future._begun = header["job"], not header.get("waits", False)
         elif kind == "output":
@@ -134,8 +150,7 @@ class Receiver:
         with self._changed:
             future = self._futures.get(header["call"])
             if future is None:
-                if self._unnumbered:
-                    self._early[header["call"]] = (header, body)
+                self._keep(header, body)
                 return
         split = header["stdout"], header["stdout"] + header["stderr"]
         self._tell(future, "stdout", 0, future._printed["stdout"].ended(body[: split[0]]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ Bell = Callable[[], None]
 RECENT, BODIES = 200, 1000
 #: Bytes of what a call prints and shows that are kept for who begins to follow it.
 _KEPT = 1024 * 1024
+#: Bytes of each stream that are kept of a call whose worker dies.
+_LAST = 256 * 1024
+#: Seconds without a client after which no worker is kept for calls to come, and after which a pool with nothing to do is closed.
+_KEEPS, ABANDONED = 300.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,26 @@ class Given:
 
 
 @dataclass(slots=True, kw_only=True)
+class Tail:
+    """The end of what was written to a stream."""
+
+    size: int = 0
+    data: bytes = b""
+
+    def add(self, offset: int, piece: bytes) -> None:
+        """Take a piece; what is known of it stays."""
+        if offset + len(piece) > self.size:
+            before = self.data if offset <= self.size else b""
+            self.data = (before + piece[max(0, self.size - offset) :])[-_LAST:]
+            self.size = offset + len(piece)
+
+    @property
+    def packed(self) -> bytes:
+        """As an ending has it: how many bytes there were, and the end of them."""
+        return struct.pack(">Q", self.size) + self.data if self.size else b""
+
+
+@dataclass(slots=True, kw_only=True)
 class Worker:
     """A job that carries out calls."""
 
@@ -65,21 +90,29 @@ class Worker:
     #: What its present call, or else its last one, has printed and shown by now, for who begins to follow it, and its bytes.
     printed: list[Output] = field(default_factory=list)
     kept: int = 0
+    #: The ends of its streams.
+    tails: dict[str, Tail] = field(default_factory=dict)
     #: Since when it has nothing to do; None before its first request, and while it has a call.
     idle_since: float | None = None
 
     def takes(self, call_id: int) -> None:
         """It has a call now."""
-        self.call, self.idle_since, self.printed, self.kept = call_id, None, [], 0
+        self.call, self.idle_since, self.printed, self.kept, self.tails = call_id, None, [], 0, {}
 
     def prints(self, pieces: Iterable[Output]) -> Sequence[Output]:
-        """Keep what its call prints, up to a limit; return those of the pieces that are that call's."""
-        found = [piece for piece in pieces if piece.call_id == self.call]
+        """Keep what its call prints, up to a limit; return those of the pieces that are that call's. 0: it has had no call."""
+        found = [piece for piece in pieces if piece.call_id == (self.call or 0)]
         for piece in found:
+            if piece.stream != "display":
+                self.tails.setdefault(piece.stream, Tail()).add(piece.offset, piece.data)
             if self.kept < _KEPT:
                 self.printed.append(piece)
                 self.kept += len(piece.data)
         return found
+
+    def last_words(self, stream: str) -> bytes:
+        """The end of what it has printed, as an ending has it."""
+        return self.tails.get(stream, Tail()).packed
 
     def ring(self) -> None:
         """Wake who watches its call."""
@@ -152,6 +185,8 @@ class Board:
     #: Bells of workers that wait for a call, first come first.
     bells: deque[Bell] = field(default_factory=deque)
     listeners: set[Listener] = field(default_factory=set)
+    #: Since when there are none.
+    unfollowed_since: float
     #: Small arguments of calls that wait, so that they need not be read again.
     bodies: dict[int, Body] = field(default_factory=dict)
     #: The calls that ended last, with what came of them, in their order.
@@ -192,6 +227,21 @@ class Board:
                 listener.begun.append(Begun(call_id=worker.call, job_id=worker.job_id, waits=waits))
             listener.output.extend(worker.printed)
         self.listeners.add(listener)
+
+    def unfollow(self, listener: Listener, now: float) -> None:
+        """It is told nothing more."""
+        self.listeners.discard(listener)
+        self.unfollowed_since = now
+
+    def least(self, now: float) -> int:
+        """Workers that are kept although nothing is to do: a program that was killed, or whose machine sleeps, needs none."""
+        kept = self.pool.closed_at is None and (self.listeners or now - self.unfollowed_since < _KEEPS)
+        return self.pool.min_workers if kept else 0
+
+    def abandoned(self, now: float) -> bool:
+        """True when it has nothing to do, and no client has followed it for long."""
+        busy = self.retries or self.workers or self.listeners or self.pool.closed_at is not None
+        return not busy and now - self.unfollowed_since >= ABANDONED
 
     def tell_begun(self, begun: Begun) -> None:
         """Wake all who follow: a worker has taken a call."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from carrel.core.control.pool_board import Board, Ended
+from carrel.core.control.pool_board import Board, Ended, Worker
 from carrel.core.control.pool_ports import CallStore
 from carrel.core.control.pool_waits import Share, Waiting, Waits
-from carrel.core.domain.call import Call, CallState, Ending
-from carrel.core.domain.job import Job
+from carrel.core.domain.call import Body, Call, CallState, Ending
+from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.ports import Clock
 
 
@@ -16,10 +17,17 @@ class PoolCalls:
     """The calls of all pools. Who uses it holds the lock of the pools."""
 
     def __init__(
-        self, boards: dict[int, Board], *, store: CallStore, share: Share, clock: Clock, changed: Callable[[], None]
+        self,
+        boards: dict[int, Board],
+        *,
+        store: CallStore,
+        share: Share,
+        discard: Callable[[Body], None],
+        clock: Clock,
+        changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when a call came into line."""
-        self._boards, self._store, self._clock, self._changed = boards, store, clock, changed
+        """`changed` is called when a call came into line; `discard` removes the file of a body."""
+        self._boards, self._store, self._discard, self._clock, self._changed = boards, store, discard, clock, changed
         #: Calls that wait for others.
         self.waits = Waits(store=store, share=share, begin=self._in_line, end=self._end_of, now=clock)
 
@@ -48,8 +56,8 @@ class PoolCalls:
         for board, call in lost:
             self.lost(board, call.id, job(call.job_id or 0))
 
-    def lost(self, board: Board, call_id: int, job: Job | None) -> None:
-        """Its worker is gone: it begins again if it may, and has failed otherwise."""
+    def lost(self, board: Board, call_id: int, job: Job | None, worker: Worker | None = None) -> None:
+        """Its worker is gone: it begins again if it may, and has failed otherwise. `worker`: what is known of that one."""
         left = board.retries.get(call_id)
         if left is None:
             return
@@ -58,6 +66,8 @@ class PoolCalls:
             return
         why = why_it_ended(job.id if job is not None else 0, job)
         ending = Ending(call_id=call_id, state=CallState.FAILED, error="worker_died", message=f"Its worker died: {why}")
+        if worker is not None:
+            ending = replace(ending, stdout=worker.last_words("stdout"), stderr=worker.last_words("stderr"))
         self.end(board, [ending])
 
     def again(self, board: Board, call_id: int, retries: int) -> None:
@@ -82,7 +92,8 @@ class PoolCalls:
         fresh = [one for one in endings if one.call_id in board.retries]
         numbered = {board.ended + place: one for place, one in enumerate(fresh, start=1)}
         keep = {one.call_id: body for one in fresh if (body := self.waits.kept(one)) is not None}
-        self._store.end(numbered, now=self._clock(), keep=keep)
+        for body in self._store.end(numbered, now=self._clock(), keep=keep):
+            self._discard(body)
         board.ended += len(fresh)
         holders = {worker.call: worker.job_id for worker in board.workers.values()}
         for number, one in numbered.items():
@@ -116,4 +127,6 @@ def why_it_ended(job_id: int, job: Job | None) -> str:
     if job is None:
         return f"job {job_id} is not known any more."
     words = job.reason.message if job.reason is not None else ""
-    return f"job {job.id} is {job.state.value}. {words}".strip() + f" `carrel logs {job.id}` has its log."
+    # A call may end the process of its worker as if all were well (os._exit).
+    is_now = "ended by itself" if job.state is JobState.COMPLETED else f"is {job.state.value}"
+    return f"job {job.id} {is_now}. {words}".strip() + f" `carrel logs {job.id}` has its log."

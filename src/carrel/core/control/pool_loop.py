@@ -14,6 +14,8 @@ _log = logging.getLogger(__name__)
 _PAGE = 500
 #: Seconds until a job that could not be started is tried again.
 _AGAIN = 2.0
+#: Seconds after which it is looked although nothing has happened: pools are abandoned by that.
+_LOOK = 600.0
 
 
 class LookedAfter(Protocol):
@@ -71,7 +73,7 @@ class PoolLoop:
     def _run(self) -> None:
         well = True
         while True:
-            self._bell.wait(None if well else _AGAIN)
+            self._bell.wait(_LOOK if well else _AGAIN)
             self._bell.clear()
             if self._closing:
                 return

@@ -24,7 +24,7 @@ class CallStore(Protocol):
     def add_calls(self, pool_id: int, new: Sequence[NewCall], *, now: float) -> Sequence[tuple[int, bool]]: ...  # noqa: D102
     def begin(self, call_id: int, *, job_id: int, attempt: int, now: float) -> bool: ...  # noqa: D102
     def again(self, call_ids: Mapping[int, int]) -> None: ...  # noqa: D102
-    def end(self, endings: Mapping[int, Ending], *, now: float, keep: Mapping[int, Body] = ...) -> None: ...  # noqa: D102
+    def end(self, endings: Mapping[int, Ending], *, now: float, keep: Mapping[int, Body] = ...) -> Sequence[Body]: ...  # noqa: D102
     def dependencies(self, call_ids: Collection[int]) -> Mapping[int, Sequence[int]]: ...  # noqa: D102
     def states(self, owner: str, call_ids: Collection[int]) -> Mapping[int, CallState]: ...  # noqa: D102
     def cached(self, owner: str, digests: Collection[str], *, now: float) -> Mapping[str, CachedResult]: ...  # noqa: D102

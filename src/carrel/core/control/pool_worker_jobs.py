@@ -20,6 +20,8 @@ from carrel.core.policy.pool_size import workers_missing
 _log = logging.getLogger(__name__)
 #: So many workers in a row may end before they ask for a call; then calls are not kept waiting for the next.
 _STILLBORN = 3
+#: Characters of what the last one said that are shown.
+_WORDS = 4000
 
 
 class PoolWorkerJobs:
@@ -49,7 +51,8 @@ class PoolWorkerJobs:
     def load(self) -> None:
         """Take up the pools that an earlier server left, with their workers. The caller holds the lock."""
         for pool in self._store.unfinished_pools():
-            board = self._boards[pool.id] = Board(pool=pool, ended=self._store.last_ended(pool.id))
+            board = Board(pool=pool, ended=self._store.last_ended(pool.id), unfollowed_since=self._clock())
+            self._boards[pool.id] = board
             for job_id in self._store.workers(pool.id):
                 job = self._jobs.get(job_id)
                 if job is not None and not job.state.ended:
@@ -72,16 +75,17 @@ class PoolWorkerJobs:
                 return
             job = self._jobs.get(job_id)
             if job is None or job.state.ended:
-                self.remove(board, job_id)
                 if worker.attempt is None:
                     board.stillborn += 1
                     if board.stillborn >= _STILLBORN:
-                        self._give_up(board, why_it_ended(job_id, job))
+                        self._give_up(board, why_it_ended(job_id, job) + _last_words(worker))
             elif worker.attempt is None or not (job.state is JobState.PENDING or job.attempt > worker.attempt):
                 return
             if worker.call is not None:
-                self._calls.lost(board, worker.call, job)
+                self._calls.lost(board, worker.call, job, worker)
                 worker.drop()
+            if job is None or job.state.ended:
+                self.remove(board, job_id)
             self._calls.forget_if_over(board)
         self._changed()
 
@@ -95,6 +99,8 @@ class PoolWorkerJobs:
     def start_missing(self) -> bool:
         """Start the workers that pools lack. Returns False when one could not be started now, and should be tried again."""
         with self._guard:
+            for board in [one for one in self._boards.values() if one.abandoned(self._clock())]:
+                self._close(board)
             boards = list(self._boards.values())
         well = [self._start_for(board) for board in boards]
         return all(well)
@@ -103,12 +109,11 @@ class PoolWorkerJobs:
         pool = board.pool
         while True:
             with self._guard:
-                least = pool.min_workers if board.pool.closed_at is None else 0
                 missing = workers_missing(
                     waiting=len(board.waiting),
                     running=board.running,
                     workers=len(board.workers),
-                    least=least,
+                    least=board.least(self._clock()),
                     most=pool.max_workers,
                 )
                 if not missing or board.pool.id not in self._boards:
@@ -147,3 +152,8 @@ class PoolWorkerJobs:
         """The job is no worker any more."""
         board.workers.pop(job_id, None)
         self._of_job.pop(job_id, None)
+
+
+def _last_words(worker: Worker) -> str:
+    said = worker.last_words("stderr")[8:].decode("utf-8", "replace").strip()
+    return f" It said last:\n{said[-_WORDS:]}" if said else ""

@@ -43,7 +43,9 @@ class Pools:
         self._discard = discard
         self._guard = threading.RLock()
         self._boards: dict[int, Board] = {}
-        self._calls = PoolCalls(self._boards, store=store, share=share, clock=clock, changed=lambda: self.changed())
+        self._calls = PoolCalls(
+            self._boards, store=store, share=share, discard=discard, clock=clock, changed=lambda: self.changed()
+        )
         self._worker_jobs = PoolWorkerJobs(
             self._boards,
             self._guard,
@@ -86,7 +88,7 @@ class Pools:
         asked = replace(self._workers.settle(caller, asked), owner=caller.user.subject, parent=caller.job_id)
         with self._guard:
             pool = self._store.add_pool(replace(asked, created_at=self._clock()))
-            self._boards[pool.id] = Board(pool=pool)
+            self._boards[pool.id] = Board(pool=pool, unfollowed_since=pool.created_at)
         self.changed()
         return pool
 
@@ -120,6 +122,11 @@ class Pools:
         """What keeps the pool's workers from being started; "" when nothing does."""
         board = self._boards.get(pool_id)
         return "" if board is None else board.trouble
+
+    def unfollowed_since(self, pool_id: int) -> float | None:
+        """Since when no client follows the pool's calls; None while one does, and of a closed pool."""
+        board = self._boards.get(pool_id)
+        return None if board is None or board.listeners or board.pool.closed_at is not None else board.unfollowed_since
 
     def close(self, caller: Caller, pool_id: int, *, cancel: bool) -> WorkerPool:
         """Take no more calls; with `cancel`, those that wait do not begin. What runs is finished, and workers leave."""
@@ -169,6 +176,7 @@ class Pools:
                 raise NotFound(f"Pool {pool_id} has no function {digest[:80]}.", remedy="Send it before calls of it.")
         with self._guard:
             board = self._open_board(pool_id)
+            board.unfollowed_since = self._clock()  # its client is there
             self._check_dependencies(owner, new)
             numbers = self._store.add_calls(pool_id, new, now=self._clock())
             known = {number for number, is_new in numbers if not is_new}
@@ -250,6 +258,12 @@ class Pools:
         """What a call returned or raised, pickled, and the ends of what it printed."""
         return self._store.result(call_id), *self._store.printed(call_id)
 
+    def asked_for(self, pool_id: int) -> None:
+        """A client that follows the pool by asking again and again has asked."""
+        with self._guard:
+            if (board := self._boards.get(pool_id)) is not None:
+                board.unfollowed_since = self._clock()
+
     @contextmanager
     def follow(self, pool_id: int, bell: Bell) -> Iterator[Listener]:
         """Ring `bell` (any thread) when a call of the pool begins, prints or ends, during the block.
@@ -261,12 +275,13 @@ class Pools:
         if board is not None:
             with self._guard:
                 board.follow(listener)
+            self.changed()  # workers are kept for it
         try:
             yield listener
         finally:
             if board is not None:
                 with self._guard:
-                    board.listeners.discard(listener)
+                    board.unfollow(listener, self._clock())
 
     # ---- workers
 
@@ -304,8 +319,8 @@ class Pools:
                 return Given(call_id=call_id, function=board.functions[call_id], arguments=body)
             closed = board.pool.closed_at is not None and not self._calls.waits.any_of(pool_id)
             idle = self._clock() - worker.idle_since
-            pool = board.pool
-            if may_leave(idle=idle, idle_time=pool.idle_time, workers=len(board.workers), least=pool.min_workers, closed=closed):
+            least = board.least(self._clock())
+            if may_leave(idle=idle, idle_time=board.pool.idle_time, workers=len(board.workers), least=least, closed=closed):
                 self._worker_jobs.remove(board, worker.job_id)
                 self._calls.forget_if_over(board)
                 return Given(retire=True)
@@ -334,22 +349,26 @@ class Pools:
     def printed(self, caller: Caller, pool_id: int, pieces: Sequence[Output]) -> None:
         """A worker passes on what its call prints, for those who follow it."""
         with self._guard:
-            board, worker = self._worker(caller, pool_id)
+            board, worker = self._found(caller, pool_id)  # words before the first call do not make it one that takes calls
             new = worker.prints(pieces)
             for listener in board.listeners:
                 listener.output.extend(new)
             board.tell()
 
-    def _worker(self, caller: Caller, pool_id: int) -> tuple[Board, Worker]:
+    def _found(self, caller: Caller, pool_id: int) -> tuple[Board, Worker]:
         missing = NotFound(f"There is no pool {pool_id}.")
         board = self._boards.get(pool_id)
         worker = None if board is None or caller.job_id is None else board.workers.get(caller.job_id)
         allowed(caller, Action.WORK, Resource(job=None if worker is None else worker.job_id)).check(missing)
         if board is None or worker is None:
             raise missing
+        return board, worker
+
+    def _worker(self, caller: Caller, pool_id: int) -> tuple[Board, Worker]:
+        board, worker = self._found(caller, pool_id)
         if worker.attempt != caller.attempt:
             if worker.call is not None:
-                self._calls.lost(board, worker.call, self._jobs.get(worker.job_id))
+                self._calls.lost(board, worker.call, self._jobs.get(worker.job_id), worker)
                 worker.drop()
             worker.attempt, worker.idle_since = caller.attempt, None
         board.stillborn = 0

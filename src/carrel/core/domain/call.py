@@ -72,6 +72,8 @@ class WorkerPool:
     workers: tuple[PoolWorker, ...] = derived(default=())
     #: What keeps workers from being started.
     trouble: str = derived(default="")
+    #: Since when no client follows its calls; None while one does, and of a closed pool.
+    unfollowed_since: Moment | None = derived(default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,8 @@ class Ending:
 
     call_id: int
     state: CallState
-    #: "exception", "worker_died", "not_picklable", "cancelled", "workers_do_not_start", "dependency_failed"; "" for a result.
+    #: "exception", "worker_died", "not_picklable", "not_taken", "cancelled", "workers_do_not_start", "dependency_failed"; "" for
+    #: a result.
     error: str = ""
     message: str = ""
     body: Body = field(default_factory=lambda: Body(size=0, data=b""))

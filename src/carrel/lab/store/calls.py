@@ -42,6 +42,7 @@ _END = (
             for name in ("state", "ended_at", "ended_number", "error", "message", "result_size", "result", "result_path")
         }
         | {name: sa.bindparam(f"new_{name}") for name in ("stdout", "stderr", "cached_from")}
+        | {"arguments": None, "arguments_path": None}
     )
 )
 
@@ -151,9 +152,12 @@ class CallTable:
             with self._database.write() as connection:
                 connection.execute(change, [{"which": one, "left": left} for one, left in call_ids.items()])
 
-    def end(self, endings: Mapping[int, Ending], *, now: float, keep: Mapping[int, Body] = MappingProxyType({})) -> None:
+    def end(
+        self, endings: Mapping[int, Ending], *, now: float, keep: Mapping[int, Body] = MappingProxyType({})
+    ) -> Sequence[Body]:
         """Calls have ended, by their numbers among those of the pool that have. One that has ended stays as it is.
 
+        Nothing reads their arguments any more: they are forgotten, and those that lie in files are returned.
         `keep`: of calls whose results are for equal calls too, the body that is the cache's own.
         """
         rows = [
@@ -173,10 +177,17 @@ class CallTable:
             }
             for number, one in endings.items()
         ]
+        files: list[Body] = []
         if rows:
             with self._database.write() as connection:
+                for some in _some([one.call_id for one in endings.values()]):
+                    lying = sa.select(calls.c.arguments_size, calls.c.arguments_path).where(
+                        calls.c.id.in_(some), calls.c.arguments_path.is_not(None)
+                    )
+                    files += [Body(size=row.arguments_size, path=row.arguments_path) for row in connection.execute(lying)]
                 connection.execute(_END, rows)
                 cached_results.keep(connection, keep, now)
+        return files
 
     def open_calls(self, pool_id: int) -> Sequence[Call]:
         """Those that have not ended, oldest first."""

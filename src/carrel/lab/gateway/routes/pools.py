@@ -193,6 +193,7 @@ async def follow(
     """
     await to_thread.run_sync(ctx.pools.pool, grant.caller, pool_id)
     if not stream:
+        ctx.pools.asked_for(pool_id)
         found = await to_thread.run_sync(lambda: ctx.pools.ended(pool_id, after=after))
         return Response(b"".join(_ended(one) for one in found), media_type=FRAMES)
     return StreamingResponse(_results(ctx, grant, pool_id, after), media_type=FRAMES, headers={"Cache-Control": "no-store"})
@@ -206,12 +207,19 @@ def no_line(request: Request) -> None:
 # ---- what comes in
 
 
+def plain_text(value: object) -> str:
+    """Text that every database and every encoding takes: JSON may have halves of characters (a file name that is no UTF-8)."""
+    return str(value).replace("\0", "").encode("utf-8", "backslashreplace").decode()
+
+
 def _new_call(frame: Frame) -> NewCall:
     header = frame.header
     key, label, function, retries = (header.get(name) for name in ("key", "label", "function", "retries"))
     if not (isinstance(key, str) and 0 < len(key) <= 64 and key.isascii() and key.isprintable()):
         raise Invalid("A call's key is 1 to 64 printable characters.")
-    if not (isinstance(label, str) and "\0" not in label and isinstance(function, str) and len(function) <= 80):
+    if not (
+        isinstance(label, str) and "\0" not in label and isinstance(function, str) and function.isascii() and len(function) <= 80
+    ):
         raise Invalid("A call has a label and the digest of a function.")
     if type(retries) is not int or not 0 <= retries <= 100:
         raise Invalid(f"retries is {str(retries)[:40]}.", remedy="Ask for 0 to 100.")
@@ -222,7 +230,7 @@ def _new_call(frame: Frame) -> NewCall:
         raise Invalid("cache of a call is a digest: sha256: and 64 hexadecimal digits.")
     return NewCall(
         key=key,
-        label=label[:255],
+        label=plain_text(label)[:255],
         function=function,
         retries=retries,
         dependencies=tuple(dict.fromkeys(dependencies)),
@@ -314,6 +322,7 @@ def _shown(pools: Pools, pool: WorkerPool, borrowed: Mapping[int, WorkerGpus]) -
         calls=pools.counts(pool.id),
         workers=_workers(pools, pool.id, borrowed),
         trouble=pools.trouble(pool.id),
+        unfollowed_since=pools.unfollowed_since(pool.id),
     )
 
 

@@ -12,12 +12,12 @@ from starlette.responses import StreamingResponse
 
 from carrel.core.control.pool_board import Given, Output
 from carrel.core.domain.call import Body, CallState, Ending
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid, TooLarge
 from carrel.core.domain.user import Caller
 from carrel.lab.gateway.call_bodies import CallBodies, Frame
 from carrel.lab.gateway.context import Ctx, Gateway, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.lab.gateway.routes.pools import ANSWER, BODY, FRAMES, LARGEST_BODY, PoolId, no_line
+from carrel.lab.gateway.routes.pools import ANSWER, BODY, FRAMES, LARGEST_BODY, PoolId, no_line, plain_text
 from carrel.wire import frames
 from carrel.wire.v1 import API
 
@@ -81,8 +81,10 @@ async def _reported(ctx: Gateway, who: Caller, request: Request) -> tuple[frozen
             if kind == "holding":
                 calls = frame.header.get("calls")
                 holding = frozenset(one for one in calls if type(one) is int) if isinstance(calls, list) else frozenset()
-            elif kind in ("stdout", "stderr") and frame.body.data is not None:
-                printed[kind] = frame.body.data
+            elif kind in ("stdout", "stderr"):
+                if frame.body.size > _LARGEST_OUTPUT:
+                    raise TooLarge(f"{frame.body.size} bytes of {kind}; at most {_LARGEST_OUTPUT}.", remedy="Send the end of it.")
+                printed[kind] = _content(ctx.bodies, frame)
             elif kind == "ended":
                 frame = await ctx.files.with_file(frame, who.user.subject)
                 taken.append(frame.body)
@@ -105,8 +107,8 @@ def _ending(frame: Frame, printed: dict[str, bytes]) -> Ending:
     return Ending(
         call_id=header["call"],
         state=CallState(state),
-        error=str(header.get("error", ""))[:32],
-        message=str(header.get("message", "")).replace("\0", "")[:_LONGEST_MESSAGE],
+        error=plain_text(header.get("error", ""))[:32],
+        message=plain_text(header.get("message", ""))[:_LONGEST_MESSAGE],
         body=frame.body,
         stdout=printed.get("stdout", b""),
         stderr=printed.get("stderr", b""),
@@ -116,10 +118,15 @@ def _ending(frame: Frame, printed: dict[str, bytes]) -> Ending:
 def _output(bodies: CallBodies, frame: Frame) -> Output:
     call, stream, offset = (frame.header.get(name) for name in ("call", "stream", "offset"))
     if type(call) is not int or stream not in ("stdout", "stderr", "display") or type(offset) is not int:
-        raise Invalid("Output has a call, a stream (stdout, stderr, display) and an offset.")
-    data = b"".join(bodies.pieces(frame.body))  # a long piece lies in a file, which nobody needs any more
+        raise Invalid("Output has a call (0: before the first), a stream (stdout, stderr, display) and an offset.")
+    return Output(call_id=call, stream=stream, offset=offset, data=_content(bodies, frame))
+
+
+def _content(bodies: CallBodies, frame: Frame) -> bytes:
+    """What the frame has, in memory: a long piece lies in a file, which is needed no more."""
+    data = b"".join(bodies.pieces(frame.body))
     bodies.discard(frame.body)
-    return Output(call_id=call, stream=stream, offset=offset, data=data)
+    return data
 
 
 # ---- what goes out

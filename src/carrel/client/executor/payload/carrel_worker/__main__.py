@@ -6,62 +6,53 @@ arguments that is called once before the first call.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
-from carrel_worker import capture, display, pickling
+from carrel_worker import display, pickling, processes, supervisor  # noqa: F401 - processes: see there
 from carrel_worker.bodies import Bodies
-from carrel_worker.connection import Lab, Over, note
-from carrel_worker.frames import encode
+from carrel_worker.capture import Output, flush
+from carrel_worker.connection import Lab, Over, Refused, note
 from carrel_worker.interrupts import Interrupts
 from carrel_worker.leases import Leases, NotWanted, StateLost
-from carrel_worker.live import Live
 
 #: Unpickled functions that are remembered.
 _FUNCTIONS = 128
+#: The signals that the thread which forks had blocked before.
+_HELD = threading.local()
 
 
 class Worker:
     """One worker."""
 
-    def __init__(self, pool: str) -> None:
+    def __init__(self, pool: str, output: Output) -> None:
+        self._pid = os.getpid()
+        self._directory = os.getcwd()
         self._pool = "/pools/" + pool
         self._lab = Lab()
         self._bodies = Bodies(self._lab, self._pool)
         self._functions: dict[str, Any] = {}
-        self._live = Live(pool)
-        self._streams = [capture.Stream("stdout", 1, self._live.told), capture.Stream("stderr", 2, self._live.told)]
+        self._output = output
         self._interrupts = Interrupts(pool)
         self._leases = Leases(pool)
-        display.send, display.flush = self._show, self._all_shown
+        display.send, display.flush = output.show, output.flush
         self._leaving = False
         #: None: nothing has begun that an end would cut off.
         self._call: int | None = None
         signal.signal(signal.SIGTERM, self._leave)
-        # A process that a call forks ends at SIGTERM like any other: pools of processes wait for that.
-        os.register_at_fork(after_in_child=_as_any_process)
+        # A process that a call forks ends at SIGTERM like any other, also at its first moment: pools of processes wait for that.
+        os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_as_any_process)
 
     def _leave(self, *_: Any) -> None:
         # A call that runs has the time that the lab gives it; between two calls nothing is left to do.
-        self._leaving = True
-        if self._call is None:
+        first, self._leaving = not self._leaving, True
+        if first and self._call is None:
             raise SystemExit(0)
-
-    def _show(self, number: int, data: bytes) -> None:
-        self._take_printed()  # it was printed before
-        self._live.told("display", number, data)
-
-    def _all_shown(self) -> None:
-        self._take_printed()
-        self._live.flush()
-
-    def _take_printed(self) -> None:
-        capture.flush()
-        for stream in self._streams:
-            stream.drain()
 
     def initialize(self, digest: str) -> None:
         """Call the initializer of the pool."""
@@ -114,9 +105,7 @@ class Worker:
 
     def _carry_out(self, header: dict[str, Any], arguments: Any, refused: BaseException | None) -> tuple[list[Any], str]:
         """Return what is to be told of the call's end, and the name of what it raised. `refused`: why it cannot begin."""
-        self._live.start(header["call"])
-        for stream in self._streams:
-            stream.start()
+        self._output.start(header["call"])
         ending: dict[str, Any] = {"type": "ended", "call": header["call"], "state": "COMPLETED"}
         failed = ""
         try:
@@ -132,16 +121,25 @@ class Worker:
             ending["message"] = _words(error)
         else:
             value = result
+        if os.getpid() != self._pid:
+            _end_fork(value[0] if failed else None)
         try:
             parts = pickling.dump(value)
         except BaseException as error:
             text = "What the call {} cannot be pickled: {}".format("raised" if "error" in ending else "returned", _words(error))
             ending.update(state="FAILED", error="not_picklable", message=text)
             parts = _why_not(error, text)
-        self._live.finish()
-        capture.flush()
-        printed = [encode({"type": stream.name}, data) for stream in self._streams if (data := stream.finish())]
+        printed = self._output.finish()
+        self._tidy_up()
         return [printed, ending, parts], failed
+
+    def _tidy_up(self) -> None:
+        """Take back what a call has changed of the process that the next one, and the worker itself, count on."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGTERM, self._leave)
+        self._interrupts.listen()
+        with contextlib.suppress(OSError):  # it was removed
+            os.chdir(self._directory)
 
     def _results(self) -> Any:
         """What gives the results of calls that arguments name; the same one for the same call."""
@@ -165,9 +163,27 @@ class Worker:
         return self._functions[digest]
 
 
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """End a process that the function has forked, and that has come back from it: the call goes on in the other one."""
+    if error is not None and not isinstance(error, SystemExit):
+        traceback.print_exception(type(error), error, error.__traceback__)
+    code = error.code if isinstance(error, SystemExit) else error and 1
+    flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _hold_signals() -> None:
+    _HELD.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+
+
+def _let_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _HELD.before)
+
+
 def _as_any_process() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    _let_signals()
 
 
 def _why_not(error: BaseException, text: str) -> list[Any]:
@@ -195,6 +211,8 @@ def _words(error: BaseException) -> str:
 
 def main() -> int:
     """Run a worker."""
+    pool = os.environ["CARREL_POOL"]
+    output = supervisor.begin(pool)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path.insert(1, os.path.join(here, "modules"))
     own = "{}.{}".format(*sys.version_info[:2])
@@ -202,14 +220,17 @@ def main() -> int:
         note(f"this is Python {own}, and the calls come from Python {sys.argv[1]}: they would not be understood.")
         return 1
     # Programs that calls start, and code that pickles by reference, see the program as what it is.
-    worker = Worker(os.environ["CARREL_POOL"])
+    worker = Worker(pool, output)
     try:
         if len(sys.argv) > 2:
             worker.initialize(sys.argv[2])
-        return worker.run()
+        output.finish()
+        status = worker.run()
+        output.over()
+        return status
     except Over as reason:
         note(f"this worker ends: {reason}")
-        return 0
+        return int(isinstance(reason, Refused))
 
 
 if __name__ == "__main__":

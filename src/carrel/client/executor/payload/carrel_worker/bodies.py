@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,17 +55,36 @@ class Bodies:
 
     def _told(self, ended: list[Any], path: str) -> tuple[dict[str, Any], Any]:
         # It holds nothing but what it tells the end of.
-        start = [encode({"type": "holding", "calls": []})]
+        start = encode({"type": "holding", "calls": []})
         if not ended:
-            return first_frame(self._lab.ask("POST", self._pool + path, start))
+            return first_frame(self._lab.ask("POST", self._pool + path, [start]))
         printed, ending, parts = ended
+        try:
+            return self._sent(path, start, printed, ending, parts)
+        except Refused as reason:
+            why = reason
+        if printed or "message" in ending:
+            note(f"what call {ending['call']} printed was left out: {why}")
+            words = f"[carrel: what this call printed was left out: {why}]\n".encode()
+            told = encode({"type": "stderr"}, struct.pack(">Q", len(words)) + words)
+            message = {"message": ascii(ending["message"])} if "message" in ending else {}
+            with contextlib.suppress(Refused):
+                return self._sent(path, start, told, {**ending, **message}, parts)
+        text = "The lab did not take what this call {} ({} bytes): {}".format(
+            "returned" if ending["state"] == "COMPLETED" else "raised", pickling.size_of(parts), ascii(str(why))
+        )
+        note(text)
+        failed = {"type": "ended", "call": ending["call"], "state": "FAILED", "error": "not_taken", "message": text}
+        return self._sent(path, start, b"", failed, pickling.dump((RuntimeError(text), text)))
+
+    def _sent(
+        self, path: str, start: bytes, printed: bytes, ending: dict[str, Any], parts: list[Any]
+    ) -> tuple[dict[str, Any], Any]:
         size = pickling.size_of(parts)
         with self._in_a_file(parts, size) as ticket, contextlib.suppress(Refused):  # the file is gone: the lab was restarted
             if ticket is not None:
-                return first_frame(
-                    self._lab.ask("POST", self._pool + path, [*start, *printed, encode({**ending, "file": ticket})])
-                )
-        return first_frame(self._lab.ask("POST", self._pool + path, [*start, *printed, head(ending, size), *parts]))
+                return first_frame(self._lab.ask("POST", self._pool + path, [start, printed, encode({**ending, "file": ticket})]))
+        return first_frame(self._lab.ask("POST", self._pool + path, [start, printed, head(ending, size), *parts]))
 
     @contextlib.contextmanager
     def _in_a_file(self, parts: list[Any], size: int) -> Iterator[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import math
 import os
 import ssl
 import sys
@@ -16,8 +18,11 @@ from carrel_worker.frames import Decoder
 API = "/api/v1"
 #: Seconds between two tries while the lab is away: the first, and most.
 _FIRST, _MOST = 0.05, 2.0
-#: Tries after which a pool that the lab does not know is gone: it may not have heard of this worker yet.
-_UNKNOWN = 12
+#: Answers of what is away for a while: too many requests, a proxy without its lab, a lab without its database.
+_AWAY = (429, 502, 503, 504)
+#: Tries after which a pool that the lab does not know is gone (it may not have heard of this worker yet), and after which what
+#: the lab fails at is given up.
+_UNKNOWN, _FAILS = 12, 6
 
 
 class Over(Exception):
@@ -25,7 +30,7 @@ class Over(Exception):
 
 
 class Refused(Over):
-    """It does not take what this request has (409)."""
+    """The lab does not take what this request has, however often it is sent."""
 
 
 class Lab:
@@ -46,12 +51,16 @@ class Lab:
             return http.client.HTTPSConnection(url.hostname, url.port, timeout=self._timeout, context=context)
         return http.client.HTTPConnection(url.hostname, url.port, timeout=self._timeout)
 
-    def ask(self, method: str, path: str, parts: Iterable[Any] = ()) -> bytearray:
-        """Send a request until the lab answers; return the body of its answer. Raises `Over`."""
-        pause, unknown = _FIRST, 0
+    def ask(self, method: str, path: str, parts: Iterable[Any] = (), *, patience: float = math.inf) -> bytearray:
+        """Send a request until the lab answers; return the body of its answer.
+
+        Raises `Refused`, and `Over` when the lab does not know the address, or was away for `patience` seconds.
+        """
+        pause, tries, deadline = _FIRST, 0, time.monotonic() + patience
         parts = list(parts)
         size = sum(len(part) for part in parts)
         while True:
+            why = "the lab does not answer"
             try:
                 status, body = self._once(method, path, parts, size)
             except (OSError, http.client.HTTPException):
@@ -59,11 +68,13 @@ class Lab:
             else:
                 if status < 300:
                     return body
-                if status == 404 and unknown < _UNKNOWN:
-                    unknown += 1
-                elif status < 500 and status != 429:
-                    kind = Refused if status == 409 else Over
-                    raise kind("the lab answers {}: {}".format(status, bytes(body[:500]).decode("utf-8", "replace")))
+                why = "the lab answers {}: {}".format(status, bytes(body[:500]).decode("utf-8", "replace"))
+                if status not in _AWAY:
+                    tries += 1
+                    if tries > (_UNKNOWN if status == 404 else _FAILS if status >= 500 else 0):
+                        raise (Over if status == 404 else Refused)(why)
+            if time.monotonic() >= deadline:
+                raise Over(why)
             time.sleep(pause)
             pause = min(pause * 2, _MOST)
 
@@ -71,7 +82,8 @@ class Lab:
         headers = {"Authorization": "Bearer " + self._token, "Content-Length": str(size)}
         # One piece where it is small: two would wait for each other on the way.
         content: Any = b"".join(parts) if size < 65536 else iter(parts)
-        self._connection.request(method, self._path + path, body=content if size else None, headers=headers)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who does not read it all may have said why
+            self._connection.request(method, self._path + path, body=content if size else None, headers=headers)
         response = self._connection.getresponse()
         self.kind = response.headers.get("Content-Type", "")
         return response.status, _read(response)

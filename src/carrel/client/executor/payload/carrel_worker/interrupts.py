@@ -29,8 +29,12 @@ class Interrupts:
         #: Gives the call back, which has not begun. None: it has.
         self._give_back: Callable[[], None] | None = None
         self._main = threading.main_thread()
-        signal.signal(signal.SIGINT, self._arrived)
+        self.listen()
         threading.Thread(target=self._run, name="interrupts", daemon=True).start()
+
+    def listen(self) -> None:
+        """SIGINT means an interrupt of the call, whatever a call has made of it."""
+        signal.signal(signal.SIGINT, self._arrived)
 
     @contextlib.contextmanager
     def watched(self, call: int, give_back: Callable[[], None] | None) -> Iterator[None]:

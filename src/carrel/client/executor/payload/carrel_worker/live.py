@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
@@ -11,26 +12,36 @@ from carrel_worker.frames import encode
 #: Seconds between two looks; most bytes that wait to be sent.
 _PAUSE = 0.1
 _MOST = 1024 * 1024
+#: Bytes of one stream from which the next piece is one of its own.
+_PIECE = 65536
+#: Seconds in which the lab has to take a piece.
+_PATIENCE = 30.0
 
 
 class Live:
     """A thread that sends in the background. Nothing waits for it."""
 
     def __init__(self, pool: str) -> None:
-        self._path = "/pools/" + pool + "/output"
+        self.path = "/pools/" + pool + "/output"
         self._guard = threading.Lock()
         #: Held while something is on its way, so that it arrives in its order.
         self._sending = threading.Lock()
         self._something = threading.Event()
         self._call: int | None = None
-        self._waiting: list[bytes] = []
+        #: Stream, offset and content of each piece.
+        self._waiting: list[tuple[str, int, bytearray]] = []
         self._size = 0
+
+    def begin(self) -> None:
+        """Start the thread."""
         threading.Thread(target=self._run, name="output", daemon=True).start()
 
     def start(self, call: int) -> None:
-        """What is told from now on is of this call."""
+        """What was told since the last call ended, and is told from now on, is of this call."""
         with self._guard:
-            self._call, self._waiting, self._size = call, [], 0
+            self._call = call
+        if self._waiting:
+            self._something.set()
 
     def finish(self) -> None:
         """The call has ended: its end has what was printed."""
@@ -44,12 +55,16 @@ class Live:
     def told(self, stream: str, offset: int, data: bytes) -> None:
         """A piece was printed."""
         with self._guard:
-            if self._call is None or self._size > _MOST:
+            if self._size > _MOST:
                 return
-            header = {"type": "output", "call": self._call, "stream": stream, "offset": offset}
-            self._waiting.append(encode(header, data))
+            last = self._waiting[-1] if self._waiting else None
+            if last is not None and stream != "display" and last[0] == stream and len(last[2]) < _PIECE:
+                last[2].extend(data)
+            else:
+                self._waiting.append((stream, offset, bytearray(data)))
             self._size += len(data)
-        self._something.set()
+        if self._call is not None:
+            self._something.set()
 
     def _run(self) -> None:
         lab = Lab()
@@ -57,14 +72,16 @@ class Live:
             self._something.wait()
             time.sleep(_PAUSE)
             self._something.clear()
-            try:
-                self._pass_on(lab)
-            except Over:
-                return
+            self._pass_on(lab)
 
     def _pass_on(self, lab: Lab) -> None:
         with self._sending:
             with self._guard:
-                data, self._waiting, self._size = b"".join(self._waiting), [], 0
+                if self._call is None:
+                    return
+                header = {"type": "output", "call": self._call}
+                pieces = [encode({**header, "stream": one[0], "offset": one[1]}, bytes(one[2])) for one in self._waiting]
+                data, self._waiting, self._size = b"".join(pieces), [], 0
             if data:
-                lab.ask("POST", self._path, [data])
+                with contextlib.suppress(Over):  # the end of the call has it
+                    lab.ask("POST", self.path, [data], patience=_PATIENCE)

@@ -1,0 +1,158 @@
+"""The first process of a worker: it starts the one that carries out calls, takes what that one prints, and outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+import threading
+from typing import Any, NoReturn
+
+from carrel_worker.capture import Output, Stream
+from carrel_worker.connection import Lab, Over, note
+from carrel_worker.frames import Decoder, encode
+from carrel_worker.live import Live
+
+#: Seconds in which the lab has to take the last words of a worker that died.
+_PATIENCE = 20.0
+#: Seconds in which a worker without calls to come has to end: threads that calls have left would keep it, and what it holds.
+_GRACE = 30.0
+
+
+def begin(pool: str) -> Output:
+    """Go on in a process of its own: this returns there, and the supervisor ends as that one does."""
+    live = Live(pool)
+    streams = [Stream("stdout", 1, live.told), Stream("stderr", 2, live.told)]
+    own, other = socket.socketpair()
+    # The lab tells every process of a job to end, and a terminal its group: this one waits for the other.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _wait)
+    pid = os.fork()
+    if pid:
+        other.close()
+        for stream in streams:
+            os.close(stream.write)
+        Supervisor(pid, own, streams, live).run()
+    own.close()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream in streams:
+        os.close(stream.read)
+    return Output(other, [stream.write for stream in streams])
+
+
+def _wait(*_: Any) -> None:
+    pass
+
+
+class Supervisor:
+    """What happens beside the worker."""
+
+    def __init__(self, pid: int, channel: socket.socket, streams: list[Stream], live: Live) -> None:
+        self._pid = pid
+        self._channel = channel
+        self._streams = streams
+        self._live = live
+        self._decoder = Decoder()
+        self._header: dict[str, Any] = {}
+        self._body = b""
+        #: The call that runs or ran last; 0 before the first.
+        self._call = 0
+        self._runs = True
+        #: No call follows: however the worker ends, nothing is lost.
+        self._over = False
+        self._status = 0
+
+    def run(self) -> NoReturn:
+        """Take what is printed until the worker ends, and end in the same way."""
+        self._live.begin()
+        ended, end = os.pipe()
+
+        def wait() -> None:
+            _, self._status = os.waitpid(self._pid, 0)
+            os.close(end)
+
+        threading.Thread(target=wait, name="end of the worker", daemon=True).start()
+        poll = select.poll()
+        for descriptor in (ended, self._channel.fileno(), *(stream.read for stream in self._streams)):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = dict(poll.poll())
+            for stream in self._streams:
+                stream.drain()
+                if ready.get(stream.read, 0) == select.POLLHUP:  # the worker has closed it for good
+                    poll.unregister(stream.read)
+            if ready.get(self._channel.fileno()) and not self._hear():
+                poll.unregister(self._channel)
+            if ended in ready:
+                break
+        for stream in self._streams:
+            stream.drain()
+        if self._over:
+            os._exit(0)
+        if self._status or self._runs:
+            self._last_words()
+        _end_as(self._status)
+
+    def _hear(self) -> bool:
+        """Take what the worker says; False when it says nothing any more."""
+        with contextlib.suppress(ConnectionError):
+            data = self._channel.recv(65536)
+            for kind, value in self._decoder.feed(data):
+                if kind == "frame":
+                    self._header, self._body = value, b""
+                elif kind == "data":
+                    self._body += value
+                else:
+                    self._told(self._header["type"])
+            return bool(data)
+        return False
+
+    def _told(self, kind: str) -> None:
+        if kind == "start":
+            self._call, self._runs = self._header["call"], True
+            self._live.start(self._call)
+            return
+        for stream in self._streams:  # it was printed before
+            stream.drain()
+        answer = b""
+        if kind == "finish":
+            self._runs = False
+            self._live.finish()
+            answer = b"".join(stream.finish() for stream in self._streams)
+        elif kind == "show":
+            self._live.told("display", self._header["number"], self._body)
+        elif kind == "flush":
+            self._live.flush()
+        elif kind == "over":
+            self._over = True
+            last = threading.Timer(_GRACE, os.kill, (self._pid, signal.SIGKILL))
+            last.daemon = True
+            last.start()
+        with contextlib.suppress(ConnectionError):
+            self._channel.sendall(encode({}, answer))
+
+    def _last_words(self) -> None:
+        """The end of what was printed, which the lab may not have yet."""
+        words = []
+        for stream in self._streams:
+            offset, data = stream.end
+            if data:
+                words.append(encode({"type": "output", "call": self._call, "stream": stream.name, "offset": offset}, data))
+        if words:
+            try:
+                Lab().ask("POST", self._live.path, words, patience=_PATIENCE)
+            except Over as reason:
+                note(f"what it printed last is in this log only: {reason}")
+
+
+def _end_as(status: int) -> NoReturn:
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # there is a dump of the worker, if there are any
+        with contextlib.suppress(OSError):  # SIGKILL has no other action
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
