@@ -11,6 +11,7 @@ from functools import partial
 from ipykernel.ipkernel import IPythonKernel
 
 from .debugger import PrivateDebugger
+from .descriptors import SettlesDescriptors
 from .guard import Guard
 from .interrupts import InterruptsCells
 from .link import Link, Refused
@@ -28,7 +29,7 @@ GREETING = 3.0
 LONGEST_WAIT = 120.0
 
 
-class CarrelKernel(InterruptsCells, PrivateDebugger, IPythonKernel):
+class CarrelKernel(InterruptsCells, PrivateDebugger, SettlesDescriptors, IPythonKernel):
     """ipykernel's own kernel, whose cells have leases."""
 
     def __init__(self, **options):
