@@ -1,4 +1,4 @@
-"""What is written to a kernel's descriptors past Python's streams: all of it is in the cell, and nothing waits for the kernel."""
+"""What a cell shows beside what Python prints: all that is written past its streams, and what to do about a missing module."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ def test_a_character_in_two_writes(kernel: TestKernel) -> None:
 
 def test_a_cell_that_waits_for_its_children(kernel: TestKernel) -> None:
     assert kernel.run("import os\ntry: os.wait()\nexcept ChildProcessError: print('none')").text == "none\n"
+
+
+def test_a_module_that_is_missing_comes_with_how_to_install_it(kernel: TestKernel) -> None:
+    ran = kernel.run("import skimage.nothing_such")
+    assert ran.error == "ModuleNotFoundError"
+    assert ran.stderr.endswith("is not installed in this environment. Install it: %pip install scikit-image\n")
+    assert "not installed" not in kernel.run("raise ImportError('another')").stderr
 
 
 def test_nothing_is_left_of_a_kernel(kernel: TestKernel) -> None:
