@@ -16,7 +16,7 @@ from carrel.wire.v1 import SessionRequest, SessionView, TaskRequest
 from support.lab_process import LabProcess, start_lab
 from support.notebook_client import SessionBrowser
 
-VARIABLES = {"CARREL_LINGER_TIME": "1s"}
+VARIABLES = {"CARREL_LINGER_TIME": "1s", "CARREL_DEFAULT_ENVIRONMENT": "iniconfig"}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,7 @@ def test_cells_borrow_the_gpu_and_files_stay(client: Client, home: Path) -> None
     with enter(client, session) as browser:
         assert browser.lands_on == "/lab"
         kernel = browser.start_kernel("notes.ipynb")
+        assert kernel.execute("import iniconfig").status == "ok", "what the lab's default_environment names is there"
         assert kernel.execute("# carrel: gpus=1\nopen('made.txt', 'w').write('here')\nprint('on the GPU')").text.startswith(
             "on the"
         )

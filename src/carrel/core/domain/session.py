@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: Begins the name of an environment that administrators made for everybody.
+OF_SITE = "site/"
+
 
 class SessionKind(StrEnum):
     """What a session is for."""
@@ -22,6 +25,9 @@ class SessionSpec:
     directory: str
     #: Name of an environment of the owner's (or shared with them), or an absolute path of a virtual environment or conda prefix.
     environment: str = "default"
+    #: What "default" is for an owner who has none yet: an environment of the site ("site/torch"), or requirements with blanks
+    #: between them; "": a kernel and pip alone.
+    default: str = ""
     #: The image in which its kernels and terminals run, as it was asked for; "": they run in `environment`.
     image: str = ""
     #: GPUs that a cell gets when it uses CUDA; 0: none. With `reserve` they are the job's own from start to end.

@@ -31,6 +31,7 @@ class Notebooks:
         pattern: str,
         public_url: str | None,
         check_environment: Callable[[str, str], None],
+        default_environment: str,
         lender: Lender,
         nodes: Callable[[], Sequence[NodeReport]],
         look_time: float,
@@ -51,7 +52,13 @@ class Notebooks:
         self._front: SessionHosts | None = None
         #: What the API asks.
         self.sessions = Sessions(
-            lab, files=files, door=self._running, lender=lender, check_environment=check_environment, nodes=nodes
+            lab,
+            files=files,
+            door=self._running,
+            lender=lender,
+            check_environment=check_environment,
+            default_environment=default_environment,
+            nodes=nodes,
         )
 
     def in_front_of(self, app: ASGIApp, conversations: Conversations) -> ASGIApp:
