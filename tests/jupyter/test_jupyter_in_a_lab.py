@@ -35,6 +35,7 @@ def test_a_page_learns_when_its_session_ends_and_who_has_the_gpus(lab: LabProces
     with SessionBrowser(client.open_session(job)) as browser:
         facts = browser.request("GET", "/carrel/session").json()
         assert (facts["job"], facts["name"], facts["page"]) == (job, "its name", f"{lab.url}/jobs/{job}")
+        assert facts["sessions"][str(job)] == "its name"
         assert facts["announcements"] == [{"text": "<b>Cake</b>", "level": "warning"}]
         left = datetime.fromisoformat(facts["ends_at"]) - datetime.now(UTC)
         assert timedelta(minutes=115) < left < timedelta(hours=2)

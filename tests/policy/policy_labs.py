@@ -249,7 +249,7 @@ class Lab:
 
     def look(self, expect: Expect | None = None) -> Placement:
         """What would be decided now, and why the others wait. It is what the oracle says."""
-        outcome = self.placer.look(self.now, blocked=self.snapshot.blocked)
+        outcome = self.placer.look(self.now, blocked=self.snapshot.blocked, idle=self.snapshot.idle)
         situation, walk = Situation.of(outcome), Walk(self.picture, self.now)
         assert list(outcome.starts) == walk.starts
         assert [promise.job.id for promise in outcome.promises.made] == [promise.job.id for promise in walk.promises.made]

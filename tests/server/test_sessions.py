@@ -220,6 +220,27 @@ def test_a_session_is_ended_when_nobody_uses_it_and_not_while_a_cell_runs(home: 
         lab.stop()
 
 
+@pytest.mark.gate
+def test_who_waits_for_the_memory_of_idle_sessions_reads_which_and_can_end_one(tmp_path: Path) -> None:
+    variables = {"CARREL_SESSION_LOOK_TIME": "1s", "CARREL_MEMORY": "5G"}
+    lab = start_lab(tmp_path / "lab", simulate_gpus=1, variables=variables)
+    try:
+        with Client(home=tmp_path / "lab") as client:
+            idle = start(client, name="thesis")
+            waits = client.start_session(SessionRequest()).job.id
+
+            def said() -> str:
+                return client.session(waits).job.message
+
+            wait_until(lambda: "1 idle session of the same owner holds 4G of memory (thesis): end one" in said(), said)
+            assert said().startswith("needs 4G of memory on one node; at most 1G is free; ")
+            client.cancel(idle.job.id)
+            ready(client, client.session(waits))
+    finally:
+        lab.end_jobs()
+        lab.stop()
+
+
 def test_submitted_tasks_still_need_code(client: Client) -> None:
     with pytest.raises(Exception, match="no code"):
         client.submit(TaskRequest(snapshot="sha256:" + "0" * 64))

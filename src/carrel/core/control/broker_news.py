@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from carrel.core.domain.user import Caller
@@ -33,3 +33,16 @@ def _blank(row: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
         # What a process says of itself is for its owner; others read words of ours.
         hidden["why_not"] = str(row.get("stays", ""))
     return {**row, **hidden, "job": None, "pid": 0, "mine": False}
+
+
+def with_sessions(status: Mapping[str, Any], session_of: Callable[[object], str]) -> Mapping[str, Any]:
+    """The status with the session before the name of each notebook; `session_of`: what a session is called, by number."""
+    named = dict(status)
+    for part in WHOSE:
+        if part in status:
+            named[part] = [_with_session(row, session_of(row.get("job"))) for row in status[part]]
+    return named
+
+
+def _with_session(row: Mapping[str, Any], session: str) -> Mapping[str, Any]:
+    return {**row, "label": f"{session}: {row['label']}"} if session and row.get("label") else row

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from carrel.core.control.broker_news import WHOSE, blanked
+from carrel.core.control.broker_news import WHOSE, blanked, with_sessions
 from carrel.core.control.hub import check_hub, check_variables
 from carrel.core.control.lab import Lab
 from carrel.core.control.ports import JobFilter, Submitted
@@ -19,7 +19,7 @@ from carrel.core.domain.job import ACTIVE, Job, JobState
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.session import OF_SITE, SessionKind, SessionSpec
+from carrel.core.domain.session import OF_SITE, SessionKind, SessionSpec, shown_name
 from carrel.core.domain.task import EnvironmentRecipe, TaskSpec
 from carrel.core.domain.user import Caller, directory_name
 from carrel.core.policy.access import Action, allowed, of_job
@@ -285,11 +285,14 @@ class Sessions:
 
     def gpus(self, caller: Caller) -> Mapping[str, Any]:
         """Who has which device now, who waits, whose state is where; what is not the caller's to see is blank."""
-        return blanked(self._lender.status(), caller)
+        return with_sessions(blanked(self._lender.status(), caller), self._session_name)
 
     def nodes(self, caller: Caller) -> Sequence[NodeReport]:
         """The same of each node of a cluster that has a broker, as it was when that was heard last."""
-        return [replace(news, status=blanked(self._named(news.status), caller)) for news in self._nodes()]
+        return [
+            replace(news, status=with_sessions(blanked(self._named(news.status), caller), self._session_name))
+            for news in self._nodes()
+        ]
 
     def _named(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
         """A broker on a cluster may know owners by their Unix users only: whose a job is, the lab itself knows."""
@@ -297,6 +300,11 @@ class Sessions:
         for part in WHOSE:
             named[part] = [{**row, "owner": self._owner_of(row.get("job"))} for row in status.get(part, ())]
         return named
+
+    def _session_name(self, job_id: object) -> str:
+        """What a session is called, "" for what is none."""
+        job = self._lab.jobs_store.get(job_id) if isinstance(job_id, int) and not isinstance(job_id, bool) else None
+        return "" if job is None or job.kind is not JobKind.SESSION else shown_name(job.id, job.name)
 
     def _owner_of(self, job_id: object) -> str:
         """The owner of a job, "" for one that the lab does not have."""

@@ -16,6 +16,11 @@ class SessionKind(StrEnum):
     TERMINAL = "terminal"
 
 
+def shown_name(job_id: int, name: str) -> str:
+    """Return what a session is called where there may be several: with its number where its user has given it no name."""
+    return f"{name} {job_id}" if name in {kind.value for kind in SessionKind} else name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
     """The interactive part of a job of kind session; the rest (resources, QoS, records) is as for every job."""

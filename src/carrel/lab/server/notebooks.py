@@ -35,6 +35,7 @@ class Notebooks:
         lender: Lender,
         nodes: Callable[[], Sequence[NodeReport]],
         look_time: float,
+        found_idle: Callable[[frozenset[int]], None],
         read_address: Callable[[Job], bytes | None],
     ) -> None:
         self._secret = secret
@@ -48,6 +49,7 @@ class Notebooks:
             clock=time.time,
             lender=lender.status,
             look_time=look_time,
+            found_idle=found_idle,
         )
         self._front: SessionHosts | None = None
         #: What the API asks.

@@ -214,6 +214,7 @@ def _notebooks(running: RunningLab, environments: NamedEnvironments) -> Notebook
         lender=running.lender,
         nodes=running.reports.nodes,
         look_time=float(running.settings.session_look_time),
+        found_idle=running.loop.found_idle,
         read_address=running.engines.addresses(read_from(Spool(running.home.spool))),
     )
 
