@@ -175,11 +175,21 @@ def test_sessions_can_be_told_apart_and_have_a_door_in_lists_of_jobs(site: Site)
             assert f'<a class="tag" href="/notebooks/{job}">Open</a>' in jobs
         page = http.get(f"{site.url}/jobs/{notebook}").text
         assert f'action="/notebooks/{notebook}/open"' in page
+        assert "<dt>Environment</dt><dd>default</dd>" in page
+        assert "<dt>Code</dt>" not in page, "a session has none"
         assert f'action="/notebooks/{terminal}/open"' not in http.get(f"{site.url}/jobs/{terminal}").text, "it does not run yet"
         site.rig.lender.said = {**LENDING, "tenants": [{**LENDING["tenants"][0], "job": notebook, "label": "Untitled.ipynb"}]}  # type: ignore[index]
         assert f">notebook {notebook}: Untitled.ipynb<" in http.get(f"{site.url}/gpus").text
     with site.browser("root") as http:
         assert f'href="/notebooks/{notebook}"' not in http.get(f"{site.url}/?owner=all").text, "only its owner gets in"
+
+
+def test_the_job_page_of_a_session_in_an_image(site: Site) -> None:
+    with site.browser("ada") as http:
+        job = int(start(site, http, image="debian:12").url.path.rpartition("/")[2])
+        page = http.get(f"{site.url}/jobs/{job}")
+        assert page.status_code == 200
+        assert "<dt>Environment</dt><dd>Image debian:12" in page.text, re.findall("<dt>Environment.*", page.text)
 
 
 def test_only_an_end_that_is_near_is_a_warning(site: Site) -> None:

@@ -18,7 +18,10 @@ def main():
         os.environ.pop("PYTHONPATH", None)
     from carrel_kernel.descriptors import Descriptors
 
-    descriptors = Descriptors()
+    try:
+        descriptors = Descriptors()
+    except OSError:  # no process more; a kernel with ipykernel's own way is better than no kernel
+        descriptors = None
     import zmq
     from ipykernel.kernelapp import IPKernelApp
 
@@ -34,14 +37,15 @@ def main():
 
         def init_io(self):
             super().init_io()
-            descriptors.show({1: sys.stdout, 2: sys.stderr}, self.log)
+            if descriptors is not None:
+                descriptors.show({1: sys.stdout, 2: sys.stderr}, self.log)
 
         def init_kernel(self):
             super().init_kernel()
             self.kernel.descriptors = descriptors
 
     name_notebook()
-    KernelApp.launch_instance(kernel_class=CarrelKernel, capture_fd_output=False)
+    KernelApp.launch_instance(kernel_class=CarrelKernel, capture_fd_output=descriptors is None)
 
 
 if __name__ == "__main__":
