@@ -61,8 +61,8 @@ class NamedLab:
     def work(self) -> Work:
         return Work(report=self.reports.append)
 
-    def open(self, owner: str, name: str = "default") -> Opened:
-        opened = self.environments().open(owner, name, self.work())
+    def open(self, owner: str, name: str = "default", *, default: str = "") -> Opened:
+        opened = self.environments().open(owner, name, self.work(), default)
         self._opened.append(opened)
         return opened
 

@@ -55,6 +55,40 @@ def test_the_default_one_is_made_on_first_use_and_found_afterwards(named: NamedL
     assert (first.prefix / "bin/uv").exists()
 
 
+@pytest.mark.gate
+def test_the_default_one_begins_with_what_the_lab_names(named: NamedLab, lab: Lab) -> None:
+    lab.wheel("science", "1.0")
+    first = named.open("ada", default="science pip")
+    assert "science==1.0" in named.packages("ada")
+    assert "resolving the lab's default_environment" in named.reports
+    named.uninstall(first.prefix, "science")
+    assert "science==1.0" not in named.packages("ada")
+    named.open("ada", default="science pip")
+    assert "science==1.0" not in named.packages("ada"), "it is its owner's from then on"
+
+
+def test_without_an_index_the_default_one_has_what_there_is_and_says_so_once(named: NamedLab) -> None:
+    named.open("ada", default="absent-science")
+    assert named.packages("ada") == ["ipykernel==7.0", "pip==25.0", "traitlets==5.0"]
+    said = [line for line in named.reports if line.startswith("absent-science cannot be installed: ")]
+    assert len(said) == 1
+    assert "carrel env remove default" in named.reports[named.reports.index(said[0]) + 1]
+    named.reports.clear()
+    named.open("ada", default="absent-science")
+    assert named.reports == []
+
+
+def test_the_default_one_can_be_the_sites(named: NamedLab, lab: Lab) -> None:
+    lab.wheel("science", "1.0")
+    with pytest.raises(NotFound, match='"site/science", and that is not there'):
+        named.environments().check("ada", "default", "site/science")
+    named.create(SITE, "science", "science")
+    named.environments().check("ada", "default", "site/science")
+    assert named.open("ada", default="site/science").record.name == "site.science"
+    named.open("bob")
+    assert named.open("bob", default="site/science").record.name == "default", "who has one keeps it"
+
+
 def test_owners_have_environments_of_their_own(named: NamedLab) -> None:
     assert named.open("ada").prefix != named.open("bob").prefix
     with pytest.raises(NotFound, match="torch"):

@@ -84,6 +84,8 @@ RULES = LabRules(qos=QOS, default_qos="normal", session_qos="normal")
 class ScriptedDoor:
     """The way into sessions of which nothing runs."""
 
+    shown = SessionStatus(ready=True, connections=2)
+
     def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
         return f"{base}open/{job.id}/{path}"
 
@@ -91,7 +93,7 @@ class ScriptedDoor:
         return f"{base}sessions/{job.id}"
 
     def status(self, job: Job) -> SessionStatus:
-        return SessionStatus(ready=True, connections=2)
+        return self.shown
 
 
 @dataclass
@@ -213,6 +215,7 @@ class Rig:
     written: list[LabRules]
     runs: dict[int, tuple[str, str]] = field(default_factory=dict)
     lender: ScriptedLender = field(default_factory=lambda: ScriptedLender())
+    door: ScriptedDoor = field(default_factory=lambda: ScriptedDoor())
     #: Set once it is there.
     audit: AuditLog = None  # type: ignore[assignment]
     #: What brokers of a cluster's nodes said.
@@ -380,7 +383,7 @@ def a_lab(
         sessions=Sessions(
             lab,
             files=home / "files",
-            door=ScriptedDoor(),
+            door=rig.door,
             lender=rig.lender,
             check_environment=environments.check,
             nodes=lambda: rig.nodes,

@@ -121,7 +121,7 @@ def test_a_shared_tensor_and_jax_keep_the_gpu_and_the_cell_says_so_once(
     other = kernel_of(2)
     waiting = other.send("# carrel: gpus=1\nprint('ran')")
     shown = other.result(waiting, until=lambda ran: bool(ran.shown)).shown[0]
-    assert "GPU state of your own session is held on it and cannot be moved: JAX" in shown
+    assert "GPU state of another of your notebooks is held on it and cannot be moved: JAX" in shown
     other.interrupt()
     assert other.result(waiting).error == "KeyboardInterrupt"
 

@@ -189,10 +189,15 @@ def test_the_panel_shows_who_has_what(seat: Seat, window: Window) -> None:
             device(0, used=11 * GIB, lease="l2", residents=["t1", "t2"], strangers=[stranger]),
             device(1, withheld="cordoned: the driver hung twice"),
         ],
-        tenants=[tenant("t1", suspendable=False, why_not="managed memory"), tenant("t2", mine=False, owner="", label="<b>x</b>")],
+        tenants=[
+            tenant("t1", suspendable=False, why_not="managed memory", cells=1),
+            tenant("t2", mine=False, owner="", label="<b>x</b>"),
+        ],
         leases=[lease("l2", tenant="t2", mine=False, owner="")],
         queue=[request(position=1, tenant="t9", mine=False, owner="bob", estimate=None, message="waits"), request()],
-        history=[{"cell": "c", "at": 1_800_000_000, "waited": 3.2, "held": 125.0, "devices": ["SIM-1"], "outcome": "ok"}],
+        history=[
+            {"cell": "c", "at": 1_800_000_000, "waited": 3.2, "held": 125.0, "devices": ["SIM-1", "SIM-0"], "outcome": "ok"}
+        ],
     )
     page = window.page()
     page.goto(seat.link())
@@ -212,13 +217,13 @@ def test_the_panel_shows_who_has_what(seat: Seat, window: Window) -> None:
     expect(panel).to_contain_text("1st: bob")
     expect(panel).to_contain_text("waiting for a GPU: 2nd in line, about 40 s")
     expect(panel).to_contain_text("Cannot be moved: managed memory")
-    expect(panel).to_contain_text("13 s of GPU in 4 cells, 1 min waited.")
+    expect(panel).to_contain_text("13 s of GPU in 1 cell, 1 min waited.")
     expect(panel.get_by_role("meter", name="Memory of GPU 0 (simulated)")).to_have_attribute(
         "aria-valuetext", "11 GiB of 16 GiB used"
     )
     row = panel.get_by_role("table").get_by_role("row").nth(1)
     expect(row).to_contain_text("2 min")
-    expect(row).to_contain_text("GPU 1")
+    expect(row).to_contain_text("GPUs 0, 1")
     for theme, dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
         choose(page, "Settings", "Theme", theme)
         page.wait_for_selector(f"body[data-jp-theme-light={str(not dark).lower()}]", state="attached")
@@ -290,7 +295,8 @@ def test_an_end_that_comes_near_is_told_once(chromium: Browser) -> None:
             expect(panel.get_by_role("link", name="7")).to_have_attribute("href", f"{url}/jobs/7")
             page.close()
             bearer = f"Bearer {jupyter.session.token}"
-            assert set(lab.asked) == {("/api/v1/sessions/7", bearer), ("/api/v1/announcements", bearer)}
+            asked = {"/api/v1/sessions/7", "/api/v1/announcements", "/api/v1/sessions"}
+            assert set(lab.asked) == {(path, bearer) for path in asked}
 
 
 WAITS = "# carrel: gpus=1\nprint('at last')"
@@ -350,11 +356,14 @@ def test_the_same_tab_misses_nothing_while_the_lab_is_restarted(seat: Seat, wind
     wait_until(lambda: server.get(f"/api/kernels/{kernel}").json()["execution_state"] == "idle", "its end")
     server.close()
     expect(outputs(page)).not_to_contain_text("over")
+    expect(page.locator(STATUS)).to_have_text("The lab does not answer", timeout=PATIENCE)
     with a_front(secret=secret, port=port, tokens=tokens) as front:
         front.sessions.add(seat.jupyter.session)
         # What was on its way when the connection broke is asked for when the cell is over.
         wanted = " ".join([*(f"step {step}" for step in range(12)), "over"])
         wait_until(lambda: " ".join(outputs(page).inner_text().split()) == wanted, lambda: outputs(page).inner_text())
+        expect(page.locator(STATUS)).not_to_have_text("The lab does not answer", timeout=PATIENCE)
+        expect(page.locator(".jp-Dialog")).to_have_count(0)
         page.close()
     window.complaints.clear()  # connections that were refused
 

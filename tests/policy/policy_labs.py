@@ -249,7 +249,7 @@ class Lab:
 
     def look(self, expect: Expect | None = None) -> Placement:
         """What would be decided now, and why the others wait. A placer that is told of everything now says the same."""
-        outcome = self.placer.look(self.now, blocked=self.snapshot.blocked)
+        outcome = self.placer.look(self.now, blocked=self.snapshot.blocked, idle=self.snapshot.idle)
         fresh = Placer.of(self.picture).look(self.now)
         assert (outcome.starts, outcome.passed) == (fresh.starts, fresh.passed)
         assert [(promise.job.id, promise.at, promise.indexes) for promise in outcome.promises.made] == [

@@ -288,6 +288,27 @@ def test_the_sentence_names_what_is_short(more: dict[str, int], sentence: str) -
     assert reason(snapshot, 1) == ("Resources", sentence)
 
 
+def test_idle_sessions_that_hold_the_memory_are_named_to_their_owner() -> None:
+    held = [holding(number, "n1", owner="ada", memory=14 * GIB, cpus=0) for number in (11, 12, 13, 14)]
+    held = [replace(one, name=name) for one, name in zip(held, ("notebook", "thesis", "terminal", "nb4"), strict=True)]
+    wants = waiting(1, 0, owner="ada", memory=16 * GIB, cpus=0)
+    short = "needs 16G of memory on one node; at most 8G is free"
+    snapshot = lab([node("n1")], [wants], held)
+    assert reason(snapshot, 1)[1].startswith(f"{short}; about")
+    found = "4 idle sessions of the same owner hold 56G of memory (notebook 11, thesis, terminal 13 and 1 more): end one"
+    assert reason(replace(snapshot, idle=frozenset({11, 12, 13, 14})), 1)[1].startswith(f"{short}; {found}; about")
+    assert (
+        "1 idle session of the same owner holds 14G of memory (thesis): end one"
+        in reason(replace(snapshot, idle=frozenset({12})), 1)[1]
+    )
+    others = replace(snapshot, waiting=[replace(wants, owner="bob")], idle=frozenset({11, 12}))
+    said = reason(others, 1)[1]
+    assert "2 idle sessions of others hold 28G of memory; about" in said
+    assert "thesis" not in said
+    full = replace(snapshot, waiting=[replace(wants, resources=replace(wants.resources, cpus=99))], idle=frozenset({12}))
+    assert "idle" not in reason(full, 1)[1], "something else is missing"
+
+
 def test_drained_nodes_make_a_job_wait_without_an_estimate_and_block_nobody() -> None:
     nodes = [node("n1", "h200"), *[node(f"big{number}", *["h200"] * 8, drained="for repair") for number in range(5)]]
     snapshot = lab(nodes, [waiting(1, 8, ago=9), waiting(2, 1)])

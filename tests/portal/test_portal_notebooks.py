@@ -10,7 +10,7 @@ import httpx
 import pytest
 from portal_site import Site
 
-from carrel.core.control.sessions import NodeReport
+from carrel.core.control.sessions import NodeReport, SessionStatus
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Started
 from carrel.core.domain.partition import Partition
@@ -103,6 +103,8 @@ def test_a_notebook_is_started_watched_opened_and_ended(site: Site) -> None:
         site.rig.wait(job, JobState.RUNNING)
         page = http.get(f"{site.url}/notebooks/{job}?go=yes")
         assert "data-go" in page.text
+        # What the script asks for again has the wish too.
+        assert f'data-live="/notebooks/{job}?part=live&amp;go=yes"' in page.text
         assert "data-go" not in http.get(f"{site.url}/notebooks/{job}").text
         opened = http.post(f"{site.url}/notebooks/{job}/open", data={"form_secret": secret_in(page.text)})
         assert f"/open/{job}/" in opened.text
@@ -159,6 +161,51 @@ def test_buttons_work_only_from_the_pages_of_ones_own_session(site: Site) -> Non
             assert other.post(f"{site.url}/notebooks/{job}/{button}", data=foreign).status_code == 404
         assert other.get(f"{site.url}/notebooks/{job}").status_code == 404
     assert site.rig.store.jobs.get(job).cancelled_by is None  # type: ignore[union-attr]
+
+
+def test_sessions_can_be_told_apart_and_have_a_door_in_lists_of_jobs(site: Site) -> None:
+    with site.browser("ada") as http:
+        notebook, terminal = (int(start(site, http, kind=kind).url.path.rpartition("/")[2]) for kind in ("notebook", "terminal"))
+        listed = http.get(f"{site.url}/notebooks").text
+        assert re.findall(r'<span class="tag">(\w+)</span>', listed) == ["terminal", "notebook"]
+        site.rig.engine.say(notebook, Started(pid=1))
+        site.rig.wait(notebook, JobState.RUNNING)
+        jobs = http.get(site.url).text
+        for job in (notebook, terminal):
+            assert f'<a class="tag" href="/notebooks/{job}">Open</a>' in jobs
+        page = http.get(f"{site.url}/jobs/{notebook}").text
+        assert f'action="/notebooks/{notebook}/open"' in page
+        assert "<dt>Environment</dt><dd>default</dd>" in page
+        assert "<dt>Code</dt>" not in page, "a session has none"
+        assert f'action="/notebooks/{terminal}/open"' not in http.get(f"{site.url}/jobs/{terminal}").text, "it does not run yet"
+        site.rig.lender.said = {**LENDING, "tenants": [{**LENDING["tenants"][0], "job": notebook, "label": "Untitled.ipynb"}]}  # type: ignore[index]
+        assert f">notebook {notebook}: Untitled.ipynb<" in http.get(f"{site.url}/gpus").text
+    with site.browser("root") as http:
+        assert f'href="/notebooks/{notebook}"' not in http.get(f"{site.url}/?owner=all").text, "only its owner gets in"
+
+
+def test_the_job_page_of_a_session_in_an_image(site: Site) -> None:
+    with site.browser("ada") as http:
+        job = int(start(site, http, image="debian:12").url.path.rpartition("/")[2])
+        page = http.get(f"{site.url}/jobs/{job}")
+        assert page.status_code == 200
+        assert "<dt>Environment</dt><dd>Image debian:12" in page.text, re.findall("<dt>Environment.*", page.text)
+
+
+def test_only_an_end_that_is_near_is_a_warning(site: Site) -> None:
+    with site.browser("ada") as http:
+        job = int(start(site, http).url.path.rpartition("/")[2])
+        site.rig.engine.say(job, Started(pid=1))
+        site.rig.wait(job, JobState.RUNNING)
+        now = site.clock()
+        site.rig.door.shown = SessionStatus(ready=True, idle_since=now - 41, idle_end=now + 23 * 3600)
+        page = http.get(f"{site.url}/notebooks/{job}").text
+        assert "notice warn" not in page
+        assert "if it stays unused" in page
+        site.rig.door.shown = SessionStatus(ready=True, idle_since=now - 41, idle_end=now + 600)
+        page = http.get(f"{site.url}/notebooks/{job}").text
+        assert "notice warn" in page
+        assert "because nobody uses it" in page
 
 
 def test_the_gpus_page_shows_ones_own_and_that_others_are_there(site: Site) -> None:

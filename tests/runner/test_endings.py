@@ -19,8 +19,8 @@ from carrel.core.domain.resources import Resources
 from carrel.core.domain.serial import to_plain
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
 from carrel.core.spool import Spool, read_entries
+from carrel.node.runner.advice import advice
 from carrel.node.runner.endings import Ending
-from carrel.node.runner.finish import advice
 from carrel.testing.builders import make_launch
 from carrel.testing.waiting import PATIENCE, wait_until
 
@@ -320,12 +320,40 @@ def test_old_pins_that_meet_new_packages_propose_a_date(tmp_path: Path, words: s
     (said,) = advice(ended, pinned, log)
     assert "mlflow==2.8.1" in said
     assert "resolve_as_of" in said
-    assert advice(ended, replace(pinned, as_of="2023-12-02T00:00:00Z"), log) == []
-    assert advice(ended, replace(pinned, requirements=("mlflow",)), log) == []
+    for other in (replace(pinned, as_of="2023-12-02T00:00:00Z"), replace(pinned, requirements=("mlflow",))):
+        assert "resolve_as_of" not in str(advice(ended, other, log))
     assert advice(replace(ended, reason=Reason(code="Cancelled", message="x")), pinned, log) == []
     log.write_text("ZeroDivisionError: division by zero\n")
     assert advice(ended, pinned, log) == []
     assert advice(ended, pinned, tmp_path / "absent") == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (
+            EnvironmentRecipe(),
+            "in a requirements.txt beside the code, or in the script itself (`uv add --script SCRIPT scikit-learn`)",
+        ),
+        (EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, source="requirements.txt"), "add it to requirements.txt"),
+        (EnvironmentRecipe(kind=EnvironmentKind.IMAGE, requirements=("debian:12",)), "install it in the image"),
+    ],
+)
+def test_a_module_that_is_missing_is_named_as_it_is_installed(tmp_path: Path, recipe: EnvironmentRecipe, words: str) -> None:
+    ended = Ending(state=JobState.FAILED, reason=Reason(code="NonZeroExitCode", message="Exit code 1."), exit_code=1)
+    log = tmp_path / "log"
+    log.write_text("Traceback\nModuleNotFoundError: No module named 'sklearn.svm'\n[carrel] Exit code 1.\n")
+    (said,) = advice(ended, recipe, log)
+    assert said.startswith("sklearn is not installed in ")
+    assert f"If it is the package scikit-learn: {words}" in said or f"scikit-learn: name it {words}" in said
+
+
+@pytest.mark.gate
+def test_the_reason_of_a_task_says_what_to_do_about_a_missing_module(lab) -> None:
+    ended = lab.run("python3 -c 'import no_such_module_here'")
+    assert ended.state is JobState.FAILED
+    assert "no_such_module_here is not installed in the machine's own Python" in ended.reason.message
+    assert "requirements.txt" in ended.reason.message
 
 
 CHILD = """

@@ -16,7 +16,7 @@ from carrel.wire.v1 import SessionRequest, SessionView, TaskRequest
 from support.lab_process import LabProcess, start_lab
 from support.notebook_client import SessionBrowser
 
-VARIABLES = {"CARREL_LINGER_TIME": "1s"}
+VARIABLES = {"CARREL_LINGER_TIME": "1s", "CARREL_DEFAULT_ENVIRONMENT": "iniconfig"}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,7 @@ def test_cells_borrow_the_gpu_and_files_stay(client: Client, home: Path) -> None
     with enter(client, session) as browser:
         assert browser.lands_on == "/lab"
         kernel = browser.start_kernel("notes.ipynb")
+        assert kernel.execute("import iniconfig").status == "ok", "what the lab's default_environment names is there"
         assert kernel.execute("# carrel: gpus=1\nopen('made.txt', 'w').write('here')\nprint('on the GPU')").text.startswith(
             "on the"
         )
@@ -216,6 +217,27 @@ def test_a_session_is_ended_when_nobody_uses_it_and_not_while_a_cell_runs(home: 
                 go.touch()
             assert client.wait(session.job.id).state == "CANCELLED"
     finally:
+        lab.stop()
+
+
+@pytest.mark.gate
+def test_who_waits_for_the_memory_of_idle_sessions_reads_which_and_can_end_one(tmp_path: Path) -> None:
+    variables = {"CARREL_SESSION_LOOK_TIME": "1s", "CARREL_MEMORY": "5G"}
+    lab = start_lab(tmp_path / "lab", simulate_gpus=1, variables=variables)
+    try:
+        with Client(home=tmp_path / "lab") as client:
+            idle = start(client, name="thesis")
+            waits = client.start_session(SessionRequest()).job.id
+
+            def said() -> str:
+                return client.session(waits).job.message
+
+            wait_until(lambda: "1 idle session of the same owner holds 4G of memory (thesis): end one" in said(), said)
+            assert said().startswith("needs 4G of memory on one node; at most 1G is free; ")
+            client.cancel(idle.job.id)
+            ready(client, client.session(waits))
+    finally:
+        lab.end_jobs()
         lab.stop()
 
 

@@ -23,7 +23,8 @@ from support.fork_server import ForkedCarrel
 from support.ports import kept_port
 
 #: Labs of tests touch no memory ahead of need: many run at once. One client asks there as often as a crowd does elsewhere.
-_QUIET = {"CARREL_HOST_MEMORY_READY": "0", "CARREL_RATE_LIMIT": "0"}
+#: Their notebooks begin without packages, which would have to be fetched.
+_QUIET = {"CARREL_HOST_MEMORY_READY": "0", "CARREL_RATE_LIMIT": "0", "CARREL_DEFAULT_ENVIRONMENT": "pip"}
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from carrel.core.comparison.packages import normalised
 from carrel.core.comparison.reach import Reach
 from carrel.core.comparison.records import DETERMINISTIC, ORDER_OF_SAMPLES
 from carrel.core.domain.comparison import Cause, Kind
+from carrel.core.domain.packages import INSTALLED_AS
 
 #: Packages that compute numbers for others, and the beginnings of names of such.
 _NUMERIC = frozenset(
@@ -20,8 +21,6 @@ _NUMERIC = frozenset(
     | {"openblas", "pandas", "xgboost", "lightgbm", "scikit-learn", "intel-openmp"}
 )
 _NUMERIC_BEGIN = ("nvidia-", "cuda", "cudnn", "cupy-", "libblas", "liblapack", "libopenblas", "mkl-", "jax-cuda", "pytorch")
-#: Packages that are imported under another name.
-_OTHER_NAMES = {"sklearn": "scikit-learn", "cv2": "opencv-python", "PIL": "pillow", "yaml": "pyyaml", "skimage": "scikit-image"}
 _PROSE = (".md", ".rst", ".txt", ".gitignore", "LICENSE", "NOTICE", "CITATION.cff")
 #: Facts of the machine by which libraries choose what they compute with.
 _CHOSEN_BY = frozenset({"architecture", "cpu", "cpu_flags", "gpu_driver", "cuda", "blas", "libc"})
@@ -137,7 +136,7 @@ def _package(path: str, context: Context) -> Judgement:
 
 
 def _distribution(module: str) -> str:
-    return _OTHER_NAMES.get(module) or normalised(module)
+    return normalised(INSTALLED_AS.get(module, module))
 
 
 def _environment(path: str, context: Context) -> Judgement:

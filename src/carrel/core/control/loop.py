@@ -96,6 +96,12 @@ class ControlLoop:
         """Devices may have become free that nobody reports on."""
         self._inbox.put()
 
+    def found_idle(self, sessions: frozenset[int]) -> None:
+        """These sessions, by number, do nothing now: whoever waits for their memory reads so."""
+        if sessions != self._scheduler.idle:
+            self._scheduler.idle = sessions
+            self._inbox.put()
+
     @contextmanager
     def waits(self, parent: int, child: int) -> Iterator[None]:
         """Within, the job `parent` waits for `child`, which it submitted, and gives it its place if that has none."""

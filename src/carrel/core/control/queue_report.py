@@ -73,7 +73,8 @@ class QueueReport:
             return None
         placer = Placer.of(self._outcome.picture, self._outcome.order)
         placer.wait(job)
-        outcome = placer.look(self.now, blocked=self._outcome.picture.blocked)
+        picture = self._outcome.picture
+        outcome = placer.look(self.now, blocked=picture.blocked, idle=picture.idle)
         wait = self._explained(outcome, FORESEEN).wait_of(job.id)
         if wait is None or self._halt is not None or len(outcome.passed) > TRIED:
             return wait

@@ -62,6 +62,8 @@ class Scheduler:
         self._engine = engine
         self._settings = settings
         self._placer = Placer()
+        #: Sessions that do nothing now, by number.
+        self.idle = frozenset[int]()
         self.use = UsageBook(settings.rules)
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
@@ -302,7 +304,7 @@ class Scheduler:
     def look(self, now: float) -> QueueReport:
         """Where everybody stands who waits."""
         corrections = self.start_ranges.calibration.corrections
-        outcome = self._placer.look(now, blocked=self._devices.offer.blocked)
+        outcome = self._placer.look(now, blocked=self._devices.offer.blocked, idle=self.idle)
         return QueueReport(outcome, now, self.run_times.remaining, corrections=corrections, halt=self._halt)
 
     def preview(self, job: Waiting) -> Wait | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from carrel.core.control.broker_news import WHOSE, blanked, with_sessions
 from carrel.core.control.hub import check_hub, check_variables
 from carrel.core.control.lab import Lab
 from carrel.core.control.ports import JobFilter, Submitted
@@ -18,10 +19,10 @@ from carrel.core.domain.job import ACTIVE, Job, JobState
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.session import SessionKind, SessionSpec
+from carrel.core.domain.session import OF_SITE, SessionKind, SessionSpec, shown_name
 from carrel.core.domain.task import EnvironmentRecipe, TaskSpec
 from carrel.core.domain.user import Caller, directory_name
-from carrel.core.policy.access import Action, Resource, allowed, of_job
+from carrel.core.policy.access import Action, allowed, of_job
 from carrel.core.policy.partitions import choose_partitions
 from carrel.core.policy.session_gpus import SessionGpus, check_gpus, gpus_of_engine, gpus_on_own_nodes
 from carrel.core.submission.image import read_session_image
@@ -32,7 +33,6 @@ DEFAULT_MEMORY = 4 * 1024**3
 DEFAULT_ENVIRONMENT = "default"
 #: Jobs whose owner is remembered.
 _OWNERS = 10_000
-_WHOSE = ("tenants", "leases", "queue", "moves", "hour")  #: Parts of a broker's status whose rows are somebody's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +143,16 @@ class Sessions:
         door: SessionAccess,
         lender: Lender,
         check_environment: Callable[[str, str], None],
+        default_environment: str = "",
         nodes: Callable[[], Sequence[NodeReport]] = no_nodes,
     ) -> None:
         """`files` is the directory with one directory of files for each user; `nodes` says who lends on a cluster's nodes.
 
         `check_environment` raises `NotFound` when a user (the first) has no environment of a name (the second).
+        `default_environment` is what "default" is for a user who has none (`SessionSpec.default`).
         """
         self._check_environment = check_environment
+        self._default_environment = default_environment
         self._lab = lab
         self._files = files
         self._door = door
@@ -179,6 +182,7 @@ class Sessions:
                 if asked.directory is not None:
                     spec = replace(spec, directory=self._directory(caller, asked.directory, partition))
                 self._check_reach(caller, asked, partition)
+                spec = replace(spec, default=self._default(caller, partition))
                 gpus = self._gpus(asked, partition)
                 return self._submit(caller, asked, spec, image, qos, gpus, partition, key)
             except (Impossible, Denied) as error:  # perhaps in another one
@@ -281,18 +285,26 @@ class Sessions:
 
     def gpus(self, caller: Caller) -> Mapping[str, Any]:
         """Who has which device now, who waits, whose state is where; what is not the caller's to see is blank."""
-        return _blanked(self._lender.status(), caller)
+        return with_sessions(blanked(self._lender.status(), caller), self._session_name)
 
     def nodes(self, caller: Caller) -> Sequence[NodeReport]:
         """The same of each node of a cluster that has a broker, as it was when that was heard last."""
-        return [replace(news, status=_blanked(self._named(news.status), caller)) for news in self._nodes()]
+        return [
+            replace(news, status=with_sessions(blanked(self._named(news.status), caller), self._session_name))
+            for news in self._nodes()
+        ]
 
     def _named(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
         """A broker on a cluster may know owners by their Unix users only: whose a job is, the lab itself knows."""
         named = dict(status)
-        for part in _WHOSE:
+        for part in WHOSE:
             named[part] = [{**row, "owner": self._owner_of(row.get("job"))} for row in status.get(part, ())]
         return named
+
+    def _session_name(self, job_id: object) -> str:
+        """What a session is called, "" for what is none."""
+        job = self._lab.jobs_store.get(job_id) if isinstance(job_id, int) and not isinstance(job_id, bool) else None
+        return "" if job is None or job.kind is not JobKind.SESSION else shown_name(job.id, job.name)
 
     def _owner_of(self, job_id: object) -> str:
         """The owner of a job, "" for one that the lab does not have."""
@@ -332,6 +344,11 @@ class Sessions:
                 f"{caller.user.name} run as the Unix user {user}, who cannot read it.",
                 remedy=f'Use "{DEFAULT_ENVIRONMENT}" there and install what you need in it; or choose another partition.',
             )
+
+    def _default(self, caller: Caller, partition: Partition | None) -> str:
+        """What "default" is for a user who has none: the site's environments are out of reach for Unix users on a cluster."""
+        of_site = self._default_environment.startswith(OF_SITE)
+        return "" if of_site and self._runs_as_owner(caller, partition) else self._default_environment
 
     def _gpus(self, asked: SessionOptions, partition: Partition | None) -> SessionGpus:
         if partition is not None and partition.cluster:
@@ -374,29 +391,6 @@ class Sessions:
             raise Invalid("The environment has no usable name.", remedy="`carrel env list` shows yours.")
         self._check_environment(caller.user.subject, asked)
         return asked
-
-
-def _blanked(status: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
-    """The broker's status without the names of what the caller may not see."""
-    if not status:
-        return {}
-    shown = dict(status)
-    for part in _WHOSE:
-        shown[part] = [_blank(row, caller) for row in status.get(part, ())]
-    for part in ("history", "charges"):
-        shown.pop(part, None)
-    return shown
-
-
-def _blank(row: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
-    mine = row.get("owner") == caller.user.subject
-    if allowed(caller, Action.SEE_JOB, Resource(owner=str(row.get("owner", "")))):
-        return {**row, "mine": mine}
-    hidden = {name: "" for name in ("owner", "label", "kernel", "cell") if name in row}
-    if "why_not" in row:
-        # What a process says of itself is for its owner; others read words of ours.
-        hidden["why_not"] = str(row.get("stays", ""))
-    return {**row, **hidden, "job": None, "pid": 0, "mine": False}
 
 
 def _quoted(path: str) -> str:

@@ -163,6 +163,8 @@ class Snapshot:
     withheld: frozenset[str] = frozenset()
     #: Those of them that only GPU state of idle sessions keeps from jobs, and why it stays there.
     blocked: Mapping[str, str] = field(default_factory=dict)
+    #: Sessions that do nothing now, by number; they hold memory all the same.
+    idle: frozenset[int] = frozenset()
     #: Bytes of such state that move first when a job starts on a device; 0 where a device is not named.
     moves: Mapping[str, int] = field(default_factory=dict)
     #: Seconds of waiting that outweigh one point of priority; so that no job waits for ever behind more urgent ones.

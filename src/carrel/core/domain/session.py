@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: Begins the name of an environment that administrators made for everybody.
+OF_SITE = "site/"
+
 
 class SessionKind(StrEnum):
     """What a session is for."""
 
     NOTEBOOK = "notebook"
     TERMINAL = "terminal"
+
+
+def shown_name(job_id: int, name: str) -> str:
+    """Return what a session is called where there may be several: with its number where its user has given it no name."""
+    return f"{name} {job_id}" if name in {kind.value for kind in SessionKind} else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +30,9 @@ class SessionSpec:
     directory: str
     #: Name of an environment of the owner's (or shared with them), or an absolute path of a virtual environment or conda prefix.
     environment: str = "default"
+    #: What "default" is for an owner who has none yet: an environment of the site ("site/torch"), or requirements with blanks
+    #: between them; "": a kernel and pip alone.
+    default: str = ""
     #: The image in which its kernels and terminals run, as it was asked for; "": they run in `environment`.
     image: str = ""
     #: GPUs that a cell gets when it uses CUDA; 0: none. With `reserve` they are the job's own from start to end.

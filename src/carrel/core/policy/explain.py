@@ -11,8 +11,9 @@ from typing import overload
 from carrel.core.domain.expectation import Corrections, Expect
 from carrel.core.domain.job import Reason
 from carrel.core.domain.node import Node
-from carrel.core.domain.placement import Placement, Wait, Waiting
+from carrel.core.domain.placement import Holding, Placement, Wait, Waiting
 from carrel.core.domain.resources import Resources
+from carrel.core.domain.session import shown_name
 from carrel.core.domain.units import format_count, format_duration, format_size
 from carrel.core.policy.allowed_nodes import AllowedNodes
 from carrel.core.policy.estimate import ListSchedule
@@ -27,6 +28,8 @@ from carrel.core.policy.windows import explain_window
 #: How many drained nodes a sentence names before it counts the rest.
 NAMED = 3
 NO_CORRECTIONS = Corrections()
+#: What is said of idle sessions that the reader can end.
+OF_OWNER = " of the same owner"
 
 
 def explain(
@@ -160,7 +163,7 @@ class WaitsInOrder(Sequence[Wait]):
         if code == UNAVAILABLE:
             return _unavailable(held.job, self._situation)
         giving_way = _giving_way(held.job, self._situation) if code != PRIORITY else ""
-        shortage = f"{self._shortage(held.job)}{giving_way}"
+        shortage = f"{self._shortage(held.job)}{giving_way}{_idle(held.job, self._situation)}"
         if code == PRIORITY:
             ahead = self._before(ahead)
             return f"{format_count(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it; {shortage}"
@@ -199,6 +202,41 @@ def _giving_way(job: Waiting, situation: Situation) -> str:
     longest = max(0.0, max(held.ends_by for held in leaving) - now)
     verb = "is" if len(leaving) == 1 else "are"
     return f"; {format_count(len(leaving), 'job')} of QoS {classes} {verb} giving way, at most {format_duration(longest)}"
+
+
+def names_idle_sessions(message: str) -> bool:
+    """True where the reason of a wait names idle sessions of the job's owner, who can end them."""
+    return OF_OWNER in message
+
+
+def _idle(job: Waiting, situation: Situation) -> str:
+    """Name the idle sessions that hold the memory that is missing, those of the job's owner by their names; "" without any."""
+    wanted, picture = job.resources, situation.outcome.picture
+    if not picture.idle:
+        return ""
+    rooms = [
+        room for room in situation.allowed_nodes(job).rooms if room.cpus >= wanted.cpus and room.free_of(wanted) >= wanted.gpus
+    ]
+    if any(room.memory >= wanted.memory for room in rooms):
+        return ""
+    names = {room.name for room in rooms}
+    idle = [held for held in picture.holding if held.id in picture.idle and not held.leaving and held.node in names]
+    own = [held for held in idle if held.owner == job.owner]
+    others = _hold([held for held in idle if held.owner != job.owner])
+    told = f"; {others[0]} of others {others[1]}" if others else ""
+    if mine := _hold(own):
+        named = ", ".join(shown_name(held.id, held.name) for held in own[:NAMED])
+        more = f" and {len(own) - NAMED} more" if len(own) > NAMED else ""
+        told = f"; {mine[0]}{OF_OWNER} {mine[1]} ({named}{more}): end one{told}"
+    return told
+
+
+def _hold(sessions: Sequence[Holding]) -> tuple[str, str] | None:
+    """How many idle sessions hold how much; None where there are none."""
+    if not sessions:
+        return None
+    size = format_size(sum(held.resources.memory for held in sessions))
+    return format_count(len(sessions), "idle session"), f"{'holds' if len(sessions) == 1 else 'hold'} {size} of memory"
 
 
 def _blocked(wanted: Resources, situation: Situation, allowed_nodes: AllowedNodes) -> str:
@@ -268,11 +306,9 @@ def _shortage(job: Waiting, situation: Situation) -> str:
     most_memory = max((room.memory for room in rooms if room.cpus >= wanted.cpus), default=0)
     if most_memory < wanted.memory:
         free = f"at most {format_size(most_memory)} is free" if most_memory > 0 else "none is free"
-        where = (
-            f"{where} and {format_count(wanted.cpus, 'CPU')} free"
-            if wanted.gpus
-            else f"a node{of} with {format_count(wanted.cpus, 'CPU')} free"
-        )
+        if wanted.cpus:  # sessions reserve none
+            cpus = f"{format_count(wanted.cpus, 'CPU')} free"
+            where = f"{where} and {cpus}" if wanted.gpus else f"a node{of} with {cpus}"
         return f"needs {format_size(wanted.memory)} of memory on {where}; {free}"
     return _kept(job, situation, allowed_nodes)
 

@@ -83,8 +83,8 @@ class Turns:
             due = self.due(place, lease)
             found.due = max(found.due, due)
             found.task = found.task or (lease.exclusive and due == _NEVER and not self._ends_soon(lease))
-            whose = "another" if holder.owner != own else "your own"
-            found.code, found.cause = _words(place.request, lease, whose, "" if lease.by_choice else holder.stays, due)
+            mine = holder.owner == own
+            found.code, found.cause = _words(place.request, lease, mine, "" if lease.by_choice else holder.stays, due)
             if due <= self._now and lease.state is LeaseState.HELD:
                 found.expires.append(Expire(lease=lease.id, request=place.request.id))
             elif due <= self._now and self._stays(place, lease):
@@ -160,14 +160,16 @@ def quantum(place: InLine, time_slice: float) -> float:
     return max(time_slice, min(place.expected, LONGEST_TURN * time_slice))
 
 
-def _words(request: Request, lease: Lent, whose: str, stays: str, due: float) -> tuple[str, str]:
+def _words(request: Request, lease: Lent, mine: bool, stays: str, due: float) -> tuple[str, str]:
     if lease.tenant == request.tenant:
         return reasons.OWN_CELL, "another cell of this notebook has it"
     if lease.exclusive:
-        task = f"a task of {'another user' if whose == 'another' else 'your own'}"
+        task = f"a task of {'your own' if mine else 'another user'}"
         alone = f"{task} has it{f' and cannot be paused: {stays}' if stays else ''}"
         return reasons.TASK, alone if due == _NEVER else f"{task} has its turn, then lends the GPU"
+    # One session may have several notebooks.
+    whose = "another of your notebooks" if mine else "another session"
     if lease.state is LeaseState.HELD:
         why = f" and cannot be moved: {stays}" if stays else ""
-        return reasons.HELD, f"GPU state of {whose} session is held on it{why}"
-    return reasons.IN_USE, f"a cell of {whose} session computes"
+        return reasons.HELD, f"GPU state of {whose} is held on it{why}"
+    return reasons.IN_USE, f"a cell of {whose} computes"

@@ -203,10 +203,10 @@ class Placer:
         """What was promised in the last placement, first in line first."""
         return self._promised.made
 
-    def look(self, now: float, *, blocked: Mapping[str, str] | None = None) -> Outcome:
+    def look(self, now: float, *, blocked: Mapping[str, str] | None = None, idle: frozenset[int] = frozenset()) -> Outcome:
         """Return what a placement at `now` would decide, and from what; nothing is changed.
 
-        `blocked` says of devices that are withheld for GPU state of idle sessions alone why it stays there.
+        `blocked` says of devices that are withheld for GPU state of `idle` sessions alone why it stays there.
         """
         nodes, withheld, moves = self._nodes
         picture = Snapshot(
@@ -216,6 +216,7 @@ class Placer:
             holding=tuple(self._holding.values()),
             withheld=withheld,
             blocked=blocked or {},
+            idle=idle,
             moves=moves,
             partitions=self._partitions,
             reservations=self._reservations,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anyio import to_thread
@@ -15,6 +16,7 @@ from carrel.core.domain.qos import JobKind
 from carrel.core.domain.session import SessionKind
 from carrel.core.domain.units import parse_duration, parse_size
 from carrel.core.domain.user import Caller
+from carrel.core.policy.explain import names_idle_sessions
 from carrel.core.policy.partitions import partitions_for
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.views import lending_view, session_view
@@ -24,7 +26,7 @@ from carrel.lab.portal.signin import Sessions as Browsers
 from carrel.lab.portal.signin import session_in
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.timelines import going, memory_of, strip_of
-from carrel.wire.v1 import SessionView, TenantView
+from carrel.wire.v1 import JobView, SessionView, TenantView
 from carrel.wire.v1.sessions import Lending
 
 
@@ -73,11 +75,13 @@ class NotebookPages:
         """One session: why it waits, what is being prepared, the way in. With ``part=live`` only what changes."""
         caller = caller_of(request)
         last_event = self._gateway.lab.last_event_id()
+        session = self._show(caller, job_id_of(request))
         part = request.query_params.get("part") == "live"
         return self._look.page(
             request,
             "notebook_live.html" if part else "notebook.html",
-            session=self._show(caller, job_id_of(request)),
+            session=session,
+            idle=idle_sessions(self._gateway, caller, session.job),
             # A user who has just started it wants to be in it.
             go=request.query_params.get("go") == "yes",
             last_event=last_event,
@@ -150,6 +154,20 @@ class NotebookPages:
 
     def _form_secret(self, request: Request) -> str | None:
         return self._browsers.form_secret(session_in(request.headers.get("cookie", "")) or "")
+
+
+def idle_sessions(gateway: Gateway, caller: Caller, job: JobView) -> Sequence[SessionView]:
+    """The caller's idle sessions that a job waits for, by what was decided about it."""
+    sessions = gateway.sessions
+    if sessions is None or job.owner != caller.user.subject or job.state != "PENDING" or not names_idle_sessions(job.message):
+        return ()
+    found = []
+    for one in sessions.list(caller):
+        one, spec = sessions.get(caller, one.id)
+        view = session_view(gateway.show(one, ""), spec, sessions.status(one))
+        if view.idle_since is not None:
+            found.append(view)
+    return found
 
 
 def asked_in(fields: dict[str, str]) -> SessionOptions:

@@ -29,6 +29,7 @@ from carrel.lab.gateway.routes.events import answer, start_of
 from carrel.lab.gateway.routes.files import download
 from carrel.lab.gateway.views import node_view
 from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.notebooks import idle_sessions
 from carrel.lab.portal.requests import caller_of, job_id_of, number_in
 from carrel.lab.portal.signin import Sessions, session_in
 from carrel.lab.portal.step_graph import graph_of
@@ -136,12 +137,14 @@ class JobPages:
             chunk = self._log_tail(caller, job, attempts)
             text, end = log_tail(chunk.data, chunk.offset)
             values = {"log": text, "log_end": end, "log_cut": chunk.offset > 0, "last_event": last_event}
+        view = self._gateway.show(job, "")
         return self._look.page(
             request,
             "job_live.html" if part else "job.html",
+            idle=idle_sessions(self._gateway, caller, view),
             verified=self._lab.verifications.of(job_id),
             hint=hint_of(job, attempts),
-            job=self._show(self._gateway.show(job, "")),
+            job=self._show(view),
             task=task,
             attempts=attempts,
             outputs=self._lab.produced.outputs(caller, job_id) if job.state.ended and may["READ_JOB"] else [],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from carrel.core.domain.user import User
 from carrel.lab.gateway.gate import Grant
 from carrel.lab.gateway.views import moment
 from carrel.lab.portal import words
+
+#: How long before its end a page warns of it; JupyterLab does so at the same time (`plugins.js`).
+_SOON = timedelta(minutes=30)
 
 
 class Templates:
@@ -48,6 +51,7 @@ class Templates:
             "short": short,
             "ticks": ticks,
         }
+        self._templates.tests["soon"] = lambda end: end - self.now() <= _SOON
         self._templates.globals |= {"version": __version__, "states": words.STATES, "sweep_states": words.SWEEP_STATES}
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:

@@ -31,9 +31,11 @@ class Notebooks:
         pattern: str,
         public_url: str | None,
         check_environment: Callable[[str, str], None],
+        default_environment: str,
         lender: Lender,
         nodes: Callable[[], Sequence[NodeReport]],
         look_time: float,
+        found_idle: Callable[[frozenset[int]], None],
         read_address: Callable[[Job], bytes | None],
     ) -> None:
         self._secret = secret
@@ -47,11 +49,18 @@ class Notebooks:
             clock=time.time,
             lender=lender.status,
             look_time=look_time,
+            found_idle=found_idle,
         )
         self._front: SessionHosts | None = None
         #: What the API asks.
         self.sessions = Sessions(
-            lab, files=files, door=self._running, lender=lender, check_environment=check_environment, nodes=nodes
+            lab,
+            files=files,
+            door=self._running,
+            lender=lender,
+            check_environment=check_environment,
+            default_environment=default_environment,
+            nodes=nodes,
         )
 
     def in_front_of(self, app: ASGIApp, conversations: Conversations) -> ASGIApp:

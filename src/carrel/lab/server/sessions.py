@@ -76,13 +76,15 @@ class RunningSessions:
         clock: Clock,
         lender: Callable[[], Mapping[str, Any]],
         look_time: float,
+        found_idle: Callable[[frozenset[int]], None] = lambda _sessions: None,
     ) -> None:
         """`pattern` is the host name of a session, with ``{session}`` in the place of its label; `public_url` as in the settings.
 
         `lender` gives the broker's status: a session whose state computes on a GPU is not idle. `look_time`: seconds between two
-        looks at what they do.
+        looks at what they do; `found_idle` is told which are idle after each.
         """
         self._look_time = look_time
+        self._found_idle = found_idle
         self._lab = lab
         self._addresses = addresses
         self._secret = secret
@@ -258,6 +260,8 @@ class RunningSessions:
             present = {job.id for job in running}
             for job_id in [job_id for job_id in self._uses if job_id not in present]:
                 del self._uses[job_id]
+            idle = frozenset(job_id for job_id, use in self._uses.items() if use.idle)
+        self._found_idle(idle)
         self._addresses.keep(running)
 
     def _computing(self) -> set[int]:

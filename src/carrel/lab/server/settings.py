@@ -88,6 +88,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("default_qos", "text", None, "Class of service for work that names none; the preset says one."),
     Setting("warning_time", "duration", 30, "How long before its end a task with `requeue` gets SIGTERM."),
     Setting("grace_time", "duration", 10, "How long a job has from SIGTERM to SIGKILL."),
+    Setting(
+        "default_environment",
+        "text",
+        "numpy pandas matplotlib scikit-learn",
+        'What the environment "default" has at first: requirements, or site/NAME; pip: nothing else.',
+    ),
     Setting("environment_quota", "size", None, "Room on the disk for the named environments of each user."),
     Setting("download_python", "flag", False, "Let uv fetch a Python that a task asks for and this machine lacks."),
     Setting("prepare_time", "duration", 3600, "How long building an environment, staging inputs, and storing outputs may take."),

@@ -212,10 +212,12 @@ def _notebooks(running: RunningLab, environments: NamedEnvironments) -> Notebook
         secret=running.secret,
         pattern=running.settings.session_host,
         public_url=running.settings.public_url,
-        check_environment=environments.check,
+        check_environment=lambda owner, name: environments.check(owner, name, running.settings.default_environment),
+        default_environment=running.settings.default_environment,
         lender=running.lender,
         nodes=running.reports.nodes,
         look_time=float(running.settings.session_look_time),
+        found_idle=running.loop.found_idle,
         read_address=running.engines.addresses(read_from(Spool(running.home.spool))),
     )
 

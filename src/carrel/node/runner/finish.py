@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Ended, Launch, Usage
-from carrel.core.domain.task import EnvironmentRecipe
 from carrel.core.spool import AttemptDirectory, LogWriter
 from carrel.core.spool.checkpoint import wrote_checkpoint
-from carrel.core.spool.foreign import read_last
 from carrel.core.spool.trees import remove_tree
+from carrel.node.runner.advice import advice
 from carrel.node.runner.cgroups import JobCgroup
 from carrel.node.runner.endings import Ending, disk_notes, without_outputs
 from carrel.node.runner.outputs import StoredOutputs, StoringEnded, store_outputs
@@ -32,12 +30,6 @@ if TYPE_CHECKING:
 
 #: Seconds that storing may take after a cancellation that the command ended by, and between two looks for one.
 _CANCELLED, _LOOK = 60.0, 0.1
-#: Bytes of the log's end that are looked at.
-_TAIL = 8192
-#: What is said where packages of one year meet those of another: setuptools has lost pkg_resources, numpy has become 2.
-_ANOTHER_YEAR = re.compile(
-    rb"No module named 'pkg_resources'|module 'numpy' has no attribute|numpy\.dtype size changed|compiled using NumPy 1\.x"
-)
 
 
 class AttemptEnd:
@@ -170,19 +162,3 @@ def storing_check(signals: Signals, monotonic: Clock, seconds: float) -> Callabl
             raise StoringEnded(Reason(code="OutputFailed", message=late))
 
     return check
-
-
-def advice(ending: Ending, recipe: EnvironmentRecipe, log: Path) -> list[str]:
-    """Return what to do about a command that met packages too new for those that its recipe pins; nothing for any other."""
-    if ending.reason.code != "NonZeroExitCode":
-        return []
-    try:
-        words = _ANOTHER_YEAR.search(read_last(log, _TAIL))
-    except OSError:
-        return []
-    if words is None:
-        return []
-    from carrel.node.environments.building import old_pins
-
-    proposal = old_pins(recipe)
-    return [f"It said: {words[0].decode()}. {proposal}"] if proposal else []

@@ -250,6 +250,7 @@ class AttemptRun:
 
     def _run(self, prepared: Prepared, tracking: LaunchTracking | None, lease: RunLease) -> Ending:
         from carrel.node.runner.samples import sampler_of
+        from carrel.node.runner.session import VARIABLE, SessionMemory, notes_environment
 
         launch = self._launch
         assert self._log is not None
@@ -263,6 +264,9 @@ class AttemptRun:
 
             return failed("LaunchFailed", _NO_WALLS.format(launch.task.network))
         variables = without_network(variables, network)
+        session = SessionMemory(launch, self._cgroup) if launch.task.session is not None else None
+        if session is not None:
+            variables[VARIABLE] = str(session.read_end)
         arguments = shell(prepared.command) if prepared.root is None else image_shell(prepared.command, prepared.root)
         started_with: Mapping[str, str] = variables
         from carrel.node.runner.walls import walls_of
@@ -296,6 +300,7 @@ class AttemptRun:
                     variables=started_with,
                     directory=str(prepared.directory),
                     output=write,
+                    keeps=session.read_end if session is not None else None,
                     cgroup=self._cgroup.procs if self._cgroup else None,
                     walls=walls,
                 )
@@ -309,6 +314,8 @@ class AttemptRun:
             return failed("LaunchFailed", str(error))
         finally:
             os.close(write)
+            if session is not None:
+                session.started()
         if walls is not None:
             sampler.files.shm = f"/proc/{pid}/root/dev/shm"
         from carrel.node.runner.disk import disk_guard
@@ -332,27 +339,14 @@ class AttemptRun:
             monotonic=self._around.monotonic,
             hold=lease,
             before_stop=self._group.stop if self._group else None,
-            sheds=launch.task.session is not None,
-            on_sample=self._note_environment(prepared) if launch.task.session is not None and prepared.view is None else None,
+            session=session,
+            on_sample=notes_environment(prepared.places.environment) if session is not None and prepared.view is None else None,
         )
         limits = limit_facts(self._cgroup.path if self._cgroup else None)
         hardware = {**self._around.facts(), **limits, **device_facts(launch.devices), "network": str(network)}
         self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables, prepared.secrets)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)
-
-    def _note_environment(self, prepared: Prepared) -> Callable[[], None]:
-        """What a session's user installs is remembered in the environment's lock."""
-        from carrel.node.environments.named import note_changes
-
-        prefix = prepared.places.environment
-
-        def note() -> None:
-            with suppress(CarrelError, OSError):  # tried again at the next sample
-                if prefix is not None:
-                    note_changes(prefix)
-
-        return note
 
     def _judge(self, outcome: Outcome, kills_before: int) -> Ending:
         from carrel.node.runner.endings import OomKills, command_ending

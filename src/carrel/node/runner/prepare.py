@@ -132,6 +132,7 @@ class Preparation:
                 stop=self.signals.wanted_elsewhere,
                 log=self.directory.environment_log,
                 walls=self.launch.walls,
+                default=session.default,
             )
         except EnvironmentStopped:
             self.signals.check()

@@ -49,6 +49,8 @@ class Command:
     directory: str
     #: Standard output and standard error.
     output: int
+    #: A descriptor that it has under the same number, or None.
+    keeps: int | None = None
     #: cgroup.procs of the cgroup to enter, or None.
     cgroup: str | None = None
     #: What it sees; None: all that the lab's own user does.
@@ -135,12 +137,15 @@ def _become(command: Command, parent: int, failed: int, lifeline: int) -> None:
         os.dup2(null, 0)
         os.dup2(command.output, 1)
         os.dup2(command.output, 2)
+        kept = () if command.keeps is None else (command.keeps,)
+        for descriptor in kept:
+            os.set_inheritable(descriptor, True)
         os.umask(0o022)
         if command.walls is not None:
             from carrel.node.containment.entering import contain
 
             step = "contained"
-            contain(command.walls, lifeline, lambda: _execute(command, failed), (failed,))
+            contain(command.walls, lifeline, lambda: _execute(command, failed), (failed, *kept))
         _execute(command, failed)
     except BaseException as error:  # noqa: BLE001 - after any error, this process must not go on as a second runner
         _say_why_not(step, error, failed)

@@ -13,16 +13,17 @@ from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import Preemption
 from carrel.core.domain.launch import Continued, LaunchLimits, Paused, Resumed, Sampled, Suspended
 from carrel.core.domain.qos import PreemptMode
-from carrel.core.domain.units import format_duration, format_size
+from carrel.core.domain.units import format_duration
 from carrel.core.spool import LogWriter
 from carrel.node.runner.cgroups import JobCgroup
 from carrel.node.runner.held_devices import HeldDevices
-from carrel.node.runner.limits import MemoryGuard, kill_largest
+from carrel.node.runner.limits import MemoryGuard
 from carrel.node.runner.outcome import Cause, Outcome
 from carrel.node.runner.output_pipe import OutputPipe
 from carrel.node.runner.report import Reporter
 from carrel.node.runner.running_time import RunningTime
 from carrel.node.runner.samples import Sampler
+from carrel.node.runner.session import SessionMemory
 from carrel.node.runner.signals import Signals
 from carrel.node.runner.tree import ask_to_end, continue_all, descendants, stop_all
 
@@ -35,6 +36,8 @@ _VANISH = 60.0
 _FOREVER = float("inf")
 #: Seconds until a broker that is gone is looked for again.
 _BROKER = 1.0
+#: Seconds between two looks at what the kernel ended in a session.
+_KILLS = 0.5
 #: Seconds of sleep at the most (poll(2) counts milliseconds in 31 bits).
 _LONGEST = 3600.0
 
@@ -58,15 +61,15 @@ class Watch:
         signals: Signals,
         monotonic: Clock,
         hold: HeldDevices,
-        sheds: bool = False,
+        session: SessionMemory | None = None,
         on_sample: Callable[[], None] | None = None,
         before_stop: Callable[[int], None] | None = None,
     ) -> None:
-        """`sheds`: too much memory ends the process that has most of it, and the rest goes on. `on_sample`: also called last.
+        """`session`: too much memory ends the process that has most of it, and the rest goes on. `on_sample`: also called last.
         `before_stop` stops what is not below this process; it is given the command's process.
         """
         self._before_stop = before_stop
-        self._sheds = sheds
+        self._session = session
         self._on_sample = on_sample
         self._pid = pid
         self._limits = limits
@@ -93,7 +96,7 @@ class Watch:
         self._memory, self._disk_used = 0, (0, 0)
         self._kill_at = _FOREVER
         self._sample_at = start + limits.sample
-        self._look_at = start + 0.1 if guard else _FOREVER
+        self._look_at = start + 0.1 if guard or session else _FOREVER
         self._disk_at = start if disk else _FOREVER
         self._poll = select.poll()
         self._poll.register(signals.fd, select.POLLIN)
@@ -330,10 +333,14 @@ class Watch:
         if now >= self._look_at and self._guard is not None:
             too_much, pause = self._guard.look()
             self._look_at = now + pause
-            if too_much is not None and self._sheds and self._shed(too_much):
+            if too_much is not None and self._session is not None and self._shed(self._session, too_much):
                 self._look_at = now + 0.5  # the kernel takes a moment to give the memory back
             elif too_much is not None and self._cause in (None, Cause.PREEMPTED):
                 self._memory, self._cause, self._kill_at = too_much, Cause.MEMORY, now
+        elif now >= self._look_at and self._session is not None:
+            self._look_at = now + _KILLS
+            if said := self._session.killed_by_kernel():
+                self._log.note(said)
         if now >= self._disk_at and self._disk is not None:
             taken, pause = self._disk.look()
             self._disk_at = self._monotonic() + pause
@@ -353,14 +360,12 @@ class Watch:
             self._log.note(f"SIGTERM: the walltime ends in {self._time.deadlines.end_at - now:.0f} s.")
             self._ask_to_end()
 
-    def _shed(self, used: int) -> bool:
+    def _shed(self, session: SessionMemory, used: int) -> bool:
         """End the largest process beside the command itself; return whether there was one."""
-        largest = kill_largest(pid for pid in self._sampler.processes if pid != self._pid)
-        if largest is None:
-            return False
-        size, together = format_size(largest.memory), format_size(used)
-        self._log.note(f"Process {largest.pid} ({size}) was ended: together {together} of memory were in use, which is too much.")
-        return True
+        said = session.shed((pid for pid in self._sampler.processes if pid != self._pid), used)
+        if said is not None:
+            self._log.note(said)
+        return said is not None
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 

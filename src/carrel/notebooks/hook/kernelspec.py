@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from carrel.core.domain.packages import INSTALLED_AS
+
 #: The directory with the hook and nothing else. Of Carrel's own package the client alone becomes importable in the user's
 #: environment: a copy, at the end of the import path (`carrel.engines.task_client`).
 HOOK_DIRECTORY = Path(__file__).parent / "front"
@@ -23,7 +25,7 @@ def kernel_spec(python: Sequence[str], display_name: str) -> Mapping[str, Any]:
         "language": "python",
         "interrupt_mode": "signal",
         "metadata": {"debugger": True},
-        "env": {"PYTHONPATH": path, **_residency()},
+        "env": {"PYTHONPATH": path, "CARREL_INSTALLED_AS": json.dumps(INSTALLED_AS), **_residency()},
     }
 
 

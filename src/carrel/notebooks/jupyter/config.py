@@ -30,6 +30,8 @@ _DISABLED_PLUGINS = (
     "@jupyterlab/notebook-extension:language-server",
     "@jupyterlab/pluginmanager-extension",
 )
+#: Shows a dialog when the lab does not answer; the status bar says so, and says no more when it does (`plugins.js`).
+_LOST = "@jupyterlab/hub-extension:connectionlost"
 
 
 def pages_directory(session: SessionContext) -> Path:
@@ -121,6 +123,8 @@ def bash_start(session: SessionContext) -> str:
     return f"{own}export PATH={shlex.quote(str(session.environment / 'bin'))}:$PATH\n"
 
 
-def page_config() -> Mapping[str, Any]:
+def page_config(session: SessionContext) -> Mapping[str, Any]:
     """The configuration of JupyterLab's page (``labconfig/page_config.json``)."""
-    return {"disabledExtensions": dict.fromkeys(_DISABLED_PLUGINS, True), "buildAvailable": False, "buildCheck": False}
+    # A JupyterHub has words of its own for a server that does not answer.
+    disabled = _DISABLED_PLUGINS if session.hub else (*_DISABLED_PLUGINS, _LOST)
+    return {"disabledExtensions": dict.fromkeys(disabled, True), "buildAvailable": False, "buildCheck": False}

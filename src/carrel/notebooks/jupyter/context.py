@@ -44,6 +44,8 @@ class SessionContext:
     ports: str = ""
     #: Directory of the lab's client for kernels and terminals, "" when there is none.
     client: str = ""
+    #: Descriptor from which it reads what its runner has to say, None when there is none.
+    notes: int | None = None
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> SessionContext:
@@ -70,6 +72,7 @@ class SessionContext:
                 address=Path(variables["CARREL_SESSION_ADDRESS"]) if variables.get("CARREL_SESSION_ADDRESS") else None,
                 ports=variables.get("CARREL_SESSION_PORTS", ""),
                 client=variables.get("CARREL_SESSION_CLIENT", ""),
+                notes=int(variables["CARREL_SESSION_NOTES"]) if variables.get("CARREL_SESSION_NOTES") else None,
             )
         except (KeyError, ValueError) as error:
             raise Invalid(f"This is no session of Carrel's: {error}.", remedy="Start one with `carrel notebook`.") from error

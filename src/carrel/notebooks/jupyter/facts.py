@@ -9,6 +9,7 @@ from typing import Any
 
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
+from carrel.core.domain.session import shown_name
 from carrel.notebooks.jupyter.context import SessionContext
 
 #: Seconds for which an answer is used again, and that the lab has to answer.
@@ -22,12 +23,12 @@ class SessionFacts:
         self._session = session
         self._clock = clock
         self._until = 0.0
-        self._asked: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+        self._asked: tuple[Mapping[str, Any], ...] = ({}, {}, {})
 
     async def get(self) -> Mapping[str, Any]:
         """Name, times and addresses; what only the lab knows is null while it does not answer."""
         session = self._session
-        asked, told = await self._ask()
+        asked, told, others = await self._ask()
         job = asked.get("job") or {}
         return {
             "job": session.job_id,
@@ -42,16 +43,21 @@ class SessionFacts:
             "page": f"{session.url}/jobs/{session.job_id}" if session.url else "",
             "ends_at": _end(job),
             "idle_end": asked.get("idle_end"),
+            # By number, for kernels of other sessions.
+            "sessions": {
+                one["job"]["id"]: shown_name(one["job"]["id"], one["job"]["name"]) for one in others.get("sessions", ())
+            },
             "announcements": [{"text": one.get("text"), "level": one.get("level")} for one in told.get("announcements", ())],
         }
 
-    async def _ask(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """What the lab says of the session, and tells all users."""
+    async def _ask(self) -> tuple[Mapping[str, Any], ...]:
+        """What the lab says of the session, tells all users, and which sessions their owner has."""
         now = self._clock()
         if now >= self._until and self._session.url:
             self._until = now + _REMEMBERED
             # An old answer could say that a session ends which has got more time since.
-            self._asked = await self._fetch(f"sessions/{self._session.job_id}"), await self._fetch("announcements")
+            parts = (f"sessions/{self._session.job_id}", "announcements", "sessions")
+            self._asked = tuple([await self._fetch(part) for part in parts])
         return self._asked
 
     async def _fetch(self, path: str) -> Mapping[str, Any]:

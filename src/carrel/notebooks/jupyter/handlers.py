@@ -222,6 +222,24 @@ def _asked(body: Any, root: Path) -> Path:
     return notebook
 
 
+def listen_to_runner(notes: int, kernels: SessionKernelManager, lending: Lending) -> None:
+    """From now on, tell people what the runner says of the session (`carrel.node.runner.session`)."""
+    os.set_inheritable(notes, False)
+    loop = IOLoop.current()
+
+    def hear(notes: int, _events: int) -> None:
+        # Its lines are shorter than what a pipe takes at once (pipe(7), PIPE_BUF).
+        data = os.read(notes, 1 << 16)
+        if not data:
+            loop.remove_handler(notes)
+        for line in data.splitlines():
+            said = str(json.loads(line)["memory"])
+            kernels.ended_for_memory(said)
+            lending.notice("error", said)
+
+    loop.add_handler(notes, hear, IOLoop.READ)
+
+
 def add_handlers(app: Any) -> None:
     """Add the handlers to a notebook server."""
     session = SessionContext.read(os.environ)
@@ -234,6 +252,8 @@ def add_handlers(app: Any) -> None:
         keeps["attempt"] = session.address.parent
     settings[_LENDING] = Lending(session.broker, session.token, **keeps)
     settings[_FACTS] = SessionFacts(session, time.monotonic)
+    if session.notes is not None:
+        listen_to_runner(session.notes, settings["kernel_manager"], settings[_LENDING])
     places = {
         "activity": ActivityHandler,
         "status": StatusHandler,

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from jupyter_client.jsonutil import json_default
 from jupyter_client.manager import KernelManager
 from jupyter_client.session import DELIM, Session
-from jupyter_server.services.kernels.connection.base import deserialize_binary_message, deserialize_msg_from_ws_v1
+from jupyter_server.services.kernels.connection.base import (
+    deserialize_binary_message,
+    deserialize_msg_from_ws_v1,
+    serialize_msg_to_ws_v1,
+)
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager, ServerKernelManager
 from traitlets import default
@@ -52,6 +57,9 @@ class SessionKernelManager(AsyncMappingKernelManager):
         self.context.rcvhwm = 0
         self._recalls: WeakKeyDictionary[KernelManager, Recall] = WeakKeyDictionary()
         self._streams: WeakKeyDictionary[KernelManager, Any] = WeakKeyDictionary()
+        #: What the runner said of a process that it ended, until a kernel is found to be gone.
+        self._why_ended = ""
+        self._last_words: WeakKeyDictionary[KernelManager, Sequence[tuple[str, Mapping[str, str]]]] = WeakKeyDictionary()
 
     def recall(self, kernel_id: str) -> Recall:
         """What the kernel's cells put out. Answers 404 when there is no such kernel."""
@@ -79,7 +87,26 @@ class SessionKernelManager(AsyncMappingKernelManager):
         stream = self._streams[kernel] = kernel.connect_iopub()
         stream.on_recv(listen)
         # A kernel that died and was started again keeps its ports: nothing else tells.
-        self.add_restart_callback(kernel_id, lambda: recall.restarted(time.time()), "restart")
+        self.add_restart_callback(kernel_id, lambda: self._died(kernel_id), "restart")
+
+    def ended_for_memory(self, why: str) -> None:
+        """A process of the session was ended: a kernel that is found to be gone next was that."""
+        self._why_ended = why
+
+    def _died(self, kernel_id: str) -> None:
+        """The kernel is gone, and is about to be started again: in the cells that it ran is said why."""
+        kernel, recall = self.get_kernel(kernel_id), self.recall(kernel_id)
+        why, self._why_ended = self._why_ended, ""
+        stream = {"name": "stderr", "text": f"[carrel] This kernel is gone. {why}\n"}
+        words = [(run.request, stream) for run in recall.runs() if run.running and why]
+        self._last_words[kernel] = words
+        for request, content in words:
+            recall.heard("stream", request, content, 0, time.time())
+        recall.restarted(time.time())
+
+    def last_words(self, kernel_id: str) -> Sequence[tuple[str, Mapping[str, str]]]:
+        """Return what is said of a kernel that died, by the requests that it had: contents of streams."""
+        return self._last_words.get(self.get_kernel(kernel_id), ())
 
     async def _async_restart_kernel(self, kernel_id: str, now: bool = False) -> Any:
         """Somebody wants a fresh one."""
@@ -138,6 +165,17 @@ class SessionConnection(ZMQChannelsWebsocketConnection):
             except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
                 self.log.debug("Not a message that can be understood: %s", error)
         super().handle_incoming_message(incoming_msg)
+
+    def on_kernel_restarted(self) -> None:
+        """Before the page hears that the kernel died and forgets what it waits for, the cell says why."""
+        for request, content in self.multi_kernel_manager.last_words(self.kernel_id):
+            parent = {"msg_id": request, "session": "", "msg_type": "execute_request", "username": "", "version": "5.3"}
+            message = self.session.msg("stream", content, parent=parent)
+            if self.subprotocol == _BINARY_PROTOCOL:
+                self.write_message(serialize_msg_to_ws_v1(message, "iopub", self.session.pack), binary=True)  # type: ignore[no-untyped-call]
+            else:
+                self.write_message(json.dumps({**message, "channel": "iopub"}, default=json_default))
+        super().on_kernel_restarted()  # type: ignore[no-untyped-call]
 
     def _notice(self, incoming: Any) -> None:
         if self.subprotocol == _BINARY_PROTOCOL:

@@ -40,7 +40,7 @@ def launch(session: SessionContext) -> None:
         install(private / "data", python=_python(session), display_name=_kernel_name(session))
         shell = _shell(session, private)
         (private / "config/jupyter_server_config.json").write_text(json.dumps(server_config(session, directory, shell)))
-        (private / "config/labconfig/page_config.json").write_text(json.dumps(page_config()))
+        (private / "config/labconfig/page_config.json").write_text(json.dumps(page_config(session)))
     except OSError as error:
         raise Unavailable(
             f"The session's files cannot be written to: {in_words(error)}.",

@@ -113,9 +113,13 @@ class Lending:
                     self._status, self._connected, self._why = message, True, ""
                     self._tell(self.state())
                 elif message["op"] == "notice":
-                    self._tell({"type": "notice", "level": message.get("level", "info"), "message": message.get("message", "")})
+                    self.notice(message.get("level", "info"), message.get("message", ""))
         finally:
             writer.close()
+
+    def notice(self, level: str, message: str) -> None:
+        """Tell whoever listens something: "info", "warning" or "error"."""
+        self._tell({"type": "notice", "level": level, "message": message})
 
     def _tell(self, news: Mapping[str, Any]) -> None:
         self._news.set()

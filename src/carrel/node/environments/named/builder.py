@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carrel.core.domain.errors import Conflict, Invalid
-from carrel.core.domain.task import EnvironmentRecipe
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.node.environments.building import BuildContext, requirements_in
+from carrel.node.environments.errors import EnvironmentFailed, EnvironmentTimeout
 from carrel.node.environments.guards import OpenGuard
 from carrel.node.environments.named import making
 from carrel.node.environments.named.changes import freeze, hashes_in, known_hashes, signature
@@ -32,6 +33,21 @@ class Builder:
         lock, interpreter = making.lock_of(recipe, self.build_context)
         words = recipe.source or (f"Python {recipe.python}" if recipe.python else "ipykernel and pip alone")
         return self.replace(self._new(owner, name, Kind.OWN, words), lock, "made", interpreter)
+
+    def create_default(self, owner: str, name: str, requirements: str, report: Callable[[str], None]) -> NamedRecord:
+        """Make an owner's first environment with these requirements (blanks between them), or without them where that fails."""
+        wanted = tuple(dict.fromkeys(requirements.split()))
+        if wanted in ((), ("pip",)):
+            return self.create(owner, name, EnvironmentRecipe())
+        recipe = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, source="the lab's default_environment", requirements=wanted)
+        try:
+            return self.create(owner, name, recipe)
+        except EnvironmentTimeout:
+            raise
+        except EnvironmentFailed as error:
+            report(f"{', '.join(wanted)} cannot be installed: {error.message}")
+            report(f"your environment has ipykernel and pip alone; where that is mended, `carrel env remove {name}` gets another")
+            return self.create(owner, name, EnvironmentRecipe())
 
     def refer(self, owner: str, name: str, prefix: Path) -> NamedRecord:
         """Refer to a prefix that others made; nothing is installed there."""

@@ -43,13 +43,14 @@ def prepare_session_environment(
     stop: Callable[[], bool] = _never,
     log: Path | None = None,
     walls: LaunchWalls | None = None,
+    default: str = "",
 ) -> SessionEnvironment:
     """Return the environment of a session of `owner`, made now if it is one that is made on first use.
 
     `root` is the lab's directory of environments. `name_or_path` is a name ("default", "torch", "ada/torch", "site/torch") or
     the absolute path of a virtual environment or conda prefix, which is used as it is. `report` gets short lines for the
     owner, `deadline` is by `time.monotonic`, `stop` is asked at least every 0.2 s, `log` gets what the tools say,
-    `walls` is what they do not see of the machine.
+    `walls` is what they do not see of the machine, `default` what "default" is for who has none (`SessionSpec.default`).
 
     Raises `EnvironmentFailed`, `EnvironmentTimeout`, `EnvironmentStopped`, `StorageFull`, `NotFound`, `Conflict`, `Invalid`.
     """
@@ -59,7 +60,7 @@ def prepare_session_environment(
     if name_or_path.startswith("/"):
         found = environments.look_at(owner, Path(name_or_path), work)
         return SessionEnvironment(prefix=found.prefix, python=found.python, lock=_installed(environments, found.prefix))
-    opened = environments.open(owner, name_or_path, work)
+    opened = environments.open(owner, name_or_path, work, default)
     try:
         prefix, record = environments.make_usable(opened, work), opened.record
         if record.kind is Kind.REFERENCE:

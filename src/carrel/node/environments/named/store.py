@@ -12,6 +12,7 @@ from pathlib import Path
 
 from carrel.core.domain.errors import Conflict, NotFound
 from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.session import OF_SITE
 from carrel.core.domain.task import EnvironmentRecipe
 from carrel.node.environments.equipment import find_uv
 from carrel.node.environments.errors import EnvironmentFailed
@@ -147,8 +148,8 @@ class NamedEnvironments:
 
     # --- using
 
-    def ensure(self, owner: str, work: Work, name: str = DEFAULT) -> Opened:
-        """Open an environment of the owner's own; the default one is made when it is not there: ipykernel and pip alone."""
+    def ensure(self, owner: str, work: Work, name: str = DEFAULT, default: str = "") -> Opened:
+        """Open an environment of the owner's own; the default one is made when it is not there, with what `default` says."""
         with storage(self.layout):
             place = self.layout.place(owner, name)
             while name == DEFAULT and place.read() is None:
@@ -157,17 +158,19 @@ class NamedEnvironments:
                 with changing(place, work) as hold:
                     if place.read() is None:
                         with self._ground.builder(owner, place, hold, work) as builder:
-                            builder.create(owner, name, EnvironmentRecipe())
+                            builder.create_default(owner, name, default, work.report)
             return use(place, name, work)
 
-    def open(self, caller: str, name: str, work: Work) -> Opened:
-        """Open an environment for a session of the caller's.
+    def open(self, caller: str, name: str, work: Work, default: str = "") -> Opened:
+        """Open an environment for a session of the caller's; `default` is what "default" is for who has none.
 
         Their own one as it is. Of a shared or site one they get a copy of their own, made on first use and found again later,
         so that what they install stays theirs; a copy into which nothing was installed follows the shared one.
         """
+        if self._of_site(caller, name, default):
+            name = default
         if name == DEFAULT:
-            return self.ensure(caller, work)
+            return self.ensure(caller, work, default=default)
         with storage(self.layout):
             place, record = find(self.layout, caller, name)
             note_changes(place.prefix(record), clock=self._ground.clock)
@@ -176,11 +179,21 @@ class NamedEnvironments:
             self.check_room(caller, f"your copy of {as_written(caller, record)}")
             return personal_copy(self._ground, caller, place, place.read() or record, work)
 
-    def check(self, caller: str, name: str) -> None:
+    def check(self, caller: str, name: str, default: str = "") -> None:
         """Raise `NotFound` when the caller may use no environment of this name. A path is looked at when it is opened."""
-        if name != DEFAULT and not Path(name).is_absolute():
-            with storage(self.layout):
+        with storage(self.layout):
+            if name != DEFAULT and not Path(name).is_absolute():
                 find(self.layout, caller, name)
+            elif self._of_site(caller, name, default) and self.layout.place(SITE, default.removeprefix(OF_SITE)).read() is None:
+                raise NotFound(
+                    f'The lab\'s default environment is "{default}", and that is not there.',
+                    remedy=f"Ask an administrator to make it (`carrel env create {default}`), or make one of your own: "
+                    f"`carrel env create {DEFAULT}`.",
+                )
+
+    def _of_site(self, owner: str, name: str, default: str) -> bool:
+        """True where "default" means an environment of the site, because the owner has none of that name."""
+        return name == DEFAULT and default.startswith(OF_SITE) and self.layout.place(owner, name).read() is None
 
     def make_usable(self, opened: Opened, work: Work) -> Path:
         """See that a kernel can run in what was opened, although users may have changed it; return its prefix."""

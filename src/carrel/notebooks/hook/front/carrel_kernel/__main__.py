@@ -16,6 +16,12 @@ def main():
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
     else:
         os.environ.pop("PYTHONPATH", None)
+    from carrel_kernel.descriptors import Descriptors
+
+    try:
+        descriptors = Descriptors()
+    except OSError:  # no process more; a kernel with ipykernel's own way is better than no kernel
+        descriptors = None
     import zmq
     from ipykernel.kernelapp import IPKernelApp
 
@@ -29,8 +35,17 @@ def main():
             context.setsockopt(zmq.SNDHWM, 0)
             super().init_iopub(context)
 
+        def init_io(self):
+            super().init_io()
+            if descriptors is not None:
+                descriptors.show({1: sys.stdout, 2: sys.stderr}, self.log)
+
+        def init_kernel(self):
+            super().init_kernel()
+            self.kernel.descriptors = descriptors
+
     name_notebook()
-    KernelApp.launch_instance(kernel_class=CarrelKernel)
+    KernelApp.launch_instance(kernel_class=CarrelKernel, capture_fd_output=descriptors is None)
 
 
 if __name__ == "__main__":

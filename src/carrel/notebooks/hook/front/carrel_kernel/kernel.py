@@ -10,7 +10,9 @@ from functools import partial
 
 from ipykernel.ipkernel import IPythonKernel
 
+from .advice import Advises
 from .debugger import PrivateDebugger
+from .descriptors import SettlesDescriptors
 from .guard import Guard
 from .interrupts import InterruptsCells
 from .link import Link, Refused
@@ -28,7 +30,7 @@ GREETING = 3.0
 LONGEST_WAIT = 120.0
 
 
-class CarrelKernel(InterruptsCells, PrivateDebugger, IPythonKernel):
+class CarrelKernel(InterruptsCells, PrivateDebugger, SettlesDescriptors, Advises, IPythonKernel):
     """ipykernel's own kernel, whose cells have leases."""
 
     def __init__(self, **options):
@@ -51,9 +53,7 @@ class CarrelKernel(InterruptsCells, PrivateDebugger, IPythonKernel):
                 self.log.warning("Carrel: no leases for this kernel: %s", error)
         with suppress(Exception):
             self.shell.register_magic_function(GpuMagic(self).run, "line", "gpu")
-            remote = RemoteMagic(self)
-            self.shell.register_magic_function(remote.cell, "cell", "remote")
-            self.shell.register_magic_function(remote.line, "line", "remote")
+            RemoteMagic(self).register()
 
     def _begin(self):
         # Asking whether there is a GPU must not take one; large frameworks must not take all memory at once.

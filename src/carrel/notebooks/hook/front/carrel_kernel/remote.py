@@ -7,6 +7,11 @@ class RemoteMagic:
     def __init__(self, kernel):
         self._shell = kernel.shell
 
+    def register(self):
+        """Have the kernel know it."""
+        self._shell.register_magic_function(self.cell, "cell", "remote")
+        self._shell.register_magic_function(self.line, "line", "remote")
+
     def cell(self, line, cell):
         """Run the cell on a machine of the lab: %%remote [gpus=1] [cpus=2] [memory=8G] [time=2h] [as=result]."""
         return self._load().cell(line, cell)

@@ -1,6 +1,6 @@
 // The side panel: devices, queue, own kernels, what this session has waited and used.
 
-import { clock, deviceNames, duration, ordinal, residency, size } from './words.js';
+import { clock, counted, deviceNames, duration, ordinal, residency, size } from './words.js';
 
 const make = (tag, attributes, ...children) => {
   const node = document.createElement(tag);
@@ -24,9 +24,14 @@ const table = (caption, heads, rows) =>
   );
 
 const people = row => (row.mine ? 'you' : row.owner || 'somebody else');
-const named = tenant => tenant.label || (tenant.mine ? 'a kernel of yours' : people(tenant));
+// A notebook by its name; of another session, with the session's.
+const named = (tenant, session) => {
+  const label = tenant.label || (tenant.mine ? 'a kernel of yours' : people(tenant));
+  const elsewhere = tenant.mine && tenant.job !== session.job && (session.sessions || {})[tenant.job];
+  return elsewhere ? `${elsewhere}: ${label}` : label;
+};
 
-const device = (one, status) => {
+const device = (one, status, session) => {
   const tenants = status.tenants || [];
   const lease = (status.leases || []).find(row => row.id === one.lease || (row.devices || []).includes(one.uuid));
   const residents = (one.residents || []).map(id => tenants.find(row => row.id === id)).filter(Boolean);
@@ -47,7 +52,7 @@ const device = (one, status) => {
       'aria-valuenow': String(Math.round(share * 100)), 'aria-valuetext': memory },
       make('span', { style: `width: ${(share * 100).toFixed(1)}%` })),
     make('div', { class: 'carrel-note' }, memory),
-    residents.length ? make('div', { class: 'carrel-note' }, `State of: ${residents.map(named).join(', ')}`) : null,
+    residents.length ? make('div', { class: 'carrel-note' }, `State of: ${residents.map(row => named(row, session)).join(', ')}`) : null,
     strangers.length
       ? make('div', { class: 'carrel-warning' },
         `${strangers.length === 1 ? 'A process' : `${strangers.length} processes`} without a lease: ` +
@@ -57,7 +62,7 @@ const device = (one, status) => {
   );
 };
 
-const kernels = status => {
+const kernels = (status, session) => {
   const mine = (status.tenants || []).filter(row => row.mine);
   if (!mine.length) {
     return none('No kernel of yours has used a GPU.');
@@ -65,9 +70,9 @@ const kernels = status => {
   return make('ul', {}, ...mine.map(row => make(
     'li',
     {},
-    make('div', { class: 'carrel-head' }, make('strong', {}, named(row)), make('span', {}, residency(row))),
+    make('div', { class: 'carrel-head' }, make('strong', {}, named(row, session)), make('span', {}, residency(row))),
     make('div', { class: 'carrel-note' },
-      [row.bytes ? size(row.bytes) : '', (row.home || []).length ? deviceNames(status, row.home) : '', `${row.cells || 0} cells`,
+      [row.bytes ? size(row.bytes) : '', (row.home || []).length ? deviceNames(status, row.home) : '', counted(row.cells || 0, 'cell'),
         `${duration(row.gpu_seconds || 0)} of GPU`, `waited ${duration(row.waited_seconds || 0)}`].filter(Boolean).join(' · ')),
     row.suspendable === false && row.why_not ? make('div', { class: 'carrel-warning' }, `Cannot be moved: ${row.why_not}`) : null
   )));
@@ -94,7 +99,7 @@ const used = status => {
   const history = status.history || [];
   return section(
     'This session',
-    make('p', {}, `${duration(sum('gpu_seconds'))} of GPU in ${sum('cells')} cells, ${duration(sum('waited_seconds'))} waited.`),
+    make('p', {}, `${duration(sum('gpu_seconds'))} of GPU in ${counted(sum('cells'), 'cell')}, ${duration(sum('waited_seconds'))} waited.`),
     history.length
       ? table('The last cells that had a GPU', ['When', 'Waited', 'Had it', 'Where', 'End'], history.map(row => [
         clock(new Date(row.at * 1000)), duration(row.waited || 0), duration(row.held || 0), deviceNames(status, row.devices), row.outcome || ''
@@ -138,10 +143,10 @@ const parts = (state, session) => {
     section(
       'GPUs of this node',
       state.simulated ? make('p', { class: 'carrel-simulated' }, 'These GPUs are simulated: there is no hardware behind them.') : null,
-      (status.devices || []).length ? make('ul', {}, ...status.devices.map(one => device(one, status))) : none('There are none.')
+      (status.devices || []).length ? make('ul', {}, ...status.devices.map(one => device(one, status, session))) : none('There are none.')
     ),
     section('Who waits', queue(status)),
-    section('Your kernels', kernels(status)),
+    section('Your kernels', kernels(status, session)),
     used(status),
     facts(session)
   ];

@@ -8,6 +8,12 @@ import { summary } from './words.js';
 
 const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" width="16"><g class="jp-icon3" fill="#616161">
 <path d="M3 6h18v10H3zm2 2v6h14V8zm-2 10h4v2H3zm6 0h6v2H9zM8 9h3v4H8zm5 0h3v4h-3z"/></g></svg>`;
+// No notification: what shows one is loaded when the first is shown, and now there is nobody to load it from.
+const LOST = {
+  kind: 'lost-lab',
+  text: 'The lab does not answer',
+  title: 'Kernels and cells go on. This page connects again by itself.'
+};
 const EVERY_MINUTE = 60000;
 // Minutes before an end at which people are warned.
 const WARN_AT = [30, 5];
@@ -17,6 +23,7 @@ class Shown {
     this.app = app;
     this.tracker = tracker;
     this.state = null;
+    this.reached = false;
     this.session = {};
     this.since = Date.now();
     this.timer = null;
@@ -45,6 +52,7 @@ class Shown {
 
   heard(state) {
     this.state = state;
+    this.reached = this.reached || Boolean(state);
     this.since = Date.now();
     this.draw();
   }
@@ -57,7 +65,7 @@ class Shown {
   draw() {
     const widget = this.tracker && this.tracker.currentWidget;
     const kernel = widget && widget.sessionContext.session && widget.sessionContext.session.kernel;
-    const { kind, text, title } = summary(this.state, this.session, kernel ? kernel.id : '', (Date.now() - this.since) / 1000);
+    const { kind, text, title } = this.reached && !this.state ? LOST : summary(this.state, this.session, kernel ? kernel.id : '', (Date.now() - this.since) / 1000);
     this.button.textContent = text;
     this.button.title = title;
     if (this.button.dataset.kind !== kind) {
@@ -162,5 +170,12 @@ export const plugins = lab => [
     autoStart: true,
     optional: [lab.IStatusBar, lab.INotebookTracker, lab.ICommandPalette],
     activate: (app, statusBar, tracker, palette) => activate(app, statusBar, tracker, palette, lab)
-  }
+  },
+  ...(lab.PageConfig.getOption('hubPrefix') ? [] : [{
+    id: 'carrel-session:connection-lost',
+    description: 'Has the status bar say that the lab does not answer, in the place of a dialog that a person has to close.',
+    autoStart: true,
+    provides: lab.IConnectionLost,
+    activate: () => async () => {}
+  }])
 ];

@@ -29,6 +29,8 @@ export const size = bytes => {
   return '';
 };
 
+export const counted = (number, what) => `${number} ${what}${number === 1 ? '' : 's'}`;
+
 export const clock = moment =>
   moment.toLocaleString(undefined, {
     ...(moment.toDateString() === new Date().toDateString() ? {} : { day: 'numeric', month: 'short' }),
@@ -44,7 +46,8 @@ export const deviceName = (status, uuid) => {
 };
 
 export const deviceNames = (status, uuids) => {
-  const indexes = (uuids || []).map(uuid => list(status, 'devices').find(one => one.uuid === uuid)).map(one => (one ? one.index : '?'));
+  const found = (uuids || []).map(uuid => list(status, 'devices').find(one => one.uuid === uuid));
+  const indexes = found.map(one => (one ? one.index : '?')).sort((one, other) => one - other);
   return indexes.length === 1 ? `GPU ${indexes[0]}` : `GPUs ${indexes.join(', ')}`;
 };
 
