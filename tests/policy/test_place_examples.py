@@ -280,6 +280,8 @@ def test_the_sentence_of_the_blueprint() -> None:
             {"gpus": 1, "memory": 32 * GIB, "cpus": 2},
             "needs 32G of memory on a node with 1 GPU and 2 CPUs free; at most 24G is free; about 10 min",
         ),
+        # A session keeps no processors.
+        ({"memory": 32 * GIB, "cpus": 0}, "needs 32G of memory on one node; at most 24G is free; about 10 min"),
     ],
 )
 def test_the_sentence_names_what_is_short(more: dict[str, int], sentence: str) -> None:

@@ -53,6 +53,12 @@ class Transcript:
         self.finish()
         self.attempt, self._fetched = attempt, None
 
+    def end_line(self) -> None:
+        """What others say next on the terminal begins on a line of its own."""
+        if self.midline:
+            print(file=sys.stderr, flush=True)
+            self.midline = False
+
     def finish(self) -> None:
         """Write what is missing of the attempt's log, which does not grow any more."""
         if self._fetched is not None:

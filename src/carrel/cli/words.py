@@ -123,6 +123,7 @@ _PROGRESS = {
     "Preempting": "giving way",
     "Resuming": "going on",
     "Running": "running",
+    "Tracked": "tracked",
     "WaitsForJob": "waiting",
 }
 

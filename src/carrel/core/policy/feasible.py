@@ -177,7 +177,8 @@ def _check_gpus(resources: Resources, nodes: Sequence[Node], part: str) -> None:
         most |= types
     if not most:
         raise Impossible(
-            f"The job asks for {_count(resources.gpus)}, but {part or 'this lab'} has none.", remedy="Ask for gpus=0."
+            f"The job asks for {_count(resources.gpus)}, but {part or 'this lab'} has none.",
+            remedy="Ask for 0 GPUs. Without the hardware, a lab offers simulated ones: carrel up --simulate-gpus 2",
         )
     wanted = resources.gpu_type
     if wanted is not None and wanted not in most:

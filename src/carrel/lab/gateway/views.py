@@ -11,6 +11,7 @@ from carrel.core.control.launching import why_it_keeps_gpus
 from carrel.core.control.ports import AttemptRow
 from carrel.core.control.sessions import NodeReport, SessionStatus
 from carrel.core.control.views import DeviceStatus, NodeStatus, ShareReport
+from carrel.core.domain.account import Account
 from carrel.core.domain.comparison import Verification
 from carrel.core.domain.expectation import Coverage
 from carrel.core.domain.job import Job
@@ -249,13 +250,13 @@ def device_view(status: DeviceStatus) -> v1.DeviceView:
     )
 
 
-def user_view(user: User) -> v1.UserView:
-    """A user."""
+def user_view(user: User, account: str) -> v1.UserView:
+    """A user, whose work is charged to `account`."""
     return v1.UserView(
         subject=user.subject,
         name=user.name,
         role=user.role.value,
-        account=user.account,
+        account=account,
         state=user.state.value,
         state_reason=user.state_reason,
         state_since=moment(user.state_since),
@@ -308,6 +309,11 @@ def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
         preempt_grace=qos.preempt_grace,
         lends=qos.lends.value,
     )
+
+
+def account_view(account: Account, *, yours: bool) -> v1.AccountView:
+    """One account; `yours`: the caller may charge it."""
+    return v1.AccountView(name=account.name, parent=account.parent, shares=account.shares, yours=yours)
 
 
 def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str]) -> v1.PartitionView:

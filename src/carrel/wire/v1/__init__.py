@@ -67,6 +67,7 @@ from carrel.wire.v1.jobs import (
     UsageView,
 )
 from carrel.wire.v1.lab import (
+    AccountView,
     DiskView,
     HealthView,
     LabView,
@@ -159,6 +160,7 @@ STORAGE_HEADER = "X-Carrel-Storage"
 __all__ = [
     "API",
     "STORAGE_HEADER",
+    "AccountView",
     "ArrayView",
     "AttemptView",
     "AuditPage",
