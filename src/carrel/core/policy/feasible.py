@@ -271,8 +271,8 @@ def _gpus_of(node: Node, resources: Resources) -> int:
 
 def _floor_size(size: int) -> str:
     """Like `format_size` but never more than there is, so that what the remedy says does fit."""
-    mib = 1024**2
-    return f"{size // mib // 1024}G" if size % (1024 * mib) == 0 else f"{size // mib}M"
+    mib, gib = 1024**2, 1024**3
+    return f"{size * 10 // gib / 10:g}G" if size >= gib else f"{size // mib}M"
 
 
 def _types(most: Counter[str]) -> str:

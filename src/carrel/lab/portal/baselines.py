@@ -10,7 +10,7 @@ from carrel.core.domain.comparison import Agreement
 from carrel.lab.gateway.baselines import baseline_table, baseline_views
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 #: Sign and tone of an agreement, as states have them.
@@ -51,5 +51,5 @@ class BaselinePage:
             shown=shown,
             agreements=_AGREEMENTS,
             outcomes=_OUTCOMES,
-            form_secret=self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or ""),
+            form_secret=self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or ""),
         )

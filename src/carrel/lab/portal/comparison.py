@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 from carrel.core.comparison import Cause
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.requests import caller_of
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 #: Each kind of cause as the page calls it, with what that means.
@@ -48,5 +48,5 @@ class ComparisonPage:
             names=names,
             found=found,
             groups=groups,
-            form_secret=self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or ""),
+            form_secret=self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or ""),
         )

@@ -66,6 +66,7 @@ class LocalPages:
         fields = await own_form(request)
         after = request.state.after = local_path(fields.get("after"))
         name, password = fields.get("name", "").strip(), fields.get("password", "")
+        request.state.typed_name = name[:_LONGEST_NAME]
         if not name or len(name) > _LONGEST_NAME or not password:
             raise Unauthenticated("The name or the password is missing.")
 

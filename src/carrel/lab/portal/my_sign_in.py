@@ -16,7 +16,7 @@ from carrel.core.domain.user import Caller
 from carrel.lab.credentials import LocalSignIn
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 PATH = "/my-sign-in"
@@ -85,7 +85,7 @@ class MySignIn:
         return fields
 
     def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or "")
+        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
     def _show(self, request: Request, *, problem: CarrelError | None = None, status: int = 200) -> Response:
         caller = caller_of(request)

@@ -76,7 +76,7 @@ const kernels = status => {
 const queue = status => {
   const rows = [...(status.queue || [])].sort((one, other) => one.position - other.position);
   if (!rows.length) {
-    return none('Nobody waits.');
+    return none('No cell waits.');
   }
   return make('ol', { class: 'carrel-queue' }, ...rows.map(row => make(
     'li',
