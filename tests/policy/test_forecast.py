@@ -55,7 +55,7 @@ def test_where_nothing_is_known_it_is_the_walltime_and_there_is_no_range() -> No
     snapshot = lab([node("n1", "h200")], [waiting(1)], [holding(100, "n1", "n1-0", left=10 * HOUR)])
     assert look(snapshot, {}) == {1: (10 * HOUR, None)}
     (hold,) = place(snapshot, NOW, expect=learned({})).pending  # type: ignore[arg-type]
-    assert hold.reason.message.endswith("; about 10 h")
+    assert hold.reason.message.endswith("; in 10 h at the latest")
 
 
 def test_nothing_is_expected_of_an_open_session() -> None:

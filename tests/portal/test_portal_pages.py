@@ -291,6 +291,9 @@ def test_the_list_goes_on_by_pages_and_is_empty_with_words(site: Site) -> None:
         page = http.get("/").text
         assert "No jobs yet" in page
         assert "carrel run" in page
+        # For who has no terminal, and for who has one but is not signed in there.
+        assert 'href="/notebooks">Start a notebook' in page
+        assert f"carrel login {site.url}" in page
         assert "Nothing waits or runs" in http.get("/?show=active").text
         assert http.get("/?show=nonsense").status_code == 422
         assert http.get("/?before=x").status_code == 404

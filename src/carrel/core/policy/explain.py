@@ -148,9 +148,11 @@ class WaitsInOrder(Sequence[Wait]):
         if start is None:
             return "start unknown"
         wait = start - self._situation.outcome.now
+        if wait < 0.5 and between is None:
+            return "any moment now"
+        if between is None:  # by walltimes, which say when everything is over at the latest
+            return f"in {format_duration(wait)} at the latest"
         about = f"about {format_duration(wait)}" if wait >= 0.5 else "any moment now"
-        if between is None:
-            return about
         low, high = (format_duration(max(0.0, moment - self._situation.outcome.now)) for moment in between)
         return about if low == high else f"{about} ({low} to {high})"
 
