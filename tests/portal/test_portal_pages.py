@@ -354,7 +354,11 @@ def test_what_opens_the_lab_is_kept_nowhere(site: Site) -> None:
 
 def test_the_front_page_tells_of_reservations(site: Site) -> None:
     root, now = site.rig.caller("root"), time.time()
-    for name, begin, users in (("course", now - 60, {"bob"}), ("power", now + 9000, set[str]())):
+    for name, begin, users in (
+        ("course", now - 60, {"bob"}),
+        ("power", now + 9000, set[str]()),
+        *((f"week-{days}", now + days * 86400 + 600, set[str]()) for days in (2, 3)),
+    ):
         reservation = Reservation(name=name, begin=begin, end=begin + 7200, users=frozenset(users), reason=f"the {name}")
         site.rig.lab.keeper(RESERVATIONS).put(root, reservation)
     for who, words in (("ada", "not for your jobs"), ("bob", "kept for you")):
@@ -362,6 +366,9 @@ def test_the_front_page_tells_of_reservations(site: Site) -> None:
             page = " ".join(re.sub(r"<[^>]+>", "", http.get("/").text).split())
             assert f"course, the course: all machines {words}; began 1 min ago, for 2 h." in page
             assert "power, the power: all machines not for your jobs; begins in 2 h, for 2 h." in page
+            # Weeks of a course are a line, and no wall of notices.
+            assert "2 reservations begin later: week-2 in 2 d, week-3 in 3 d" in page
+            assert "the week-2" not in page
 
 
 def test_the_front_page_tells_what_administrators_announce(site: Site) -> None:
