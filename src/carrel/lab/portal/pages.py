@@ -40,7 +40,7 @@ _PAGE = 50
 #: Bytes of log that a page begins with; what comes after is streamed, what was before is a download.
 _TAIL = 64 * 1024
 _PIECE = 1024 * 1024
-#: Seconds before which a reservation is told with all that it is.
+#: A reservation that begins within so many seconds has a notice of its own.
 _SOON = 86400.0
 _SAVED_ONLY = "default-src 'none'; sandbox"
 #: Which jobs the list shows: name in the address -> (name on the page, states; none means all).

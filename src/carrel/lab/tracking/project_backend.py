@@ -12,13 +12,12 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 import mlflow
-from mlflow.entities import RunStatus, ViewType
+from mlflow.entities import RunStatus
 from mlflow.exceptions import ExecutionException, MlflowException
 from mlflow.projects.backend.abstract_backend import AbstractBackend
 from mlflow.projects.submitted_run import SubmittedRun
@@ -40,6 +39,7 @@ from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import JobState
 from carrel.core.submission.own_name import own_name
 from carrel.lab.tracking.cached_run import copy_values
+from carrel.lab.tracking.new_store import forget_new_store
 from carrel.lab.tracking.plugins import rivals
 from carrel.lab.tracking.status import status_of
 from carrel.wire import v1
@@ -239,33 +239,9 @@ class _Where:
         if experiment_id != "0":
             name = MlflowClient(tracking_uri=self.local_uri).get_experiment(experiment_id).name
         if _command_line() is not None:
-            _forget_new_store(self.local_uri)
+            forget_new_store(self.local_uri)
         found = mlflow.get_experiment_by_name(name)
         return str(found.experiment_id if found else mlflow.create_experiment(name))
-
-
-def _forget_new_store(uri: str) -> None:
-    """Remove the database that `mlflow run` has made in this directory, only to look for the experiment before it asks a backend.
-
-    One that was there before, or has runs, stays.
-    """
-    file = Path(uri.removeprefix("sqlite:///"))
-    if not uri.startswith("sqlite:///") or not file.is_file():
-        return
-    local = MlflowClient(tracking_uri=uri)
-    experiments = local.search_experiments(view_type=ViewType.ALL)
-    ours = all(one.creation_time / 1000 >= _began() for one in experiments)
-    if ours and not local.search_runs([one.experiment_id for one in experiments], run_view_type=ViewType.ALL, max_results=1):
-        file.unlink()
-
-
-def _began() -> float:
-    """When this process was started, in Unix seconds (proc_pid_stat(5), field 22); now, where that is not known."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[19])
-    except OSError:
-        return time.time()
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _sign_in_to_mlflow(client: Client) -> None:
