@@ -1,6 +1,6 @@
 # Everything starts here and needs only python3 and make.
 #   make demo    set up, start a lab, train a real model as a task, show where to look
-#   make quick   whether a change was right, in a minute: every check, and the tests that need no server
+#   make quick   whether a change was right, in under four minutes on two cores: every check, and the tests that need no server
 #   make test    set up; every check, the tests that need no server, and one way through each ability with the real programs
 #   make test-all  every test there is, but those of make soak: half an hour
 #   make check   only lint, types and import contracts
@@ -50,7 +50,7 @@ types: setup
 	$(BIN)/mypy
 
 contracts: setup
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 soak: setup
 	$(BIN)/python -m pytest -m soak

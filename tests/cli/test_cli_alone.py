@@ -218,6 +218,30 @@ def test_doctor_without_a_lab(alone: CommandLine) -> None:
     assert (done.code, checks["lab"], checks["token"]) == (0, "warn", "warn")
 
 
+def test_doctor_says_once_what_is_wrong_in_the_settings(alone: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o755)
+    (tmp_path / "home" / "carrel.toml").write_text("[accounts.a]\nusers = [1]\n")
+    done = alone("doctor", "--json")
+    failed = [check["name"] for check in done.json["checks"] if check["status"] == "fail"]
+    assert (done.code, failed) == (1, ["settings"])
+    assert done.out.count("accounts.a.users") == 1
+    # `carrel up` will close the directory in which the file was put.
+    assert [check["status"] for check in done.json["checks"] if check["name"] == "home"] == ["warn"]
+
+
+def test_doctor_knows_of_simulated_gpus(alone: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "carrel.toml").write_text("simulate_gpus = 4\n")
+    (gpus,) = [check for check in alone("doctor", "--json").json["checks"] if check["name"] == "gpus"]
+    assert (gpus["status"], "4 simulated GPUs" in gpus["message"]) == ("ok", True)
+
+
+def test_a_group_alone_shows_its_commands(alone: CommandLine) -> None:
+    for group in ("audit", "user", "env"):
+        done = alone(group)
+        assert (done.code, done.err, "Commands:" in done.out) == (2, "", True)
+
+
 def test_doctor_names_a_disk_that_no_gpu_state_can_go_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARREL_STATE_DISK", "1G")
     monkeypatch.setattr("carrel.node.broker.boot_key.find_place.__defaults__", ((tmp_path,),))

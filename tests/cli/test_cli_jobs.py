@@ -231,6 +231,17 @@ def test_rerun_repeats_without_the_code_at_hand(carrel: CommandLine, client: Cli
     assert carrel("logs", str(second.id)).out == "again\n"
 
 
+def test_a_record_fits_on_a_screen(carrel: CommandLine, done: v1.JobDetail) -> None:
+    shown = carrel("record", str(done.id)).out
+    fields = {line[:13].strip(): line[13:] for line in shown.splitlines() if line[:1].strip()}
+    assert fields["job"].startswith(f"{done.id} {done.name}, of ")
+    assert fields["result"].startswith("COMPLETED: Exit code 0 after")
+    assert fields["code"] == done.snapshot.removeprefix("sha256:")[:12]
+    assert "outputs/deep/r.txt  " in shown
+    assert "PYTHONHASHSEED = " in shown
+    assert len(shown.splitlines()) < 40
+
+
 def test_record(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> None:
     record = carrel("record", str(done.id), "--json").json
     assert record["task"]["snapshot"] == done.snapshot
@@ -339,6 +350,29 @@ def test_rules_are_read_again(carrel: CommandLine, lab_home: Path) -> None:
     assert 'Did you mean "share_weight"?' in refused.err
     file.unlink()
     assert carrel("reload").out == "The rules are in force.\n"
+
+
+def test_lists_name_the_account_that_is_charged(carrel: CommandLine, other: CommandLine, lab_home: Path) -> None:
+    me, them = (one("lab", "--json").json["caller"] for one in (carrel, other))
+    assert (me["account"], them["account"]) == ("default", "default")
+    file = lab_home / "carrel.toml"
+    before = file.read_text() if file.exists() else ""
+    limits = '[qos.normal]\nmax_gpus = 7\nidle_time = "3h"\n'
+    file.write_text(f'{before}{limits}[accounts.optics]\nusers = ["{them["subject"]}"]\n')
+    try:
+        carrel("reload")
+        assert "(user, account optics)" in other("lab").out
+        accounts = other("lab").out.rpartition("\n\n")[2].split()
+        assert accounts == ["ACCOUNT", "SHARES", "YOURS", "optics", "1", "yes"]
+        (normal,) = [line.split() for line in other("lab").out.splitlines() if line.startswith("normal")]
+        assert normal[normal.index("7") + 1 :][:2] == ["3", "h"]
+        charged = {user["subject"]: user["account"] for user in carrel("user", "list", "--json").json["users"]}
+        assert (charged[them["subject"]], charged[me["subject"]]) == ("optics", "")
+        # Who runs the lab sees it, though no account admits them.
+        assert (carrel("share").code, "in no account" in carrel("lab").out) == (0, True)
+    finally:
+        file.write_text(before)
+        carrel("reload")
 
 
 def test_doctor_with_a_lab(carrel: CommandLine, lab: LabProcess) -> None:

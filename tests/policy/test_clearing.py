@@ -89,7 +89,7 @@ def test_who_waits_is_told_what_is_not_offered_and_why(taken: bool) -> None:
     assert (
         "not offered: GPU 1 of n1 (3G of idle sessions' GPU state would have to move, host memory has room for 1G more)" in text
     )
-    assert text.endswith("about 1 min" if taken else "start unknown")
+    assert text.endswith("in 1 min at the latest" if taken else "start unknown")
 
 
 # --- a whole machine: placement and lending together -------------------------------------------------------------------------

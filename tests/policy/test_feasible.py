@@ -54,7 +54,7 @@ BATCH = QoS(name="batch", max_time=7200, max_gpus_per_user=6, kinds=frozenset({J
         ),
         (
             {"memory": 1024 * GIB},
-            'The job asks for 1T of memory, but the largest node has 524287M. Ask for "524287M" or less.',
+            'The job asks for 1T of memory, but the largest node has 511.9G. Ask for "511.9G" or less.',
         ),
         (
             {"gpus": 1, "cpus": 64, "memory": 200 * GIB},

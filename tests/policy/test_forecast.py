@@ -55,7 +55,15 @@ def test_where_nothing_is_known_it_is_the_walltime_and_there_is_no_range() -> No
     snapshot = lab([node("n1", "h200")], [waiting(1)], [holding(100, "n1", "n1-0", left=10 * HOUR)])
     assert look(snapshot, {}) == {1: (10 * HOUR, None)}
     (hold,) = place(snapshot, NOW, expect=learned({})).pending  # type: ignore[arg-type]
-    assert hold.reason.message.endswith("; about 10 h")
+    assert hold.reason.message.endswith("; in 10 h at the latest")
+
+
+def test_nothing_is_expected_of_an_open_session() -> None:
+    """Its user ends it: however short other jobs were, it is there until its walltime as far as anybody knows."""
+    session = replace(holding(100, "n1", "n1-0", left=10 * HOUR), name="lab", open_ended=True)
+    snapshot = lab([node("n1", "h200")], [waiting(1)], [session])
+    known = {"lab": Expected(median=1200.0, low=600.0, high=2400.0, of=20)}
+    assert look(snapshot, known) == {1: (10 * HOUR, None)}
 
 
 def test_a_small_job_that_can_go_ahead_is_told_so() -> None:

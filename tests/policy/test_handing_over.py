@@ -43,7 +43,7 @@ def test_limits_hold_them_back_together_with_what_runs_here() -> None:
     held = placement.wait_of(1)
     assert held is not None
     assert held.reason.code == "QOSMaxGRESPerUser"
-    assert held.reason.message == 'needs 2 GPUs; its owner holds 2 of at most 3 GPUs in QoS "batch"; about 10 min'
+    assert held.reason.message == 'needs 2 GPUs; its owner holds 2 of at most 3 GPUs in QoS "batch"; in 10 min at the latest'
 
 
 @given(snapshots(), st.sampled_from(["cats", "dogs"]))

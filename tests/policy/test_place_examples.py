@@ -92,7 +92,7 @@ def test_a_limit_counts_what_is_held_and_what_starts_and_blocks_nobody_else() ->
     assert list(starts(place(snapshot, NOW))) == [1, 3, 4]
     assert reason(snapshot, 2) == (
         "QOSMaxJobsPerUserLimit",
-        'its owner holds 2 of at most 2 jobs in QoS "batch"; about 4 min',
+        'its owner holds 2 of at most 2 jobs in QoS "batch"; in 4 min at the latest',
     )
 
 
@@ -103,8 +103,8 @@ def test_no_more_elements_of_an_array_run_than_may_and_others_go_past_them() -> 
     held = replace(holding(30, "n1", "n1-0", owner="ada", left=240), array=array)
     snapshot = lab([node("n1", *["h200"] * 8)], jobs, [held])
     assert list(starts(place(snapshot, NOW))) == [1, 7, 9]
-    assert reason(snapshot, 3) == ("JobArrayTaskLimit", "2 of at most 2 elements of array 1 run; about 1 h")
-    assert reason(snapshot, 8)[1].startswith("1 of at most 1 element of array 7 run; about")
+    assert reason(snapshot, 3) == ("JobArrayTaskLimit", "2 of at most 2 elements of array 1 run; in 1 h at the latest")
+    assert reason(snapshot, 8)[1].startswith("1 of at most 1 element of array 7 run; in ")
 
 
 def test_an_element_that_its_array_keeps_out_stands_before_nobody_of_its_owner() -> None:
@@ -124,11 +124,11 @@ def test_within_a_gpu_limit_small_jobs_pass_a_large_one_of_the_same_user_only_if
     assert list(starts(place(snapshot, NOW))) == [3, 4, 5]
     assert reason(snapshot, 1) == (
         "QOSMaxGRESPerUser",
-        'needs 4 GPUs; its owner holds 4 of at most 4 GPUs in QoS "batch"; about 2 h',
+        'needs 4 GPUs; its owner holds 4 of at most 4 GPUs in QoS "batch"; in 2 h at the latest',
     )
     assert reason(snapshot, 2) == (
         "QOSMaxGRESPerUser",
-        'needs 1 GPU; its owner holds 4 of at most 4 GPUs in QoS "batch", and their job 1 is ahead of it; about 3 h',
+        'needs 1 GPU; its owner holds 4 of at most 4 GPUs in QoS "batch", and their job 1 is ahead of it; in 3 h at the latest',
     )
 
 
@@ -147,14 +147,15 @@ def test_an_account_has_limits_of_its_own() -> None:
     assert list(starts(place(snapshot, NOW))) == [1, 4, 5, 6]
     assert reason(snapshot, 2) == (
         "MaxGRESPerAccount",
-        'needs 3 GPUs; account "physics" holds 2 of at most 3 GPUs in QoS "batch"; about 1 h',
+        'needs 3 GPUs; account "physics" holds 2 of at most 3 GPUs in QoS "batch"; in 1 h at the latest',
     )
     assert reason(snapshot, 3) == (
         "MaxGRESPerAccount",
-        'needs 1 GPU; account "physics" holds 2 of at most 3 GPUs in QoS "batch", and its job 2 is ahead of it; about 2 h',
+        'needs 1 GPU; account "physics" holds 2 of at most 3 GPUs in QoS "batch", and its job 2 is ahead of it; '
+        "in 2 h at the latest",
     )
     assert reason(snapshot, 7)[0] == "MaxJobsPerAccount"
-    assert reason(snapshot, 7)[1].startswith('account "physics" holds 3 of at most 3 jobs in QoS "batch"; about')
+    assert reason(snapshot, 7)[1].startswith('account "physics" holds 3 of at most 3 jobs in QoS "batch"; in ')
 
 
 def test_everybody_together_has_a_limit() -> None:
@@ -172,10 +173,10 @@ def test_everybody_together_has_a_limit() -> None:
     # Job 2 is held back by the limit of its owner, so it stands in nobody's way.
     assert reason(snapshot, 3) == (
         "QOSGrpGRES",
-        'needs 4 GPUs; everybody together holds 3 of at most 4 GPUs in QoS "batch"; about 2 h',
+        'needs 4 GPUs; everybody together holds 3 of at most 4 GPUs in QoS "batch"; in 2 h at the latest',
     )
     assert reason(snapshot, 4)[1].startswith(
-        'needs 1 GPU; everybody together holds 3 of at most 4 GPUs in QoS "batch", and job 3 is ahead of it; about'
+        'needs 1 GPU; everybody together holds 3 of at most 4 GPUs in QoS "batch", and job 3 is ahead of it; in '
     )
 
 
@@ -195,7 +196,7 @@ def test_who_gives_way_is_told_with_how_long_it_takes() -> None:
     snapshot = lab([node("n1", "h200", "h200")], [waiting(1, 1, qos="desk"), waiting(2, 1)], leaves, qos=qos)
     assert reason(snapshot, 1) == (
         "Resources",
-        'needs 1 GPU on one node; none is free; 1 job of QoS "batch" is giving way, at most 40 s; about 40 s',
+        'needs 1 GPU on one node; none is free; 1 job of QoS "batch" is giving way, at most 40 s; in 40 s at the latest',
     )
     assert "giving way" not in reason(snapshot, 2)[1]
 
@@ -231,11 +232,12 @@ def test_a_short_job_goes_ahead_and_a_long_one_does_not() -> None:
     first, short, long = waiting(1, 4, ago=9), waiting(2, 1, time=600), waiting(3, 1, time=601)
     snapshot = lab([one], [first, short, long], [held])
     assert starts(place(snapshot, NOW)) == {2: ("n1", "n1-2")}
-    assert reason(snapshot, 1) == ("Resources", "needs 4 GPUs on one node; at most 1 is free; about 10 min")
+    assert reason(snapshot, 1) == ("Resources", "needs 4 GPUs on one node; at most 1 is free; in 10 min at the latest")
     assert wait_of(snapshot, 1).position == 1
     assert reason(snapshot, 3) == (
         "Priority",
-        "1 job is ahead of it; needs 1 GPU and 1 CPU for 10 min; what is free on n1 is kept for job 1; about 1 h 10 min",
+        "1 job is ahead of it; needs 1 GPU and 1 CPU for 10 min; what is free on n1 is kept for job 1; "
+        "in 1 h 10 min at the latest",
     )
 
 
@@ -267,19 +269,21 @@ def test_the_sentence_of_the_blueprint() -> None:
     nodes = [node("n1", "h200", "h200"), node("n2", "h200")]
     held = [holding(8, "n1", "n1-0", left=240)]
     snapshot = lab(nodes, [waiting(1, 2, gpu_type="h200")], held)
-    assert reason(snapshot, 1) == ("Resources", "needs 2 GPUs (h200) on one node; at most 1 is free; about 4 min")
+    assert reason(snapshot, 1) == ("Resources", "needs 2 GPUs (h200) on one node; at most 1 is free; in 4 min at the latest")
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"cpus": 12}, "needs 12 CPUs on one node; at most 8 are free; about 10 min"),
-        ({"gpus": 1, "cpus": 12}, "needs 12 CPUs on a node with 1 GPU free; at most 8 are free; about 10 min"),
-        ({"memory": 32 * GIB}, "needs 32G of memory on a node with 1 CPU free; at most 24G is free; about 10 min"),
+        ({"cpus": 12}, "needs 12 CPUs on one node; at most 8 are free; in 10 min at the latest"),
+        ({"gpus": 1, "cpus": 12}, "needs 12 CPUs on a node with 1 GPU free; at most 8 are free; in 10 min at the latest"),
+        ({"memory": 32 * GIB}, "needs 32G of memory on a node with 1 CPU free; at most 24G is free; in 10 min at the latest"),
         (
             {"gpus": 1, "memory": 32 * GIB, "cpus": 2},
-            "needs 32G of memory on a node with 1 GPU and 2 CPUs free; at most 24G is free; about 10 min",
+            "needs 32G of memory on a node with 1 GPU and 2 CPUs free; at most 24G is free; in 10 min at the latest",
         ),
+        # A session keeps no processors.
+        ({"memory": 32 * GIB, "cpus": 0}, "needs 32G of memory on one node; at most 24G is free; in 10 min at the latest"),
     ],
 )
 def test_the_sentence_names_what_is_short(more: dict[str, int], sentence: str) -> None:
@@ -337,7 +341,7 @@ def test_a_pause_and_a_lost_qos_hold_a_job_back_alone() -> None:
     jobs = [waiting(1, ago=9, not_before=NOW + 30), waiting(2, ago=8, qos="gone"), waiting(3)]
     snapshot = lab([node("n1", "h200")], jobs)
     assert list(starts(place(snapshot, NOW))) == [3]
-    assert reason(snapshot, 1) == ("BeginTime", "pauses before it is tried again; about 1 h")
+    assert reason(snapshot, 1) == ("BeginTime", "pauses before it is tried again; in 1 h at the latest")
     assert reason(snapshot, 2) == ("InvalidQOS", 'QoS "gone" does not exist in this lab; start unknown')
     assert [hold.position for hold in place(snapshot, NOW).pending] == [1, 2]
 
@@ -380,7 +384,7 @@ def test_only_gpus_with_enough_memory_count() -> None:
     snapshot = lab(nodes, waits)
     assert starts(place(snapshot, NOW)) == {1: ("n1", "n1-3"), 2: ("n2", "n2-0", "n2-1"), 3: ("n1", "n1-0", "n1-1", "n1-2")}
     full = lab(nodes, [waiting(4, 2, gpu_memory=40 * GIB)], [holding(9, "n2", "n2-0")])
-    assert reason(full, 4) == ("Resources", "needs 2 GPUs with 40G on one node; at most 1 is free; about 10 min")
+    assert reason(full, 4) == ("Resources", "needs 2 GPUs with 40G on one node; at most 1 is free; in 10 min at the latest")
     assert full.waiting[0].resources.describe() == "2 GPUs with 40G, 1 CPU, 1G for 1 h"
 
 

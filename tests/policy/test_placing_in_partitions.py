@@ -49,8 +49,14 @@ def test_every_partition_has_a_first_in_line() -> None:
     ]  # fmt: skip
     snapshot = lab(nodes, waits, busy, partitions=PARTS)
     assert starts(snapshot) == {4: "d1", 5: "c1"}
-    assert reason(snapshot, 1) == ("Resources", 'needs 2 GPUs on one node of partition "cats"; none is free; about 2 h 30 min')
-    assert reason(snapshot, 2) == ("Resources", 'needs 2 GPUs on one node of partition "dogs"; none is free; about 10 min')
+    assert reason(snapshot, 1) == (
+        "Resources",
+        'needs 2 GPUs on one node of partition "cats"; none is free; in 2 h 30 min at the latest',
+    )
+    assert reason(snapshot, 2) == (
+        "Resources",
+        'needs 2 GPUs on one node of partition "dogs"; none is free; in 10 min at the latest',
+    )
     assert reason(snapshot, 3)[0] == "Priority"
     assert reason(snapshot, 3)[1].startswith('1 job is ahead of it; needs 1 GPU on one node of partition "dogs"; none is free')
 

@@ -29,14 +29,14 @@ def test_who_would_reach_into_the_window_waits_for_its_end() -> None:
     assert hold is not None
     assert hold.estimated_start == COURSE.end
     assert hold.reason.code == "Resources"
-    assert hold.reason.message == f"{TEXT}; a job of at most 2 h could start before it; about 6 h"
+    assert hold.reason.message == f"{TEXT}; a job of at most 2 h could start before it; in 6 h at the latest"
 
 
 def test_inside_the_window_it_says_how_long_it_goes_on() -> None:
     snapshot = lab([node("n1", "h200")], [waiting(1, time=60)], reservations=[COURSE])
     hold = place(snapshot, COURSE.begin + HOUR).wait_of(1)
     assert hold is not None
-    assert 'n1 is kept for reservation "course" (deep learning) for 3 h more; about 3 h' in hold.reason.message
+    assert 'n1 is kept for reservation "course" (deep learning) for 3 h more; in 3 h at the latest' in hold.reason.message
     assert starts(snapshot, COURSE.end) == [1]
 
 

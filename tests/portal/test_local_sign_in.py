@@ -12,7 +12,6 @@ from local_site import GOOD, OTHER, OWN, QUICK, LocalSite
 from carrel.lab.audit import AuditFilter
 from carrel.lab.credentials import LocalSignIn
 from carrel.lab.credentials.passwords import Hashes
-from carrel.lab.portal.signin import COOKIE
 
 
 def everything_kept(local_site: LocalSite) -> bytes:
@@ -39,7 +38,7 @@ def test_an_invitation_becomes_a_password_once(local_site: LocalSite) -> None:
         assert (line["who"], line["resource"], line["result"]) == ("grace", "/invitation", "allowed")
     with local_site.browser() as again:
         used = again.post("/invitation", data={"code": code, "password": OTHER, "again": OTHER}, headers=OWN)
-        assert (used.status_code, "used or taken back" in used.text, COOKIE in again.cookies) == (401, True, False)
+        assert (used.status_code, "used or taken back" in used.text, len(again.cookies)) == (401, True, 0)
         assert local_site.sign_in(again, "grace", OTHER).status_code == 401
         assert local_site.sign_in(again, "grace", GOOD).url.path == "/"
     assert code.encode() not in everything_kept(local_site)
@@ -115,7 +114,8 @@ def test_nobody_learns_who_has_a_name(local_site: LocalSite) -> None:
     for name in ("grace", "ada", "nobody-at-all"):  # with a password, without one, and not there
         with local_site.browser() as http:
             page = local_site.sign_in(http, name, OTHER)
-            bodies.add((page.status_code, page.text))
+            assert f'value="{name}"' in page.text  # to be corrected, whoever has it
+            bodies.add((page.status_code, page.text.replace(f'value="{name}"', "")))
     assert len(bodies) == 1
     assert "tried" not in local_site.last()  # a password in the field of names is in no log
     asked: list[object] = []
@@ -140,7 +140,7 @@ def test_wrong_tries_are_bounded_for_each_person_and_each_address(local_site: Lo
             assert local_site.sign_in(http, "grace", OTHER).status_code == 401
         stopped = local_site.sign_in(http, "grace", GOOD)
         assert (stopped.status_code, stopped.headers["retry-after"], "Wait 61 s" in stopped.text) == (429, "61", True)
-        assert COOKIE not in http.cookies
+        assert not http.cookies
         local_site.clock.ahead += 61
         assert local_site.sign_in(http, "grace", GOOD).status_code == 200
         http.cookies.clear()

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from portal_site import Site
 
+from carrel.core.control.ports import JobFilter
 from carrel.core.control.sessions import NodeReport, SessionStatus
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Started
@@ -146,9 +147,28 @@ def test_the_form_offers_the_partitions_that_take_sessions(site: Site) -> None:
 )  # fmt: skip
 def test_a_form_that_asks_for_what_cannot_be_is_answered_in_words(site: Site, fields: dict[str, str], said: str) -> None:
     with site.browser("ada") as http:
-        page = start(site, http, **fields)
+        page = start(site, http, name="mine", **fields)
         assert page.status_code == 422
         assert said in page.text
+        # The form is there again, as it was filled in.
+        assert 'name="name" value="mine"' in page.text
+        for name, value in fields.items():
+            assert name in ("kind", "qos") or f'name="{name}" value="{value}"' in page.text
+
+
+def test_the_gpus_page_tells_of_jobs_that_wait(site: Site) -> None:
+    site.rig.lender.said = {"tier": "", "devices": []}
+    with site.browser("ada") as http, site.browser("bob") as other:
+        assert "No cell and no job waits for a GPU." in http.get(f"{site.url}/gpus").text
+        for _ in range(2):  # more than there are
+            site.submit("ada", resources={"gpus": 2}, name="large")
+        waiting = site.rig.lab.jobs_store.list(JobFilter(states=frozenset({JobState.PENDING})), before=None, limit=9)
+        page = http.get(f"{site.url}/gpus").text
+        assert f'<a href="/jobs/{waiting[0].id}">' in page
+        assert "large" in page
+        theirs = other.get(f"{site.url}/gpus").text
+        assert "of others" in theirs
+        assert "large" not in theirs
 
 
 def test_buttons_work_only_from_the_pages_of_ones_own_session(site: Site) -> None:

@@ -14,7 +14,7 @@ from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import StoredFile
 from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
 from carrel.core.domain.reservation import Reservation
-from carrel.lab.portal.signin import COOKIE, Tickets
+from carrel.lab.portal.signin import Tickets
 
 HOSTILE = "<script>alert('x')</script>"
 
@@ -41,11 +41,29 @@ def test_a_link_signs_one_browser_in_once_and_leaves_no_trace_in_the_address(sit
         used = http.get(link)
         assert used.status_code == 401
         assert "used already" in used.text
-        assert COOKIE not in http.cookies
+        assert not http.cookies
         for path in ("/", "/jobs/1", "/nothing"):
             page = http.get(path)
             assert page.status_code == 401
             assert "carrel up" in page.text
+
+
+def test_labs_on_one_host_name_have_cookies_of_their_own(site: Site) -> None:
+    with site.browser("ada") as http:
+        (name,) = http.cookies
+        assert name == f"carrel_session_{site.rig.lab.lab_id}"
+        # A browser sends cookies to every port: that of another lab neither signs in here, nor stands in the way.
+        http.cookies.set("carrel_session_another", http.cookies[name], domain="127.0.0.1")
+        assert http.get("/").status_code == 200
+        del http.cookies[name]
+        assert http.get("/").status_code == 401
+
+
+def test_a_page_that_says_no_lets_one_sign_out(site: Site) -> None:
+    with site.browser("ada") as http:
+        page = http.get("/jobs/77")
+        assert (page.status_code, "Sign out" in page.text) == (404, True)
+        assert "In a terminal with Carrel" in page.text
 
 
 def test_a_link_from_another_site_signs_in_too(site: Site) -> None:
@@ -84,12 +102,12 @@ def test_a_token_signs_in_and_signing_out_ends_the_session(site: Site) -> None:
         assert http.post("/login", data={"token": "wrong"}).status_code == 401
         page = http.post("/login", data={"token": f" {site.rig.tokens['bob']}\n"})
         assert (page.status_code, page.url.path) == (200, "/")
-        cookie = http.cookies[COOKIE]
+        ((name, cookie),) = http.cookies.items()
         http.headers["Sec-Fetch-Site"] = "same-origin"
         assert http.post("/logout", data={"form_secret": "x"}).status_code == 403
         http.post("/logout", data={"form_secret": secret_in(page)})
-        assert COOKIE not in http.cookies
-        assert http.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 401
+        assert not http.cookies
+        assert http.get("/", headers={"Cookie": f"{name}={cookie}"}).status_code == 401
         assert http.post("/login", data={"token": "x"}, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
         job = site.submit("bob")
         token = site.rig.engine.wait_started(job)[1]
@@ -273,6 +291,9 @@ def test_the_list_goes_on_by_pages_and_is_empty_with_words(site: Site) -> None:
         page = http.get("/").text
         assert "No jobs yet" in page
         assert "carrel run" in page
+        # For who has no terminal, and for who has one but is not signed in there.
+        assert 'href="/notebooks">Start a notebook' in page
+        assert f"carrel login {site.url}" in page
         assert "Nothing waits or runs" in http.get("/?show=active").text
         assert http.get("/?show=nonsense").status_code == 422
         assert http.get("/?before=x").status_code == 404
@@ -321,7 +342,7 @@ def test_what_opens_the_lab_is_kept_nowhere(site: Site) -> None:
     assert ticket not in repr(tickets._entries)
     assert (tickets.redeem(ticket), tickets.redeem(ticket)) == (7, None)
     with site.browser("ada") as http:
-        session = http.cookies[COOKIE]
+        (session,) = http.cookies.values()
     token = site.portal.sessions.token(session)
     assert token is not None
     kept = (site.rig.home / "lab.db").read_bytes() + (site.rig.home / "lab.db-wal").read_bytes()
@@ -333,7 +354,11 @@ def test_what_opens_the_lab_is_kept_nowhere(site: Site) -> None:
 
 def test_the_front_page_tells_of_reservations(site: Site) -> None:
     root, now = site.rig.caller("root"), time.time()
-    for name, begin, users in (("course", now - 60, {"bob"}), ("power", now + 9000, set[str]())):
+    for name, begin, users in (
+        ("course", now - 60, {"bob"}),
+        ("power", now + 9000, set[str]()),
+        *((f"week-{days}", now + days * 86400 + 600, set[str]()) for days in (2, 3)),
+    ):
         reservation = Reservation(name=name, begin=begin, end=begin + 7200, users=frozenset(users), reason=f"the {name}")
         site.rig.lab.keeper(RESERVATIONS).put(root, reservation)
     for who, words in (("ada", "not for your jobs"), ("bob", "kept for you")):
@@ -341,6 +366,9 @@ def test_the_front_page_tells_of_reservations(site: Site) -> None:
             page = " ".join(re.sub(r"<[^>]+>", "", http.get("/").text).split())
             assert f"course, the course: all machines {words}; began 1 min ago, for 2 h." in page
             assert "power, the power: all machines not for your jobs; begins in 2 h, for 2 h." in page
+            # Weeks of a course are a line, and no wall of notices.
+            assert "2 reservations begin later: week-2 in 2 d, week-3 in 3 d" in page
+            assert "the week-2" not in page
 
 
 def test_the_front_page_tells_what_administrators_announce(site: Site) -> None:

@@ -165,7 +165,8 @@ def test_a_lab_with_tls_of_its_own(tmp_path: Path) -> None:
             assert http.get("/health").json()["status"] == "ok"
             entered = http.post("/login", data={"token": lab.token}, headers={"Origin": url, "Sec-Fetch-Site": "same-origin"})
             cookie = entered.headers["set-cookie"]
-            assert cookie.startswith("__Host-carrel_session=")
+            lab_id = http.get("/api/v1/lab", headers={"Authorization": f"Bearer {lab.token}"}).json()["lab_id"]
+            assert cookie.startswith(f"__Host-carrel_session_{lab_id}=")
             assert {"secure", "httponly", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
             assert "domain" not in cookie.lower()
             assert http.get("/", headers={"Cookie": cookie.partition(";")[0]}).status_code == 200

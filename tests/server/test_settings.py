@@ -79,7 +79,8 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ("[accounts.a]\nshares = -1", "accounts.a.shares is -1. It must be 0 or more"),
         ("[accounts.a]\nparent = 'b'", 'accounts.a.parent is "b". Write [accounts.b] too'),
         ("[accounts.a]\nparent = 'b'\n[accounts.b]\nparent = 'a'", 'account "a" is a part of itself'),
-        ("[accounts.a]\nusers = ['ada']", "accounts.a.users is ['ada']. It must be a table"),
+        ("[accounts.a]\nusers = ['ada', 2]", "accounts.a.users is ['ada', 2]. Write names,"),
+        ("[accounts.a]\nusers = []", "accounts.a.users is []. Write names,"),
         ("accounts = 1", "accounts is 1. It must be a table"),
         ("[priority]\nhalf_life = 0", 'priority.half_life is 0. It must be a duration such as "2h"'),
         ("[priority]\nshare_weight = true", "priority.share_weight is True"),
@@ -142,11 +143,13 @@ def test_classes_of_ones_own_choose_the_defaults_that_take_the_work(tmp_path: Pa
 def test_accounts_and_weights_come_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "carrel.toml"
     file.write_text(
-        "[accounts.physics]\nshares = 3\nusers = { ada = 2, bob = 1 }\n[accounts.optics]\nparent = 'physics'\n"
+        "[accounts.physics]\nshares = 3\nusers = { ada = 2, bob = 1 }\n"
+        "[accounts.optics]\nparent = 'physics'\nusers = ['cem', 'dana']\n"
         "[priority]\nshare_weight = '1h'\nsize_weight = 0\nhalf_life = '14d'\ncpu_charge = 0.5\npromises = 10\n"
     )
     rules = read_settings(file, {}, {}).rules
     assert rules.accounts["physics"].users == {"ada": 2, "bob": 1}
+    assert rules.accounts["optics"].users == {"cem": 1, "dana": 1}
     assert (rules.accounts["physics"].shares, rules.accounts["optics"].parent) == (3, "physics")
     assert (rules.share_weight, rules.half_life, rules.cpu_charge, rules.age_weight) == (3600, 14 * 86400, 0.5, 600)
     assert rules.promises == 10

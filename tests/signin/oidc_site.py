@@ -64,7 +64,7 @@ class OidcSite(Site):
 
     def signed_in(self, http: httpx.Client) -> str | None:
         """Who the lab takes the browser for; None: for nobody."""
-        token = self.portal.sessions.token(http.cookies.get("carrel_session") or "")
+        token = self.portal.sessions.token(http.cookies.get(self.portal.sessions.cookie(secure=False)) or "")
         if http.get(f"{self.url}/notebooks").status_code != 200:
             return None
         assert token is not None

@@ -140,6 +140,20 @@ def test_a_project_runs_in_the_lab_and_is_a_run_there(lab: RealLab, project: Pat
     assert log.text == out
 
 
+def test_the_run_is_called_as_the_job_and_nothing_is_left_beside_the_project(lab: RealLab, project: Path) -> None:
+    before = sorted(project.parent.iterdir())
+    code, _, err = mlflow_run(lab, project, "--experiment-name", "beside")
+    assert code == 0, err
+    job = lab.newest()
+    assert lab.run(job.run_id)["info"]["run_name"] == job.name
+    assert sorted(project.parent.iterdir()) == before
+    # What the user has there stays.
+    tracking = clean(MLFLOW_TRACKING_URI=f"sqlite:///{project.parent}/mlflow.db")
+    subprocess.run([PROGRAMS / "mlflow", "experiments", "create", "-n", "own"], cwd=project.parent, env=tracking, check=True)
+    assert mlflow_run(lab, project, "--experiment-name", "beside")[0] == 0
+    assert (project.parent / "mlflow.db").exists()
+
+
 def test_a_failed_task_fails_the_command(lab: RealLab, project: Path) -> None:
     tracked = {"MLFLOW_TRACKING_URI": f"{lab.client.url}/mlflow", "MLFLOW_TRACKING_TOKEN": "stale"}
     code, out, err = mlflow_run(lab, project, "-e", "fail", env=tracked)

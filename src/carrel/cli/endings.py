@@ -71,6 +71,9 @@ def report_usage(error: Any, words: Sequence[str], *, as_json: bool) -> int:
     message = str(error.format_message()).strip()
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "carrel"
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group alone; the message is its help
+        print(message)
+        return USAGE
     message, remedy = _split_hint(message)
     if "No such option" in message and command in ("carrel run", "carrel submit"):
         own = f"Arguments for a script come after --: {_separated(words, str(getattr(error, 'option_name', '')))}"

@@ -36,7 +36,10 @@ for _name in ("create", "lock", "share", "restore", "remove"):
 
 @env_command.command("list")
 def list_environments(home: Home = None, as_json: AsJson = False) -> int:
-    """List named environments; then, on the lab's machine, those that tasks share, the least recently used first."""
+    """List named environments; then, on the lab's machine, those that tasks share, the least recently used first.
+
+    `--json` names the packages of each.
+    """
     from carrel.cli.screen import print_json
 
     named, why = _named(home)
@@ -119,7 +122,7 @@ def _no_lab(home: Path | None) -> NotFound:
 
 def _row(info: EnvironmentInfo) -> tuple[str, ...]:
     used = f"{format_duration(time.time() - info.last_used)} ago"
-    packages = ", ".join(info.packages) if info.complete else "(left by an interrupted build)"
+    packages = str(len(info.packages)) if info.complete else "(left by an interrupted build)"
     return info.digest.removeprefix("sha256:")[:12], size_text(info.size), used, info.python, packages
 
 

@@ -98,8 +98,8 @@ class Follower:
 
     def say_end(self, job: JobDetail) -> None:
         """One line about the end, and where to go from there."""
-        if self._log.midline:
-            self._line.note("")
+        self._line.clear()
+        self._log.end_line()
         state = paint(job.state, STATE_STYLES.get(job.state, ""), sys.stderr)
         took = "" if " after " in job.message and job.state != "COMPLETED" else words.spent(job, words.now())
         detail = "" if job.state == "COMPLETED" else f": {clean(job.message)}"
@@ -134,6 +134,7 @@ class Follower:
         elif event.type == "state" and event.data.get("state") in _SPEAK_FOR_THEMSELVES:
             self._line.clear()
         else:
+            self._log.end_line()
             self._line.show(words.event(event.type, event.data, words.now()))
 
     def _show_storage(self, event: EventView) -> None:
@@ -151,7 +152,8 @@ class Follower:
         if attempt > before:
             self._log.begin(attempt)
             if before:
-                self._line.note(("\n" if self._log.midline else "") + f"--- attempt {attempt} ---")
+                self._log.end_line()
+                self._line.note(f"--- attempt {attempt} ---")
         self._log.write(event.data)
 
     @contextmanager
@@ -230,6 +232,12 @@ class Transcript:
         """What follows is of this attempt."""
         self.finish()
         self.attempt, self._fetched = attempt, None
+
+    def end_line(self) -> None:
+        """What others say next on the terminal begins on a line of its own."""
+        if self.midline:
+            print(file=sys.stderr, flush=True)
+            self.midline = False
 
     def finish(self) -> None:
         """Write what is missing of the attempt's log, which does not grow any more."""

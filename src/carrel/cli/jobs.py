@@ -1,11 +1,9 @@
-"""`carrel ps`, `show`, `cancel`, `rerun` and `record`: looking at jobs and changing their fate."""
+"""`carrel ps`, `show`, `cancel` and `rerun`: looking at jobs and changing their fate."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -230,7 +228,7 @@ def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
             format_duration(attempt.usage.cpu_seconds) if attempt.usage.cpu_seconds else "",
             format_size(attempt.usage.memory_peak) if attempt.usage.memory_peak else "",
             " ".join(_gpu_use(attempt)),
-            {None: "", True: "built", False: "reused"}[attempt.environment_built],
+            {None: "", True: "built", False: "ready"}[attempt.environment_built],
             attempt.message,
         )
         for attempt in attempts
@@ -308,29 +306,4 @@ def rerun_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> 
     else:
         print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name}, which repeats job {job_id}")
         print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
-    return OK
-
-
-def record_command(
-    job_id: JobId,
-    file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here instead of to standard output.")
-    ] = None,
-    home: Home = None,
-    as_json: AsJson = False,
-) -> int:
-    """Print everything that explains and repeats a job.
-
-    JSON: code, environment lock, inputs, seeds, hardware and outputs, each by its digest.
-    """
-    with open_client(home) as client:
-        record = client.record(find_job(client, job_id))
-    text = json.dumps(record) if as_json else json.dumps(record, indent=2, ensure_ascii=False)
-    if file is None:
-        print(text)
-        return OK
-    try:
-        file.write_text(text + "\n")
-    except OSError as error:
-        raise Invalid(f"{file} cannot be written: {error.strerror}.") from error
     return OK

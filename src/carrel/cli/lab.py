@@ -167,7 +167,7 @@ def _print_lab(lab: LabView, url: str) -> None:
             ("version", lab.version),
             ("id", lab.lab_id),
             ("devices", "simulated" if lab.simulated else ""),
-            ("you", f"{caller.name} ({caller.role}, account {caller.account})"),
+            ("you", f"{caller.name} ({caller.role}, {f'account {caller.account}' if caller.account else 'in no account'})"),
             ("tracking", tracking),
             *[("disk", f"{one.message}") for one in lab.storage],
             ("start ranges", _start_ranges(lab.start_ranges)),
@@ -182,17 +182,27 @@ def _print_lab(lab: LabView, url: str) -> None:
             format_duration(qos.max_time) if qos.max_time is not None else "",
             "" if qos.max_jobs_per_user is None else str(qos.max_jobs_per_user),
             "" if qos.max_gpus_per_user is None else str(qos.max_gpus_per_user),
+            "" if qos.max_jobs_per_account is None else str(qos.max_jobs_per_account),
+            "" if qos.max_gpus_per_account is None else str(qos.max_gpus_per_account),
+            "" if qos.max_gpus is None else str(qos.max_gpus),
+            "" if qos.idle_time is None else format_duration(qos.idle_time),
             str(qos.priority),
         )
         for qos in lab.qos
     ]
-    print_table(("QOS", "KINDS", "TIME", "MOST", "JOBS/USER", "GPUS/USER", "PRIORITY"), rows, right=(4, 5, 6))
+    limits = ("JOBS/USER", "GPUS/USER", "JOBS/ACCOUNT", "GPUS/ACCOUNT", "GPUS/LAB")
+    heads = ("QOS", "KINDS", "TIME", "MOST", *limits, "IDLE", "PRIORITY")
+    print_table(heads, rows, right=(4, 5, 6, 7, 8, 10))
     if lab.partitions:
         print()
         parts = [
             (part.name, ", ".join(part.qos), part.place or ", ".join(part.nodes) or "none is there") for part in lab.partitions
         ]
         print_table(("PARTITION", "QOS", "NODES"), parts)
+    if lab.accounts:
+        print()
+        accounts = [(one.name, one.parent, str(one.shares), "yes" if one.yours else "no") for one in lab.accounts]
+        print_table(("ACCOUNT", "PART OF", "SHARES", "YOURS"), accounts, right=(2,))
 
 
 def _start_ranges(found: StartRangesView | None) -> str:

@@ -34,7 +34,7 @@ COMMANDS: dict[str, str] = {
     "cancel": "jobs",
     "outputs": "outputs",
     "rerun": "jobs",
-    "record": "jobs",
+    "record": "record",
     "compare": "compare",
     "verify": "verify",
     "why": "why",

@@ -64,7 +64,10 @@ def with_gpus(nodes: Sequence[Node], wish: str) -> tuple[Node, ...]:
     present = sum(len(node.devices) for node in nodes)
     wanted = present + int(wish) if wish[0] in "+-" else int(wish)
     if not present:
-        raise Invalid("There are no GPUs, so more cannot be like them.", remedy="Say how nodes are to be: --gpus 8x8.")
+        raise Invalid(
+            "There are no GPUs, so more cannot be like them.",
+            remedy="Say how nodes are to be, --gpus 1x2, or start the lab with simulated ones: carrel up --simulate-gpus 2",
+        )
     if wanted < 1:
         raise Invalid(f"There are {present} GPUs; {wish} makes {wanted}.", remedy="Leave at least one.")
     kept: list[Node] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home
 from carrel.client.locate import default_home
 from carrel.core.domain.errors import CarrelError
+
+if TYPE_CHECKING:
+    from carrel.lab.server.settings import Settings
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -64,6 +67,7 @@ def doctor_command(
 def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
     """Every check, one after the other. A check that fails of itself is a failed check, not the end."""
     server = not program.missing()
+    settings = _settings(place) if server else None
     looks: list[tuple[str, Callable[[], Check]]] = [
         ("python", program.python),
         ("command", program.command),
@@ -76,14 +80,18 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
         ("backends", program.backends),
     ]
     if server:
+        simulated = settings.simulate_gpus if settings is not None else None
         looks += [
-            ("gpus", node.gpus),
+            ("settings", lambda: program.settings(place)),
+            ("gpus", lambda: node.gpus(simulated)),
             ("residency", node.residency),
             ("memory", node.memory),
             ("nursery", node.nursery),
             ("labs", node.labs),
         ]
-        looks += [("states", lambda: node.states(place)), ("isolation", lambda: node.isolation(place)), ("images", node.images)]
+        looks += [("images", node.images)]
+    if settings is not None:  # without them these would only say once more what is wrong with the file
+        looks += [("states", lambda: node.states(place)), ("isolation", lambda: node.isolation(place))]
         looks += [("sign-in", lambda: people.sign_in(place)), ("provider", lambda: people.provider(place))]
     for name, look in looks:
         try:
@@ -91,6 +99,17 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
         except (CarrelError, OSError, ValueError, subprocess.SubprocessError) as error:
             remedy = error.remedy if isinstance(error, CarrelError) else ""
             yield Check(name, "fail", error.message if isinstance(error, CarrelError) else str(error), remedy)
+
+
+def _settings(place: Path) -> Settings | None:
+    """The lab's settings, or None where they cannot be read: `program.settings` says why."""
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.settings import read_settings
+
+    try:
+        return read_settings(LabHome(place).settings, os.environ, {})
+    except CarrelError:
+        return None
 
 
 def _print_check(check: Check) -> None:

@@ -132,8 +132,20 @@ def home(place: Path) -> Check:
         return Check("home", "warn", message, "Environments and outputs need room; `carrel env gc` frees some.")
     mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o700
     if mode & 0o077:
-        return Check("home", "fail", f"Others may look into {place} (mode {mode:04o}).", f"chmod 700 {place}")
+        status = "fail" if (place / "token").exists() else "warn"
+        remedy = f"`carrel up` closes it; so does chmod 700 {place}"
+        return Check("home", status, f"Others may look into {place} (mode {mode:04o}).", remedy)
     return Check("home", "ok", message)
+
+
+def settings(place: Path) -> Check:
+    """Whether the lab's settings can be read. Raises `CarrelError` with what is wrong in them."""
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.settings import read_settings
+
+    file = LabHome(place).settings
+    read_settings(file, os.environ, {})
+    return Check("settings", "ok", str(file) if file.exists() else f"there is no {file}: every setting is as it comes")
 
 
 def token(place: Path) -> Check:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from carrel.core.control.ports import JobFilter, JobStore
 from carrel.core.domain.job import ENDED, Job, JobState
+from carrel.core.domain.qos import JobKind
 from carrel.core.policy.runtime import RunTimes
 
 #: Jobs that are read again: what is older has been superseded.
@@ -29,8 +30,8 @@ def newest_ended(jobs: JobStore, limit: int = REMEMBERED) -> Sequence[Job]:
 
 
 def learn(run_times: RunTimes, jobs: Iterable[Job]) -> None:
-    """Learn from jobs that have ended how long such jobs run."""
+    """Learn from tasks that have ended how long such jobs run. Sessions teach nothing: their users end them."""
     for job in jobs:
-        if job.state in _TELLING and job.started_at is not None and job.ended_at is not None:
+        if job.kind is JobKind.TASK and job.state in _TELLING and job.started_at is not None and job.ended_at is not None:
             ran = job.ended_at - job.started_at - job.suspended_seconds
             run_times.observe(job.owner, job.name, max(0.0, ran), job.resources.time)

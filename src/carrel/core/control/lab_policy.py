@@ -97,6 +97,13 @@ class LabPolicy:
         """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""
         return choose_account(name, user.subject, user.account, self.rules.current.accounts, user.member_of)
 
+    def charged(self, user: User) -> str:
+        """The account that work of `user` is charged to where it names none; "" where no account admits them."""
+        try:
+            return self.account(None, user)
+        except Denied:
+            return ""
+
     def accounts_of(self, user: User) -> frozenset[str]:
         """The accounts that `user` is a member of now."""
         return accounts_of(user.subject, user.account, self.rules.current.accounts, user.member_of)

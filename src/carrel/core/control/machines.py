@@ -8,13 +8,16 @@ from dataclasses import replace
 from carrel.core.control.drains import Drains
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.loop import ControlLoop
-from carrel.core.control.ports import JobStore
+from carrel.core.control.ports import JobFilter, JobStore
 from carrel.core.control.views import DeviceStatus, NodeStatus
 from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.node import Node
 from carrel.core.domain.ports import Engine
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, allowed, of_job
+
+#: Jobs in line that are looked at for a page.
+_IN_LINE = 500
 
 
 class Machines:
@@ -57,6 +60,13 @@ class Machines:
             for node in self._policy.cluster(partition) if partition.cluster else ():
                 found.setdefault(node.name, (node, []))[1].append(partition.name)
         return list(found.values())
+
+    def jobs_in_line(self, caller: Caller) -> tuple[Sequence[Job], int]:
+        """Jobs that wait for GPUs, first those of the caller's that came first; and how many there are of others."""
+        which = JobFilter(states=frozenset({JobState.PENDING}))
+        waiting = [job for job in self._jobs.list(which, before=None, limit=_IN_LINE) if job.resources.gpus]
+        seen = [job for job in reversed(waiting) if allowed(caller, Action.SEE_JOB, of_job(job))]
+        return seen, len(waiting) - len(seen)
 
     def _has_ended(self, job_id: int) -> bool:
         job = self._jobs.get(job_id)

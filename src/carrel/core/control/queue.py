@@ -104,6 +104,7 @@ class Queue:
             suspendable=job.state is JobState.RUNNING and can_stop(job),
             leaving=job.cancelled_by is not None or (job.preemption is not None and not job.stopped),
             suspended=job.stopped,
+            open_ended=job.kind is JobKind.SESSION,
         )
 
     def look_again(self) -> None:

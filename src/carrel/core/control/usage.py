@@ -244,7 +244,10 @@ def share_report(caller: Caller, policy: LabPolicy, use: UsageBook, now: float) 
     """Return where the caller stands on each of their accounts, and others as far as the caller may see them."""
     rules = policy.rules.current
     me = caller.user.subject
-    others = [(policy.account(None, caller.user), me)]
+    own = policy.charged(caller.user)
+    if not own and not allowed(caller, Action.SEE_SHARES):
+        policy.account(None, caller.user)  # raises: no account admits them
+    others = [(own, me)] if own else []
     found = use.standings(now, others)
     seen = [row for row in found if allowed(caller, Action.SEE_SHARES, Resource(owner=row.user, account=row.account))]
     return ShareReport(

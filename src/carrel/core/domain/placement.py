@@ -96,6 +96,8 @@ class Holding:
     leaving: bool = False
     #: True while it is stopped: it keeps its memory and nothing else.
     suspended: bool = False
+    #: True for a session: its user ends it, so that other jobs' run times say nothing about its end.
+    open_ended: bool = False
     #: When it should be over, Unix seconds, where that is known and counts in backfill; before `ends_by`.
     due: float | None = None
 

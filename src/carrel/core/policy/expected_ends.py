@@ -44,7 +44,7 @@ class ExpectedEnds:
         begin = now if held.started_at is None else held.started_at
         if known is not None and (known.started_at, known.ends_by, known.shares) == (held.started_at, held.ends_by, held.shares):
             return known
-        expected = self._expect(held.owner, held.name, held.resources.time, 0.0)
+        expected = None if held.open_ended else self._expect(held.owner, held.name, held.resources.time, 0.0)
         if expected is None:
             self._held[held.id] = held
             return held

@@ -145,9 +145,11 @@ class WaitsInOrder(Sequence[Wait]):
         if start is None:
             return "start unknown"
         wait = start - self._situation.outcome.now
+        if wait < 0.5 and between is None:
+            return "any moment now"
+        if between is None:  # by walltimes, which say when everything is over at the latest
+            return f"in {format_duration(wait)} at the latest"
         about = f"about {format_duration(wait)}" if wait >= 0.5 else "any moment now"
-        if between is None:
-            return about
         low, high = (format_duration(max(0.0, moment - self._situation.outcome.now)) for moment in between)
         return about if low == high else f"{about} ({low} to {high})"
 
@@ -258,8 +260,14 @@ def _blocked(wanted: Resources, situation: Situation, allowed_nodes: AllowedNode
 
 
 def _several(wanted: Resources) -> str:
-    gpus = f"{wanted.describe_gpus()}, " if wanted.gpus else ""
-    return f"{wanted.nodes} nodes with {gpus}{format_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)} each"
+    return f"{wanted.nodes} nodes with {_joined(wanted, ', ')}, {format_size(wanted.memory)} each"
+
+
+def _joined(wanted: Resources, word: str) -> str:
+    """Return the GPUs and CPUs that are asked for; "" where there are none (sessions keep no CPUs)."""
+    gpus = wanted.describe_gpus() if wanted.gpus else ""
+    cpus = format_count(wanted.cpus, "CPU") if wanted.cpus else ""
+    return word.join(part for part in (gpus, cpus) if part)
 
 
 def _at_most(number: int) -> str:
@@ -306,9 +314,8 @@ def _shortage(job: Waiting, situation: Situation) -> str:
     most_memory = max((room.memory for room in rooms if room.cpus >= wanted.cpus), default=0)
     if most_memory < wanted.memory:
         free = f"at most {format_size(most_memory)} is free" if most_memory > 0 else "none is free"
-        if wanted.cpus:  # sessions reserve none
-            cpus = f"{format_count(wanted.cpus, 'CPU')} free"
-            where = f"{where} and {cpus}" if wanted.gpus else f"a node{of} with {cpus}"
+        beside = _joined(wanted, " and ")
+        where = f"a node{of} with {beside} free" if beside else f"one node{of}"
         return f"needs {format_size(wanted.memory)} of memory on {where}; {free}"
     return _kept(job, situation, allowed_nodes)
 
@@ -316,7 +323,7 @@ def _shortage(job: Waiting, situation: Situation) -> str:
 def _kept(job: Waiting, situation: Situation, allowed_nodes: AllowedNodes) -> str:
     """There is room, but only where it would delay somebody who was promised something."""
     wanted = job.resources
-    what = f"{wanted.describe_gpus()} and {format_count(wanted.cpus, 'CPU')}" if wanted.gpus else format_count(wanted.cpus, "CPU")
+    what = _joined(wanted, " and ") or f"{format_size(wanted.memory)} of memory"
     until = situation.outcome.now + job.longest
     keeping = (
         promise
@@ -336,11 +343,9 @@ def _unavailable(job: Waiting, situation: Situation) -> str:
     """Say what keeps the nodes that could run the job from it: drained, withheld, or not there."""
     wanted, allowed_nodes = job.resources, situation.allowed_nodes(job)
     partition = situation.outcome.picture.partitions.get(job.partition)
-    what = (
-        f"needs {wanted.describe_gpus()}"
-        if wanted.gpus
-        else f"needs {format_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)}"
-    )
+    beside = format_count(wanted.cpus, "CPU") if wanted.cpus else ""
+    parts = [wanted.describe_gpus()] if wanted.gpus else [beside, format_size(wanted.memory)]
+    what = f"needs {', '.join(part for part in parts if part)}"
     nodes = sorted(situation.outcome.picture.nodes, key=lambda node: node.name)
     if partition is not None:
         nodes = [node for node in nodes if partition.has(node.name)]

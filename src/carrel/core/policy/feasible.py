@@ -177,7 +177,8 @@ def _check_gpus(resources: Resources, nodes: Sequence[Node], part: str) -> None:
         most |= types
     if not most:
         raise Impossible(
-            f"The job asks for {_count(resources.gpus)}, but {part or 'this lab'} has none.", remedy="Ask for gpus=0."
+            f"The job asks for {_count(resources.gpus)}, but {part or 'this lab'} has none.",
+            remedy="Ask for 0 GPUs. Without the hardware, a lab offers simulated ones: carrel up --simulate-gpus 2",
         )
     wanted = resources.gpu_type
     if wanted is not None and wanted not in most:
@@ -270,8 +271,8 @@ def _gpus_of(node: Node, resources: Resources) -> int:
 
 def _floor_size(size: int) -> str:
     """Like `format_size` but never more than there is, so that what the remedy says does fit."""
-    mib = 1024**2
-    return f"{size // mib // 1024}G" if size % (1024 * mib) == 0 else f"{size // mib}M"
+    mib, gib = 1024**2, 1024**3
+    return f"{size * 10 // gib / 10:g}G" if size >= gib else f"{size // mib}M"
 
 
 def _types(most: Counter[str]) -> str:

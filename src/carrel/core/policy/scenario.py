@@ -56,7 +56,7 @@ class Expectations:
 
     def _of_held(self, held: Holding) -> Expected | None:
         elapsed = 0.0 if held.started_at is None else max(0.0, self._now - held.started_at - held.paused)
-        if elapsed >= held.resources.time:
+        if held.open_ended or elapsed >= held.resources.time:
             return None
         return self._expect(held.owner, held.name, held.resources.time, elapsed)
 

@@ -13,6 +13,7 @@ from carrel.core.control.launching import why_it_keeps_gpus
 from carrel.core.control.ports import AttemptRow
 from carrel.core.control.sessions import NodeReport, SessionStatus
 from carrel.core.control.views import DeviceStatus, NodeStatus, ShareReport
+from carrel.core.domain.account import Account
 from carrel.core.domain.comparison import Verification
 from carrel.core.domain.expectation import Coverage
 from carrel.core.domain.job import Job
@@ -161,9 +162,9 @@ def device_view(status: DeviceStatus) -> v1.DeviceView:
     return view_of(v1.DeviceView, device, state=state, holder=holder)
 
 
-def user_view(user: User) -> v1.UserView:
-    """A user."""
-    return view_of(v1.UserView, user)
+def user_view(user: User, account: str) -> v1.UserView:
+    """A user, whose work is charged to `account`."""
+    return view_of(v1.UserView, user, account=account)
 
 
 def share_view(report: ShareReport) -> v1.ShareView:
@@ -179,6 +180,11 @@ def share_view(report: ShareReport) -> v1.ShareView:
 def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
     """One class of service."""
     return view_of(v1.QoSView, qos, default=default, kinds=sorted(qos.kinds), preempts=sorted(qos.preempts))
+
+
+def account_view(account: Account, *, yours: bool) -> v1.AccountView:
+    """One account; `yours`: the caller may charge it."""
+    return view_of(v1.AccountView, account, yours=yours)
 
 
 def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str]) -> v1.PartitionView:

@@ -11,7 +11,7 @@ from carrel.core.domain.comparison import Agreement
 from carrel.lab.gateway.baselines import baseline_table, baseline_views
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 #: Each kind of cause as the page calls it, with what that means.
@@ -50,7 +50,7 @@ class ComparisonPage:
             names=names,
             found=found,
             groups=groups,
-            form_secret=self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or ""),
+            form_secret=self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or ""),
         )
 
 
@@ -92,5 +92,5 @@ class BaselinePage:
             shown=shown,
             agreements=_AGREEMENTS,
             outcomes=_OUTCOMES,
-            form_secret=self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or ""),
+            form_secret=self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or ""),
         )

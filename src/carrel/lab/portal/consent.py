@@ -15,7 +15,7 @@ from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.routes.issuer import address_of
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.requests import caller_of
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 from carrel.lab.signin import Issuer
 from carrel.lab.signin.clients import find_client
@@ -97,7 +97,7 @@ class ConsentPages:
         return fields
 
     def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or "")
+        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
 
 def _approves(said: str | None) -> bool:

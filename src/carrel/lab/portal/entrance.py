@@ -21,7 +21,7 @@ from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.gate import same_origin
 from carrel.lab.portal.sign_in_methods import local_path
-from carrel.lab.portal.signin import COOKIE, SECURE_COOKIE, Sessions, Tickets, session_in
+from carrel.lab.portal.signin import Sessions, Tickets
 
 #: Longest form; the pages' own forms are a few hundred bytes.
 _FORM = 16 * 1024
@@ -52,7 +52,9 @@ class Entrance:
             return Response()
         if "ticket" not in request.query_params:
             with suppress(CarrelError):
-                self._gateway.lab.authenticate(self._sessions.token(session_in(request.headers.get("cookie", "")) or "") or "")
+                self._gateway.lab.authenticate(
+                    self._sessions.token(self._sessions.session_in(request.headers.get("cookie", "")) or "") or ""
+                )
                 return RedirectResponse("/", 303)
             raise Unauthenticated("Nobody is signed in.")
         shown = self._tickets.redeem(request.query_params["ticket"])
@@ -103,11 +105,12 @@ class Entrance:
 
     async def leave(self, request: Request) -> Response:
         """Sign out."""
-        session = session_in(request.headers.get("cookie", "")) or ""
+        session = self._sessions.session_in(request.headers.get("cookie", "")) or ""
         check_form(await read_form(request), self._sessions.form_secret(session))
         await to_thread.run_sync(self._revoke, self._sessions.token(session) or "")
         response = RedirectResponse("/", 303)
-        response.delete_cookie(_name(request), path="/", httponly=True, samesite="strict", secure=_secure(request))
+        name = self._sessions.cookie(secure=_secure(request))
+        response.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=_secure(request))
         return response
 
     def _revoke(self, token: str) -> None:
@@ -122,7 +125,7 @@ class Entrance:
         if request.headers.get("sec-fetch-site") not in (None, "none", "same-origin"):
             response = HTMLResponse(_STEP.format(escape(after)), headers={"Refresh": f"0; url={after}"})
         response.set_cookie(
-            _name(request),
+            self._sessions.cookie(secure=_secure(request)),
             session,
             max_age=int(self._sessions.lifetime),
             path="/",
@@ -137,10 +140,6 @@ class Entrance:
 
 def _secure(request: Request) -> bool:
     return request.url.scheme == "https"
-
-
-def _name(request: Request) -> str:
-    return SECURE_COOKIE if _secure(request) else COOKIE
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -20,7 +20,7 @@ from carrel.lab.gateway.gate import same_origin
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.sign_in_methods import Admits, local_path
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 PATH = "/my-sign-in"
@@ -89,7 +89,7 @@ class MySignIn:
         return fields
 
     def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or "")
+        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
     def _show(self, request: Request, *, problem: CarrelError | None = None, status: int = 200) -> Response:
         caller = caller_of(request)
@@ -175,6 +175,7 @@ class LocalPages:
         fields = await own_form(request)
         after = request.state.after = local_path(fields.get("after"))
         name, password = fields.get("name", "").strip(), fields.get("password", "")
+        request.state.typed_name = name[:_LONGEST_NAME]
         if not name or len(name) > _LONGEST_NAME or not password:
             raise Unauthenticated("The name or the password is missing.")
 

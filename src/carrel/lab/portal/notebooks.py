@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from carrel.core.control.sessions import SessionOptions, Sessions
-from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, Impossible, Invalid, NotFound, Unavailable
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.session import SessionKind
 from carrel.core.domain.units import parse_duration, parse_size
@@ -19,11 +19,11 @@ from carrel.core.domain.user import Caller
 from carrel.core.policy.explain import names_idle_sessions
 from carrel.core.policy.partitions import partitions_for
 from carrel.lab.gateway.context import Gateway
+from carrel.lab.gateway.errors import problem_of
 from carrel.lab.gateway.views import lending_view, session_view
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.requests import caller_of, job_id_of
 from carrel.lab.portal.signin import Sessions as Browsers
-from carrel.lab.portal.signin import session_in
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.timelines import going, memory_of, strip_of
 from carrel.wire.v1 import JobView, SessionView, TenantView
@@ -56,6 +56,10 @@ class NotebookPages:
 
     def list(self, request: Request) -> Response:
         """The caller's sessions, and a form to start one. With ``part=live`` only what changes."""
+        return self._list(request, {}, None)
+
+    def _list(self, request: Request, fields: dict[str, str], problem: CarrelError | None) -> Response:
+        """The same with what was asked for and cannot be, and why."""
         caller = caller_of(request)
         last_event = self._gateway.lab.last_event_id()
         policy = self._gateway.lab.policy
@@ -64,6 +68,9 @@ class NotebookPages:
         return self._look.page(
             request,
             "notebooks_live.html" if part else "notebooks.html",
+            status=problem_of(problem)[0].status if problem is not None else 200,
+            fields=fields,
+            problem=problem,
             sessions=shown,
             qos=list(policy.qos.values()),
             partitions=partitions_for(JobKind.SESSION, policy.qos, policy.partitions),
@@ -94,12 +101,15 @@ class NotebookPages:
         lending = lending_view(self._sessions.gpus(caller), self._sessions.nodes(caller))
         part = request.query_params.get("part") == "live"
         now = self._look.now().timestamp()
+        jobs, others = self._gateway.lab.machines.jobs_in_line(caller)
         return self._look.page(
             request,
             "gpus_live.html" if part else "gpus.html",
             lending=lending,
             rows=device_rows(lending, now),
             moves=going(lending, now),
+            jobs=[self._gateway.show(job, "") for job in jobs],
+            others=others,
             # Everything as of then, on the clock of the broker that said it.
             nodes=[(node, device_rows(node, now - node.age), going(node, now - node.age)) for node in lending.nodes],
             now=now,
@@ -111,8 +121,15 @@ class NotebookPages:
     async def start(self, request: Request) -> Response:
         """Start a session, and show how it comes up."""
         fields = await self._form(request)
-        submitted = await to_thread.run_sync(self._sessions.start, caller_of(request), asked_in(fields))
-        return RedirectResponse(f"/notebooks/{submitted.job.id}?go=yes", 303)
+
+        def start() -> Response:
+            try:
+                submitted = self._sessions.start(caller_of(request), asked_in(fields))
+            except (Invalid, Impossible, Denied, NotFound, Conflict) as error:
+                return self._list(request, fields, error)
+            return RedirectResponse(f"/notebooks/{submitted.job.id}?go=yes", 303)
+
+        return await to_thread.run_sync(start)
 
     async def open(self, request: Request) -> Response:
         """Go to the session. It is another origin, to which a form must not lead: the page that is shown leads there."""
@@ -153,7 +170,7 @@ class NotebookPages:
         return fields
 
     def _form_secret(self, request: Request) -> str | None:
-        return self._browsers.form_secret(session_in(request.headers.get("cookie", "")) or "")
+        return self._browsers.form_secret(self._browsers.session_in(request.headers.get("cookie", "")) or "")
 
 
 def idle_sessions(gateway: Gateway, caller: Caller, job: JobView) -> Sequence[SessionView]:

@@ -31,7 +31,7 @@ from carrel.lab.gateway.views import node_view
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.notebooks import idle_sessions
 from carrel.lab.portal.requests import caller_of, job_id_of, number_in
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.step_graph import graph_of
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.words import log_tail
@@ -41,6 +41,8 @@ _PAGE = 50
 #: Bytes of log that a page begins with; what comes after is streamed, what was before is a download.
 _TAIL = 64 * 1024
 _PIECE = 1024 * 1024
+#: A reservation that begins within so many seconds has a notice of its own.
+_SOON = 86400.0
 _SAVED_ONLY = "default-src 'none'; sandbox"
 #: Which jobs the list shows: name in the address -> (name on the page, states; none means all).
 _SHOWN: dict[str, tuple[str, frozenset[JobState]]] = {
@@ -109,6 +111,7 @@ class JobPages:
             nodes=nodes,
             announcements=self._lab.keeper(ANNOUNCEMENTS).list(caller),
             reservations=[(one, one.begin <= self._lab.clock()) for one in self._lab.keeper(RESERVATIONS).list(caller)],
+            soon=self._lab.clock() + _SOON,
             simulated=any(device.simulated for node in nodes for device in node.devices),
             jobs=[self._show(self._gateway.show(job, "")) for job in jobs[:_PAGE]],
             older="/?" + urlencode(query | {"before": jobs[_PAGE - 1].id}) if len(jobs) > _PAGE else None,
@@ -229,7 +232,7 @@ class JobPages:
         check_form(await read_form(request), self._form_secret(request))
 
     def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or "")
+        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
     def _log_tail(self, caller: Caller, job: Job, attempts: Any) -> LogChunk:
         """The last of the log up to where the events have told it, so that the stream goes on exactly there."""

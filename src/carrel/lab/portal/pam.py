@@ -34,6 +34,7 @@ class PamPage:
             fields = await own_form(request)
             after = request.state.after = local_path(fields.get("after"))
             name, password = fields.get("name", "").strip(), fields.get("password", "")
+            request.state.typed_name = name
             if not name or not password:
                 raise Unauthenticated("The name or the password is missing.")
 

@@ -22,7 +22,7 @@ from carrel.lab.portal.local import LocalPages
 from carrel.lab.portal.notebooks import NotebookPages
 from carrel.lab.portal.pages import JobPages, ReferencePage
 from carrel.lab.portal.sign_in_methods import SignInMethod, local_path
-from carrel.lab.portal.signin import Sessions, Tickets, session_in
+from carrel.lab.portal.signin import Sessions, Tickets
 from carrel.lab.portal.sweeps import SweepPages
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.use import UsePage
@@ -63,7 +63,7 @@ class Portal:
 
     def session_token(self, cookie: str) -> str | None:
         """The access token behind the session in a Cookie header, or None."""
-        session = session_in(cookie)
+        session = self.sessions.session_in(cookie)
         return None if session is None else self.sessions.token(session)
 
     def link(self, caller: Caller) -> str:
@@ -74,7 +74,7 @@ class Portal:
 
     def install(self, app: FastAPI, gateway: Gateway) -> None:
         """Add the routes of the pages."""
-        self.sessions.use(gateway.lab.secret)
+        self.sessions.use(gateway.lab.secret, gateway.lab.lab_id)
         pages = JobPages(gateway, self.sessions, self._look)
         comparison = ComparisonPage(gateway, self.sessions, self._look)
         notebooks = NotebookPages(gateway, self.sessions, self._look)
@@ -121,8 +121,10 @@ class Portal:
                 if request.method != "GET" or request.url.path in self.public
                 else after,
                 ways=[way.template for way in self._ways],
+                typed_name=getattr(request.state, "typed_name", ""),
             )
-        return self._look.page(request, "problem.html", status=problem.status, problem=problem)
+        secret = self.sessions.form_secret(self.sessions.session_in(request.headers.get("cookie", "")) or "")
+        return self._look.page(request, "problem.html", status=problem.status, problem=problem, form_secret=secret)
 
 
 def _tracking(gateway: Gateway) -> dict[str, str] | None:

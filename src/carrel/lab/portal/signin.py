@@ -19,9 +19,9 @@ from http.cookies import CookieError, SimpleCookie
 from carrel.core.control.tokens import BROWSER_LIFETIME, TOKEN_PREFIX
 from carrel.core.domain.ports import Clock
 
-#: Name of the cookie; over https with the prefix that keeps it to this host name and to https (RFC 6265bis).
-COOKIE = "carrel_session"
-SECURE_COOKIE = f"__Host-{COOKIE}"
+#: What the name of the cookie begins with. The lab's id follows, since labs on one host name, on ports of their own, share its
+#: cookies (RFC 6265, 8.5).
+_COOKIE = "carrel_session"
 #: Tickets that wait at most; the oldest are dropped.
 _MOST = 1000
 _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -70,10 +70,26 @@ class Sessions:
 
     def __init__(self) -> None:
         self._key = b""
+        self._lab = ""
 
-    def use(self, key: bytes) -> None:
-        """Derive tokens with this key of the lab's."""
-        self._key = key
+    def use(self, key: bytes, lab_id: str) -> None:
+        """Derive tokens with this key of the lab that has this id."""
+        self._key, self._lab = key, lab_id
+
+    def cookie(self, *, secure: bool) -> str:
+        """The name of the cookie; over https with the prefix that keeps it to this host name and to https (RFC 6265bis)."""
+        return f"{'__Host-' if secure else ''}{_COOKIE}_{self._lab}"
+
+    def session_in(self, cookie: str) -> str | None:
+        """The session id in a Cookie header, or None."""
+        if _COOKIE not in cookie:
+            return None
+        try:
+            read = SimpleCookie(cookie)
+        except CookieError:
+            return None
+        found = read.get(self.cookie(secure=True)) or read.get(self.cookie(secure=False))
+        return found.value if found is not None else None
 
     def new(self) -> tuple[str, str]:
         """What goes into a cookie, and the token that is to be made for it."""
@@ -94,15 +110,3 @@ class Sessions:
     def _derived(self, what: str, session: str) -> str:
         mac = hmac.new(self._key, f"carrel browser {what}:{session}".encode(), hashlib.sha256).digest()
         return urlsafe_b64encode(mac).decode().rstrip("=")
-
-
-def session_in(cookie: str) -> str | None:
-    """The session id in a Cookie header, or None."""
-    if COOKIE not in cookie:
-        return None
-    try:
-        read = SimpleCookie(cookie)
-    except CookieError:
-        return None
-    found = read.get(SECURE_COOKIE) or read.get(COOKIE)
-    return found.value if found is not None else None

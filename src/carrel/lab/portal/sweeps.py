@@ -16,7 +16,7 @@ from carrel.lab.gateway.routes.sweeps import sweep_detail, sweep_page
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.parallel_coordinates import BOTTOM, HEIGHT, TOP, WIDTH, picture_of
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 from carrel.wire.v1 import SweepDetail, TrialView
 
@@ -95,7 +95,7 @@ class SweepPages:
         return RedirectResponse(f"/sweeps/{sweep.id}", 303)
 
     def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or "")
+        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
 
 def _sweep_id_of(request: Request) -> int:

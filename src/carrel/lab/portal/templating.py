@@ -48,6 +48,7 @@ class Templates:
             "sentence": words.sentence,
             "instant": moment,
             "when": self._when,
+            "exactly": self._exactly,
             "short": short,
             "ticks": ticks,
         }
@@ -61,6 +62,7 @@ class Templates:
         known = {
             "user": user,
             "path": request.url.path,
+            "own_address": str(request.base_url).rstrip("/"),
             "form_secret": None,
             "short": self.short() if user is not None else None,
             "offers_sessions": self.offers_sessions,
@@ -87,6 +89,14 @@ class Templates:
             return "–"
         return Markup('<time datetime="{}" title="{}">{}</time>').format(
             when.isoformat(timespec="seconds"), words.exact(when), words.ago(when, self.now())
+        )
+
+    def _exactly(self, when: datetime | None) -> str | Markup:
+        """The same with the exact time beside it, also where no pointer can ask for it."""
+        if when is None:
+            return "–"
+        return Markup('{}<br><time class="muted" data-exact datetime="{}">{}</time>').format(
+            self._when(when), when.isoformat(timespec="seconds"), words.exact(when)
         )
 
 

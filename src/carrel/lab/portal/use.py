@@ -16,7 +16,7 @@ from carrel.core.gpu_use import End, Grouping
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.reports import start_report_view, use_report_view
 from carrel.lab.portal.requests import caller_of
-from carrel.lab.portal.signin import Sessions, session_in
+from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 from carrel.wire.v1 import UseView
 
@@ -100,7 +100,7 @@ class UsePage:
             starts=starts.classes,
             groupings={one.value: (_TITLES[one], "/use?" + urlencode(days | {"by": one.value})) for one in Grouping},
             days=days,
-            form_secret=self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or ""),
+            form_secret=self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or ""),
         )
 
 

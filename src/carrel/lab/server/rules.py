@@ -256,15 +256,21 @@ def _read_accounts(tables: Any, where: str) -> dict[str, Account]:
         place = f"{where}: accounts.{name}"
         for key in _table(table, place):
             known(key, dict.fromkeys(ACCOUNT_KEYS), place)
-        users = {
-            user: _shares(shares, f"{place}.users.{user}")
-            for user, shares in _table(table.get("users", {}), f"{place}.users").items()
-        }
+        users = _account_users(table.get("users", {}), f"{place}.users")
         parent = convert(Setting("parent", "text", None, ""), table.get("parent", ""), f"{place}.parent")
         found[name] = Account(name=name, parent=parent, shares=_shares(table.get("shares", 1), f"{place}.shares"), users=users)
     for account in found.values():
         _check_parents(account, found, where)
     return found
+
+
+def _account_users(value: Any, where: str) -> dict[str, int]:
+    """Read shares by user; a list of names gives each one."""
+    if isinstance(value, dict):
+        return {user: _shares(shares, f"{where}.{user}") for user, shares in value.items()}
+    if not isinstance(value, list) or not value or not all(isinstance(user, str) and user for user in value):
+        raise Invalid(f"{where} is {value!r}.", remedy='Write names, ["ada", "bob"], or their shares, { ada = 2, bob = 1 }.')
+    return dict.fromkeys(value, 1)
 
 
 def _shares(value: Any, where: str) -> int:

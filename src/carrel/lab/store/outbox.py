@@ -86,7 +86,8 @@ class OutboxTable:
         )
         with self._database.write() as connection:
             owner = connection.execute(change).scalar_one()
-            told = NewEvent(job_id=job_id, owner=owner, type="progress", data={"message": f"MLflow run {run_id}"})
+            data = {"message": f"MLflow run {run_id}", "reason": "Tracked"}
+            told = NewEvent(job_id=job_id, owner=owner, type="progress", data=data)
             insert_events(connection, [told], self._clock())
         self._events.announce()
 

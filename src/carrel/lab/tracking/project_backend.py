@@ -39,6 +39,7 @@ from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import JobState
 from carrel.core.submission.own_name import own_name
 from carrel.lab.tracking.cached_run import copy_values
+from carrel.lab.tracking.new_store import forget_new_store
 from carrel.lab.tracking.plugins import rivals
 from carrel.lab.tracking.status import status_of
 from carrel.wire import v1
@@ -237,6 +238,8 @@ class _Where:
         name = "Default"
         if experiment_id != "0":
             name = MlflowClient(tracking_uri=self.local_uri).get_experiment(experiment_id).name
+        if _command_line() is not None:
+            forget_new_store(self.local_uri)
         found = mlflow.get_experiment_by_name(name)
         return str(found.experiment_id if found else mlflow.create_experiment(name))
 
@@ -285,6 +288,8 @@ def _submit(
         raise
     if job.cached:
         return _taken_again(client, run, job, made=made)
+    if made and _run_name() is None:  # MLflow has invented one
+        MlflowClient().update_run(run.run_id, name=job.name)
     is_array = job.array_job_id is not None
     what = f"Array {job.id} ({job.name}, {job.array}), parent run" if is_array else f"Job {job.id} ({job.name}), run"
     _say(f"{what} {run.run_id}")

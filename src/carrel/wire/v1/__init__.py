@@ -67,6 +67,7 @@ from carrel.wire.v1.jobs import (
     UsageView,
 )
 from carrel.wire.v1.lab import (
+    AccountView,
     DiskView,
     HealthView,
     LabView,

@@ -335,7 +335,7 @@ class EventView(Response):
 
     `data` by type. state: state, reason, message, attempt, exit_code, signal. queue: position, message,
     estimated_start. log: attempt, offset, text. progress: message; reason where it is not about preparing (Preempting, Resuming,
-    or an engine's own).
+    Tracked, or an engine's own).
     storage (only in streams, of no job in particular, without an id of its own): room, message; a disk of the lab's has run full,
     or has room again.
     """

@@ -54,6 +54,18 @@ class PartitionView(Response):
     slurm_hold_time: int | None = None
 
 
+class AccountView(Response):
+    """A research account, as `[accounts.NAME]` has it."""
+
+    name: str
+    #: The account that it is a part of; "" for the lab itself.
+    parent: str
+    #: Of the lab or of that account, beside the others there.
+    shares: int
+    #: Whether the caller may charge it.
+    yours: bool
+
+
 class DiskView(Response):
     """A disk that the lab writes to."""
 
@@ -98,6 +110,8 @@ class LabView(Response):
     qos: list[QoSView]
     #: Empty for a lab that is one. Work that names none goes to the first that takes its QoS and has enough.
     partitions: list[PartitionView] = Field(default_factory=list)
+    #: Empty for a lab that has set up none: then all users are equal in one account.
+    accounts: list[AccountView] = Field(default_factory=list)
     #: "starting", "ready", "failed", "stopped" or "off", and why.
     tracking: str
     tracking_message: str = ""

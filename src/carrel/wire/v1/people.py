@@ -63,6 +63,7 @@ class UserView(Response):
     subject: str
     name: str
     role: str
+    #: What their work is charged to where it names no account; "" where no account admits them.
     account: str
     #: "active", "suspended" or "removed"; why and since when.
     state: str = "active"

@@ -13,6 +13,7 @@ from carrel.core.policy.access import Action, allowed
 from carrel.lab.gateway.context import NO_ZERO, Base, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import (
+    account_view,
     cluster_node_view,
     disk_view,
     node_view,
@@ -42,9 +43,10 @@ def get_lab(ctx: Ctx, who: Who, base: Base) -> LabView:
         version=__version__,
         lab_id=ctx.lab.lab_id,
         simulated=any(status.device.simulated for node in nodes for status in node.devices),
-        caller=user_view(who.user),
+        caller=user_view(who.user, ctx.lab.policy.charged(who.user)),
         qos=[qos_view(qos, default=qos.name == rules.default_qos) for qos in rules.qos.values()],
         partitions=[partition_view(one, rules.qos, [node.node.name for node in nodes]) for one in rules.partitions.values()],
+        accounts=[account_view(one, yours=ctx.lab.policy.admits(one.name, who.user)) for one in rules.accounts.values()],
         tracking=tracking.state,
         tracking_message=tracking.message,
         storage=[disk_view(one) for one in ctx.lab.storage.disks()],

@@ -10,8 +10,8 @@ from carrel.core.control.tokens import DEFAULT_LIFETIME, HANDED_OUT_LIFETIME, IN
 from carrel.core.domain.errors import NotFound
 from carrel.core.domain.nouns import TOKENS
 from carrel.core.domain.token import MadeToken
-from carrel.core.domain.user import Role
-from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Who
+from carrel.core.domain.user import Role, User
+from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Gateway, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import moment, user_view
 from carrel.wire.v1 import (
@@ -27,6 +27,7 @@ from carrel.wire.v1 import (
     UserChange,
     UserList,
     UserRequest,
+    UserView,
     list_of,
     show,
 )
@@ -41,7 +42,7 @@ Everybody = Annotated[bool, Query(alias="all", description="Those of everybody (
 @router.get("/users", summary="List users (administrators)")
 def list_users(ctx: Ctx, who: Who) -> UserList:
     """All users."""
-    return UserList(users=[user_view(user) for user in ctx.lab.administration.users(who)])
+    return UserList(users=[_view(ctx, user) for user in ctx.lab.administration.users(who)])
 
 
 @router.post("/users", status_code=201, summary="Add a user (administrators)")
@@ -52,7 +53,7 @@ def add_user(request: UserRequest, ctx: Ctx, who: Who, base: Base) -> NewUser:
         who, request.name, Role(request.role), lifetime=lifetime, without_isolation=request.without_isolation
     )
     return NewUser(
-        user=user_view(user),
+        user=_view(ctx, user),
         token=token,
         expires_at=moment(made.expires_at),
         url=ctx.own_url(base),
@@ -74,7 +75,7 @@ def reset(subject: Subject, request: ResetRequest, ctx: Ctx, who: Who, base: Bas
     """For a token that was lost. The answer holds the new one, which is not shown again; what was open with the others ends."""
     lifetime = lifetime_of(request.expires_in, HANDED_OUT_LIFETIME)
     user, made, token = ctx.lab.users.reset(who, subject, lifetime=lifetime)
-    return NewUser(user=user_view(user), token=token, expires_at=moment(made.expires_at), url=ctx.own_url(base))
+    return NewUser(user=_view(ctx, user), token=token, expires_at=moment(made.expires_at), url=ctx.own_url(base))
 
 
 @router.post("/users/{subject:path}/suspend", summary="Accept and start nothing of a user's (administrators)")
@@ -82,20 +83,20 @@ def suspend(subject: Subject, request: SuspendRequest, ctx: Ctx, who: Who) -> Us
     """What is open of theirs ends, and tokens of their jobs open nothing. Running jobs go on unless `cancel_running`; waiting
     jobs keep their place in line for later. The user sees the reason."""
     user, ended = ctx.lab.users.suspend(who, subject, request.reason, cancel_running=request.cancel_running)
-    return UserChange(user=user_view(user), cancelled=ended)
+    return UserChange(user=_view(ctx, user), cancelled=ended)
 
 
 @router.post("/users/{subject:path}/resume", summary="Let a user go on who was suspended or removed (administrators)")
 def resume(subject: Subject, ctx: Ctx, who: Who) -> UserChange:
     """Tokens that were revoked stay so."""
-    return UserChange(user=user_view(ctx.lab.users.resume(who, subject)))
+    return UserChange(user=_view(ctx, ctx.lab.users.resume(who, subject)))
 
 
 @router.delete("/users/{subject:path}", summary="Remove a user (administrators)")
 def remove(subject: Subject, ctx: Ctx, who: Who) -> UserChange:
     """Their tokens are void and their jobs end; their records stay, and nobody else gets the name."""
     user, ended = ctx.lab.users.remove(who, subject)
-    return UserChange(user=user_view(user), cancelled=ended)
+    return UserChange(user=_view(ctx, user), cancelled=ended)
 
 
 @router.post("/invitations", status_code=201, summary="Invite somebody (administrators)")
@@ -106,7 +107,7 @@ def invite(request: InvitationRequest, ctx: Ctx, who: Who, base: Base) -> Invita
         who, request.name, Role(request.role), lifetime=lifetime, without_isolation=request.without_isolation
     )
     return Invitation(
-        user=user_view(user),
+        user=_view(ctx, user),
         code=code,
         expires_at=moment(made.expires_at),
         url=ctx.own_url(base),
@@ -163,3 +164,7 @@ def revoke_token(token_id: TokenId, ctx: Ctx, who: Who) -> Response:
 def lifetime_of(asked: int | None, default: float) -> float | None:
     """Seconds for which a token holds; None: for ever."""
     return default if asked is None else asked or None
+
+
+def _view(ctx: Gateway, user: User) -> UserView:
+    return user_view(user, ctx.lab.policy.charged(user))

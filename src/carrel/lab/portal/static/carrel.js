@@ -15,7 +15,7 @@ function ago(date) {
 function tellTimes(root) {
   for (const time of root.querySelectorAll("time")) {
     const date = new Date(time.dateTime);
-    time.textContent = ago(date);
+    time.textContent = "exact" in time.dataset ? date.toLocaleString() : ago(date);
     time.title = date.toLocaleString();
   }
 }
@@ -136,7 +136,8 @@ function listen(live) {
 
 // What no event tells of is asked for again, as long as somebody looks.
 function watch(live) {
-  const changed = refresher(live);
+  const changed = refresher(live), pulse = document.querySelector("[data-pulse]");
+  if (pulse && !live.dataset.stream) { pulse.hidden = false; pulse.textContent = "Live"; }
   setInterval(() => { if (!document.hidden && live.querySelector("[data-again]")) changed(); }, 1000);
 }
 

@@ -81,7 +81,7 @@ const kernels = (status, session) => {
 const queue = status => {
   const rows = [...(status.queue || [])].sort((one, other) => one.position - other.position);
   if (!rows.length) {
-    return none('Nobody waits.');
+    return none('No cell waits.');
   }
   return make('ol', { class: 'carrel-queue' }, ...rows.map(row => make(
     'li',
