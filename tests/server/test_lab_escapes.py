@@ -245,6 +245,7 @@ def test_nothing_gets_out_of_what_reads_inputs(lab: Attacked, served: str) -> No
             text=True,
             check=False,
             cwd="/",
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         )
     assert said.returncode == 0, said.stdout + said.stderr
     lab.judge("staging", said.stdout)
