@@ -119,7 +119,8 @@ def test_old_calls_go_with_their_files_and_pools_after_them(store: Store, tmp_pa
     table.add_worker(pool.id, 1)
     table.add_function(pool.id, "sha256:f", Body(size=7, path=str(places[2])))
     (old, _), (young, _) = table.add_calls(pool.id, [new("a", path=places[0]), new("b")], now=4.0)
-    table.end({1: ending(old, path=places[1])}, now=10.0)
+    (arguments,) = table.end({1: ending(old, path=places[1])}, now=10.0)
+    assert arguments == Body(size=1, path=str(places[0]))
     table.end({2: ending(young, path=places[3])}, now=90.0)
     table.close_pool(pool.id, now=10.0)
     now = [100.0]
@@ -138,11 +139,11 @@ def test_old_calls_go_with_their_files_and_pools_after_them(store: Store, tmp_pa
 
     assert (collect(dry_run=True), table.counts(pool.id)) == (1, {"COMPLETED": 2})
     assert (collect(), table.counts(pool.id)) == (1, {"COMPLETED": 1})
-    assert [place.exists() for place in places] == [False, False, True, True, True]
+    assert [place.exists() for place in places] == [True, False, True, True, True]  # the first is the caller's to remove
     now[0] = 200.0
     assert collect() == 1
     assert table.pool(pool.id) is None
-    assert [place.exists() for place in places] == [False, False, False, False, True]
+    assert [place.exists() for place in places] == [True, False, False, False, True]
 
 
 def test_files_that_no_call_names_go_when_they_are_old(store: Store, tmp_path: Path) -> None:

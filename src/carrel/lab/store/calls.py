@@ -284,7 +284,6 @@ class CallTable:
         """How many calls ended before that moment, and the files of theirs and of pools that were closed before it."""
         gone, over = _gone(before), _over(before)
         queries = (
-            sa.select(calls.c.arguments_path).where(gone, calls.c.arguments_path.is_not(None)),
             sa.select(calls.c.result_path).where(gone, calls.c.result_path.is_not(None)),
             sa.select(pool_functions.c.path).where(pool_functions.c.pool_id.in_(over), pool_functions.c.path.is_not(None)),
         )
