@@ -9,6 +9,7 @@ All classes that say what an executor does are taken; what they say of threads a
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 import tempfile
@@ -19,7 +20,6 @@ from typing import Any
 import cloudpickle
 
 import carrel
-from carrel import Client
 from support.lab_process import start_lab
 
 #: Class of CPython's -> its tests that are left out, with the reason.
@@ -58,16 +58,21 @@ CLASSES: dict[str, dict[str, str]] = {
 }
 
 
+class Executor(carrel.Executor):
+    """What tests make: as the documentation says, without a client; a context of multiprocessing means nothing here."""
+
+    def __init__(self, max_workers: int | None = None, mp_context: object = None, **options: Any) -> None:  # noqa: ARG002
+        super().__init__(max_workers, requirements=[], modules=[], memory="256M", **options)
+
+
 class Ours:
     """What an executor of the tests is."""
-
-    client: Client
 
     def get_context(self) -> None:
         return None
 
     def setUp(self) -> None:
-        self.executor = carrel.Executor(2, requirements=[], modules=[], memory="256M", client=self.client)
+        self.executor = Executor(2)
         super().setUp()  # type: ignore[misc]
 
     def tearDown(self) -> None:
@@ -75,16 +80,7 @@ class Ours:
         super().tearDown()  # type: ignore[misc]
 
 
-class Executor(carrel.Executor):
-    """What tests make themselves: a context of multiprocessing means nothing here."""
-
-    def __init__(self, max_workers: int | None = None, mp_context: object = None, **options: Any) -> None:  # noqa: ARG002
-        client = None if max_workers is not None and max_workers <= 0 else Ours.client
-        super().__init__(max_workers, requirements=[], modules=[], memory="256M", client=client, **options)
-
-
-def suite(tests: Any, client: Client) -> unittest.TestSuite:
-    Ours.client = client
+def suite(tests: Any) -> unittest.TestSuite:
     found = unittest.TestSuite()
     for name, left_out in CLASSES.items():
         theirs = getattr(tests, name)
@@ -103,8 +99,8 @@ def main() -> int:
     signal.alarm(900)
     with tempfile.TemporaryDirectory(prefix="carrel-suite-") as directory:
         lab = start_lab(Path(directory) / "home", "--cpus", "16", simulate_gpus=0)
-        with Client(url=lab.url, token=lab.token) as client:
-            result = unittest.TextTestRunner(verbosity=2 if "-v" in sys.argv else 1).run(suite(tests, client))
+        os.environ.update(CARREL_URL=lab.url, CARREL_TOKEN=lab.token)
+        result = unittest.TextTestRunner(verbosity=2 if "-v" in sys.argv else 1).run(suite(tests))
         lab.end_jobs()
         lab.stop()
     bad = len(result.failures) + len(result.errors)

@@ -19,7 +19,14 @@ def error_of(response: httpx.Response) -> errors.CarrelError:
     try:
         problem = Problem.model_validate_json(response.content)
     except ValueError:
-        return errors.Unavailable(
-            f"{response.url.host} answered {response.status_code} and not as a lab does.", remedy="Is CARREL_URL right?"
+        host = response.url.host
+        if response.status_code == 401:  # a lab, too, has no words where only the head of something is asked for
+            return errors.Unauthenticated(
+                f"{host} answered 401: the token is not known there.",
+                remedy="Are CARREL_TOKEN and CARREL_URL right? `carrel login` signs in.",
+            )
+        # A proxy before the lab, or another program: what refuses will refuse again.
+        return {403: errors.Denied, 407: errors.Denied}.get(response.status_code, errors.Unavailable)(
+            f"{host} answered {response.status_code} and not as a lab does.", remedy="Is CARREL_URL right?"
         )
     return error_of_problem(problem)

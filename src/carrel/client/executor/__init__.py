@@ -1,7 +1,7 @@
 """`carrel.Executor`: functions of Python that run as calls on the lab's machines."""
 
-from carrel.client.executor.errors import DependencyFailed, RemoteTraceback, WorkerDied, WorkersDoNotStart
+from carrel.client.executor.errors import DependencyFailed, RemoteError, RemoteTraceback, WorkerDied, WorkersDoNotStart
 from carrel.client.executor.executor import Executor
 from carrel.client.executor.future import Future
 
-__all__ = ["DependencyFailed", "Executor", "Future", "RemoteTraceback", "WorkerDied", "WorkersDoNotStart"]
+__all__ = ["DependencyFailed", "Executor", "Future", "RemoteError", "RemoteTraceback", "WorkerDied", "WorkersDoNotStart"]

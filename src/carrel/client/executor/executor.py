@@ -12,18 +12,22 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from pydantic import ValidationError
 
 from carrel.client.executor import pickling
 from carrel.client.executor.digest import digest as content_of
 from carrel.client.executor.digest import digest_of_files
 from carrel.client.executor.environment import own_modules, python_version, read_requirements
-from carrel.client.executor.future import Future
+from carrel.client.executor.future import Future, in_a_fork
 from carrel.client.executor.patience import again
 from carrel.client.executor.receiving import Receiver
 from carrel.client.executor.sending import Function, Sender, Unsent, digest_of, dump_arguments
 from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.suggest import suggest
 from carrel.wire import v1
 
 if TYPE_CHECKING:
@@ -82,11 +86,13 @@ class Executor(concurrent.futures.Executor):
             raise ValueError("max_workers must be greater than 0")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
+        resources = {"cpus": cpus, "gpus": gpus, "gpu_type": gpu_type, "memory": memory, "time": time}
+        shape = {"min_workers": min_workers, "max_workers": max_workers or max(8, min_workers)}
+        request = _request(resources, {"image": image, **options}, name=name, idle_time=idle_time, reserve=reserve, **shape)
         self._client = client or Client()
         self._closes = client is None
         self._retries = retries
         self._cache = cache
-        self._max_workers = max_workers or max(8, min_workers)
         first = None if initializer is None else pickling.dump((initializer, initargs))
         digest = None if first is None else digest_of(first)
         variables = options.get("variables")
@@ -94,22 +100,8 @@ class Executor(concurrent.futures.Executor):
         self._code = hashlib.sha256()
         snapshot = self._upload(requirements, image, modules, digest)
         self._code.update(content_of([python_version(), image, variables, initializer, initargs]))
-        resources = v1.ResourceRequest(cpus=cpus, gpus=gpus, gpu_type=gpu_type, memory=memory, time=time)
-        request = v1.WorkerPoolRequest(
-            name=name,
-            min_workers=min_workers,
-            max_workers=self._max_workers,
-            idle_time=idle_time,
-            reserve=reserve,
-            task=v1.TaskRequest(
-                snapshot=snapshot,
-                name=name,
-                image=image,
-                resources=resources,
-                **options,
-            ),
-        )
-        pool = self._client.open_pool(request)
+        task = request.task.model_copy(update={"snapshot": snapshot})
+        pool = self._client.open_pool(request.model_copy(update={"task": task}))
         self._pool, self._borrows = pool.id, pool.borrows
         # What it can have at once: with borrowed GPUs no more than can compute.
         self._max_workers = pool.max_workers
@@ -117,11 +109,14 @@ class Executor(concurrent.futures.Executor):
         if first is not None and digest is not None:
             self._client.add_function(self._pool, digest, first)
         self._guard = threading.Lock()
+        self._process = os.getpid()
         self._shut = False
+        #: Why no more calls are taken.
+        self._refuses = ""
         self._receiver = Receiver(self._client, self._pool, echo=echo)
         self._sender = Sender(self._send, self._failed)
         # A program that ends without `shutdown` has submitted all the same, and needs no workers for calls to come.
-        atexit.register(self._leave, os.getpid())
+        atexit.register(self._at_exit)
 
     @property
     def max_workers(self) -> int:
@@ -169,6 +164,7 @@ class Executor(concurrent.futures.Executor):
     def _submit(
         self, fn: Function, args: Any, kwargs: Any, *, cache: bool, heard: Callable[[str, int, bytes], None] | None = None
     ) -> Future[Any]:
+        self._check_process()
         future: Future[Any] = Future(fn.label, self._cancel, self._flush)
         future.client, future.heard = self._client, heard
         try:
@@ -190,13 +186,21 @@ class Executor(concurrent.futures.Executor):
     def _put(self, future: Future[Any], header: dict[str, Any], body: list[Any], function: list[Any]) -> None:
         digest = header["function"]
         with self._guard:
-            if self._shut:
-                raise RuntimeError("cannot schedule new futures after shutdown")
+            if self._refuses:
+                raise RuntimeError(self._refuses)
             if digest not in self._functions:
-                again(lambda: self._client.add_function(self._pool, digest, function))
+                try:
+                    again(lambda: self._client.add_function(self._pool, digest, function))
+                except CarrelError as error:  # as when the call itself is refused
+                    future.set_exception(error)
+                    return
                 self._functions.add(digest)
             self._receiver.expect(future)
-            self._sender.put(Unsent(future=future, header=header, body=body))
+            try:
+                self._sender.put(Unsent(future=future, header=header, body=body))
+            except RuntimeError:
+                self._receiver.forget(future)
+                raise
 
     def map(
         self,
@@ -234,31 +238,39 @@ class Executor(concurrent.futures.Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls. With `wait`, return when all have ended; with `cancel_futures`, those that wait do not begin.
 
-        What was submitted is carried out in any case, also when this program ends before it.
+        What was submitted is carried out in any case, also when this program ends before it. May be called again. In a callback
+        of a future nothing is waited for: it would wait for itself.
         """
+        if os.getpid() != self._process:
+            return  # a forked process leaves what is its parent's
         with self._guard:
             first, self._shut = not self._shut, True
+            self._refuses = "cannot schedule new futures after shutdown"
         if first:
-            atexit.unregister(self._leave)
+            atexit.unregister(self._at_exit)
             self._sender.close()
-        with contextlib.suppress(CarrelError):  # a lab that is away meanwhile: the pool stays open, and its workers leave
-            again(lambda: self._client.close_pool(self._pool, cancel=cancel_futures))
-        if wait:
+        if first or (cancel_futures and not self._receiver.idle()):
+            # A lab that is away, or a client that is closed: the pool stays open, and its workers leave. This never replaces
+            # what the block of a `with` has raised.
+            with contextlib.suppress(Exception):
+                again(lambda: self._client.close_pool(self._pool, cancel=cancel_futures))
+        if wait and not self._receiver.is_this_thread() and not self._sender.is_this_thread():
             self._receiver.wait()
-            self._receiver.close()
-            if self._closes:
-                self._client.close()
-        else:
-            self._receiver.close_when_done(self._client.close if self._closes else None)
+            self._end()  # not only when the receiver's thread wakes
+        self._receiver.close_when_done(self._end)
 
-    def _leave(self, program: int) -> None:
-        """The program ends: `submit` raises from now on, and what was submitted is carried out."""
-        if os.getpid() != program:
-            return  # a process that it has forked
+    def _end(self) -> None:
+        if self._closes:
+            self._client.close()
+
+    def _at_exit(self) -> None:
+        """The program ends without `shutdown`: what it has submitted is carried out; what it submits later would not be sent."""
+        if os.getpid() != self._process:
+            return
         with self._guard:
-            self._shut = True
+            self._refuses = "cannot schedule new futures after interpreter shutdown"
         self._sender.close()
-        with contextlib.suppress(Exception):  # the lab is away, or its client was closed: the lab notices that nobody listens
+        with contextlib.suppress(Exception):  # the lab is away, or its client was closed: the lab notices that no client listens
             self._client.close_pool(self._pool)
 
     # ---- finding again
@@ -275,7 +287,7 @@ class Executor(concurrent.futures.Executor):
         receiver = Receiver(client, call.pool_id, echo=False, after=(call.number or 1) - 1)
         receiver.expect(future)
         receiver.number(future, call.id)
-        receiver.close_when_done(None)
+        receiver.close_when_done(lambda: None)
         return future
 
     # ---- inside
@@ -293,7 +305,8 @@ class Executor(concurrent.futures.Executor):
             raise Invalid("requirements and image are both given.", remedy="An image has its own packages: leave one out.")
         lines = None if image is not None else read_requirements(requirements)
         with tempfile.TemporaryDirectory(prefix="carrel-worker-") as directory:
-            write_worker(Path(directory), requirements=lines, modules=own_modules(modules), initializer=initializer)
+            own = own_modules(modules, whole=requirements is None and image is None)
+            write_worker(Path(directory), requirements=lines, modules=own, initializer=initializer)
             # What carries calls out may change with Carrel's version; what they compute does not.
             self._code.update(digest_of_files(Path(directory), {"carrel_worker", "MLproject"}).encode())
             return self._client.upload(Path(directory))
@@ -304,16 +317,43 @@ class Executor(concurrent.futures.Executor):
         for call, number in zip(calls, numbers, strict=True):
             self._receiver.number(call.future, number)
 
-    def _failed(self, call: Unsent, error: CarrelError) -> None:
+    def _failed(self, call: Unsent, error: Exception) -> None:
         self._receiver.forget(call.future)
         call.future.set_exception(error)
 
     def _flush(self) -> None:
+        self._check_process()
         self._sender.flush()
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise in_a_fork(self._process)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "A carrel.Executor cannot travel to a worker, and the function or an argument holds one (a method brings its "
+            "object). Pass what the call needs alone; a call that needs an executor makes its own."
+        )
+
     def _cancel(self, future: Future[Any]) -> bool:
-        self._sender.flush()  # what is on its way has a number then
+        self._flush()  # what is on its way has a number then
         return future.cancelled() if future.done() else _cancel_call(self._client, future)
+
+
+def _request(resources: dict[str, Any], options: dict[str, Any], *, name: str, **shape: Any) -> v1.WorkerPoolRequest:
+    """What the lab is asked for, still without code. Raises `Invalid` for options that no task has, and for their values."""
+    ours = set(signature(Executor).parameters) - {"options"}
+    of_tasks, of_resources = set(v1.TaskRequest.model_fields), set(v1.ResourceRequest.model_fields)
+    for option in options:
+        if option not in of_tasks | of_resources:
+            raise Invalid(f'"{option}" is no option of carrel.Executor.', remedy=suggest(option, ours | of_tasks | of_resources))
+    found = resources | {option: options.pop(option) for option in of_resources & set(options)}
+    try:
+        task = v1.TaskRequest(snapshot="", name=name, resources=v1.ResourceRequest(**found), **options)
+        return v1.WorkerPoolRequest(name=name, task=task, **shape)
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise Invalid(f"The lab does not understand an option: {told}.", remedy="docs/functions.md lists them.") from None
 
 
 def _cancel_call(client: Client, future: Future[Any]) -> bool:

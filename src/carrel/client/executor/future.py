@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import struct
 import threading
 from collections.abc import Callable, Generator
@@ -63,6 +64,14 @@ class FutureInside(TypeError):
         )
 
 
+def in_a_fork(process: int) -> RuntimeError:
+    """What a forked process gets that uses an executor, or a future, of the process that it comes from."""
+    return RuntimeError(
+        f"This is process {os.getpid()}, and the executor is one of process {process}: the threads that speak with the lab are "
+        "there. Make a carrel.Executor here, or find a call again by its number: carrel.Executor.future(call_id)."
+    )
+
+
 class Future(concurrent.futures.Future[T]):
     """A `concurrent.futures.Future` that knows the call behind it. It can be awaited.
 
@@ -84,6 +93,7 @@ class Future(concurrent.futures.Future[T]):
         self.heard: Callable[[str, int, bytes], None] | None = None
         self._cancel = cancel
         self._identify = identify
+        self._process = os.getpid()
         self._number: int | None = None
         #: A worker carries it out. `concurrent.futures` would never let it be cancelled again, and its worker may die.
         self._begun = False
@@ -93,10 +103,25 @@ class Future(concurrent.futures.Future[T]):
     @property
     def call_id(self) -> int:
         """Number of the call in the lab; waits until the lab has it. Raises what kept it from there."""
-        self._identify()
+        if self._number is None:
+            self._identify()
         if self._number is None:  # the lab does not have it: it says why
             raise self.exception() or RuntimeError("The call was cancelled before the lab had it.")
         return self._number
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the call's end, and return what it returned. Raises what it raised."""
+        self._check_process()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the call's end, and return what it raised; None where it returned."""
+        self._check_process()
+        return super().exception(timeout)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process and not self.done():
+            raise in_a_fork(self._process)
 
     def running(self) -> bool:
         """True while the function runs; a call that waits, in line or for its GPU, does not."""

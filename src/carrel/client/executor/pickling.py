@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import pickle
 import struct
+import types
 from collections.abc import Callable
 from typing import Any
 
 _ALIGNED = 64
 
 
-def dump(value: Any) -> list[Any]:
-    """Return the parts of a pickled value, to be sent one after the other: sizes, the pickle, its buffers."""
+class Faithful:
+    """A base beside `cloudpickle.Pickler`: code keeps the name of its file, and exceptions are made anew without `__init__`."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how `obj` is made there."""
+        if isinstance(obj, types.CodeType):
+            make, args = self.dispatch_table[types.CodeType](obj)  # type: ignore[attr-defined] # of the pickler beside it
+            # cloudpickle 3.1.3 leaves the name out; tracebacks have no lines without it.
+            return make, tuple(obj.co_filename if one == "<dynamic-code>" else one for one in args)
+        if isinstance(obj, BaseException) and _loses_arguments(type(obj)):
+            first = (obj.message, obj.exceptions) if isinstance(obj, BaseExceptionGroup) else obj.args
+            return _make, (type(obj), first), _state(obj), None, None, _fill
+        return super().reducer_override(obj)  # type: ignore[misc] # of the pickler beside it
+
+
+def _loses_arguments(cls: type[BaseException]) -> bool:
+    """True for an exception that pickle would make by calling code of its class with `args`, which may be others there."""
+    own = any(isinstance(getattr(cls, name), types.FunctionType) for name in ("__init__", "__new__", "__setattr__"))
+    return own and not any(isinstance(getattr(cls, name, None), types.FunctionType) for name in _OWN_WAYS)
+
+
+_OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+
+
+def _state(error: BaseException) -> dict[str, Any]:
+    found = {}
+    for cls in type(error).__mro__:
+        for name, kind in vars(cls).items():
+            if isinstance(kind, (types.MemberDescriptorType, types.GetSetDescriptorType)) and not name.startswith("__"):
+                value = getattr(error, name, None)
+                if value is not None or cls.__module__ != "builtins":  # those are None as long as nothing sets them
+                    found[name] = value
+    return found | vars(error)
+
+
+def _make(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    builtin = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    made: BaseException = builtin.__new__(cls, *args)
+    return made
+
+
+def _fill(error: BaseException, state: dict[str, Any]) -> None:
+    for name, value in state.items():
+        with contextlib.suppress(AttributeError, TypeError):  # what `__new__` has set can be set by it alone
+            object.__setattr__(error, name, value)
+
+
+@functools.cache
+def _pickler() -> Any:
     import cloudpickle  # the caller's own version lies beside a worker
 
-    buffers: list[pickle.PickleBuffer] = []
-    return parts(cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append), buffers)
+    return type("Pickler", (Faithful, cloudpickle.Pickler), {})
+
+
+def dump(value: Any) -> list[Any]:
+    """Return the parts of a pickled value, to be sent one after the other: sizes, the pickle, its buffers."""
+    file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    _pickler()(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    return parts(file.getvalue(), buffers)
 
 
 def parts(text: bytes, buffers: list[pickle.PickleBuffer]) -> list[Any]:
@@ -41,23 +97,32 @@ def load(data: Any, result_of: Callable[[int], Any] | None = None) -> Any:
     for size in sizes:
         found.append(view[place : place + size])
         place += size
-    if result_of is None:
-        return pickle.loads(found[0], buffers=found[1:])
-    unpickler = _Unpickler(io.BytesIO(found[0]), buffers=found[1:])
-    unpickler.result_of = result_of
-    return unpickler.load()
+    return _Unpickler(found, result_of).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    result_of: Callable[[int], Any]
+    def __init__(self, found: list[Any], result_of: Callable[[int], Any] | None = None) -> None:
+        super().__init__(io.BytesIO(found[0]), buffers=found[1:])
+        self._result_of = result_of
 
     def persistent_load(self, pid: Any) -> Any:
-        return self.result_of(pid)
+        if self._result_of is None:
+            raise pickle.UnpicklingError("A call is named where no result can take its place.")
+        return self._result_of(pid)
+
+    def find_class(self, module: str, name: str) -> Any:
+        # This file is two modules: a worker knows the caller's by another name.
+        if name in ("_make", "_fill") and module in _NAMES:
+            return globals()[name]
+        return super().find_class(module, name)
+
+
+_NAMES = ("carrel.client.executor.pickling", "carrel_worker.pickling")
 
 
 def load_parts(parts: list[Any]) -> Any:
     """Return the value whose parts are in a list, as `dump` gives them."""
-    return pickle.loads(parts[1], buffers=parts[2:])
+    return _Unpickler(parts[1:]).load()
 
 
 def size_of(parts: list[Any]) -> int:

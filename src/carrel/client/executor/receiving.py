@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from carrel.client.body_files import Content
 from carrel.client.executor import pickling
-from carrel.client.executor.errors import DependencyFailed, RemoteTraceback, WorkerDied, WorkersDoNotStart
+from carrel.client.executor.errors import DependencyFailed, WorkerDied, WorkersDoNotStart, raised
 from carrel.client.executor.patience import again
 from carrel.core.domain.errors import CarrelError, Unavailable
 
@@ -41,31 +42,33 @@ class Receiver:
         self._early: dict[int, list[tuple[dict[str, Any], bytes]]] = {}
         #: Number of the last ending that is known.
         self._after = after
-        self._closed = False
         self._when_done: Callable[[], None] | None = None
-        self._thread = threading.Thread(target=self._run, name="carrel results", daemon=True)
-        self._started = False
+        #: None: nothing is followed, for nothing was submitted, or the lab refused it.
+        self._thread: threading.Thread | None = None
 
     def expect(self, future: Future[Any]) -> None:
-        """A call will be submitted."""
+        """A call will be submitted. Raises `RuntimeError` where no thread can be started."""
         with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="carrel results", daemon=True)
+                thread.start()
+                self._thread = thread
             self._unnumbered.add(future)
-            if not self._started:
-                self._started = True
-                self._thread.start()
             self._changed.notify_all()
 
     def number(self, future: Future[Any], call_id: int) -> None:
         """The lab has the call, under this number."""
         with self._changed:
-            self._unnumbered.discard(future)
             future._number = call_id
-            early = self._early.pop(call_id, [])
+            heard = future in self._unnumbered  # else it has failed, as nothing is heard of it
+            self._unnumbered.discard(future)
+            early = self._early.pop(call_id, []) if heard else []
             if not self._unnumbered:
                 self._early.clear()
             for header, body in early:
                 self._goes_on(future, header, body)
-            self._futures[call_id] = future
+            if heard:
+                self._futures[call_id] = future
             self._changed.notify_all()
         if early and early[-1][0]["type"] == "ended":
             self._end(*early[-1])
@@ -79,44 +82,52 @@ class Receiver:
     def wait(self) -> None:
         """Return when all calls have ended."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._unnumbered and not self._futures)
+            self._changed.wait_for(self.idle)
 
-    def close(self) -> None:
-        """End the thread; it does not wait for calls."""
+    def is_this_thread(self) -> bool:
+        """True in callbacks of futures, which it calls."""
+        return self._thread is threading.current_thread()
+
+    def close_when_done(self, then: Callable[[], None]) -> None:
+        """End the thread when all calls have ended, and call `then`."""
         with self._changed:
-            self._closed = True
+            self._when_done = then
             self._changed.notify_all()
+            running = self._thread is not None
+        if not running:
+            then()
 
-    def close_when_done(self, then: Callable[[], None] | None) -> None:
-        """End the thread when all calls have ended."""
-        with self._changed:
-            self._when_done = then or (lambda: None)
-            self._changed.notify_all()
-
-    def _idle(self) -> bool:
+    def idle(self) -> bool:
+        """True when no call is waited for."""
         return not self._unnumbered and not self._futures
 
     def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # noqa: BLE001 - whatever it is, no future may wait for ever; the next call tries again
+            self._fail_all(error)
+        if self._when_done is not None:
+            self._when_done()
+
+    def _follow(self) -> None:
         pause = 0.05
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._when_done is not None or not self._idle())
-                if self._closed or (self._when_done is not None and self._idle()):
-                    break
+                self._changed.wait_for(lambda: self._when_done is not None or not self.idle())
+                if self._over():
+                    return
             try:
                 for header, body in self._client.follow_pool(self._pool, self._after):
                     pause = 0.05
                     self._hear(header, body)
-                    if self._closed or (self._when_done is not None and self._idle()):
-                        break
+                    if self._over():
+                        return
             except Unavailable:
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
-            except CarrelError as error:
-                self._fail_all(error)
-                break
-        if self._when_done is not None:
-            self._when_done()
+
+    def _over(self) -> bool:
+        return self._when_done is not None and self.idle()
 
     def _hear(self, header: dict[str, Any], body: bytes) -> None:
         kind = header["type"]
@@ -174,18 +185,31 @@ class Receiver:
             future.heard(stream, number, data)
         elif self._echo and data and stream != "display":
             target = sys.stdout if stream == "stdout" else sys.stderr
-            target.write(data.decode("utf-8", "replace"))
-            target.flush()
+            with contextlib.suppress(OSError, ValueError):  # a stream that is closed is no reason to lose a result
+                target.write(data.decode("utf-8", "replace"))
+                target.flush()
 
-    def _fail_all(self, error: CarrelError) -> None:
+    def _fail_all(self, error: Exception) -> None:
         with self._changed:
             futures = [*self._futures.values(), *self._unnumbered]
             self._futures.clear()
             self._unnumbered.clear()
+            self._early.clear()
+            self._thread = None
             self._changed.notify_all()
         for future in futures:
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(_unheard(error, future._number))
+
+
+def _unheard(error: Exception, call_id: int | None) -> Exception:
+    """Why no more is heard of a call that the lab has, and that goes on there."""
+    if call_id is None or not isinstance(error, CarrelError):
+        return error
+    remedy = f"{error.remedy} The call goes on in the lab: carrel.Executor.future({call_id}) finds it again.".strip()
+    found = type(error)(error.message, remedy=remedy, details=error.details)
+    found.__cause__ = error
+    return found
 
 
 def _fulfil(future: Future[Any], header: dict[str, Any], data: Content) -> None:
@@ -198,12 +222,11 @@ def _fulfil(future: Future[Any], header: dict[str, Any], data: Content) -> None:
     if state == "COMPLETED":
         future.set_result(pickling.load(data))
     elif data:
-        raised, trace = pickling.load(data)
-        raised.__cause__ = RemoteTraceback(trace)
+        found = raised(pickling.load(data))
         if error == "dependency_failed":
             failed = DependencyFailed(header["message"])
-            failed.__cause__ = raised
-            raised = failed
-        future.set_exception(raised)
+            failed.__cause__ = found
+            found = failed
+        future.set_exception(found)
     else:
         future.set_exception(_FAILURES.get(error, WorkerDied)(header["message"]))

@@ -22,7 +22,6 @@ from carrel.client.executor import pickling
 from carrel.client.executor.digest import digest as content_of
 from carrel.client.executor.future import Future, FutureInside
 from carrel.client.executor.pickling import size_of
-from carrel.core.domain.errors import CarrelError
 
 #: Most calls, and bytes, in one request.
 _CALLS, _BYTES = 500, 8 * 1024 * 1024
@@ -44,7 +43,7 @@ def dump_arguments(value: Any) -> tuple[list[Any], list[Future[Any]]]:
     return pickling.parts(file.getvalue(), buffers), list(pickler.futures.values())
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+class _Pickler(pickling.Faithful, cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
     """Writes the number of its call for a future."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -111,31 +110,39 @@ class Unsent:
 class Sender:
     """A thread with a queue."""
 
-    def __init__(self, send: Callable[[list[Unsent]], None], failed: Callable[[Unsent, CarrelError], None]) -> None:
+    def __init__(self, send: Callable[[list[Unsent]], None], failed: Callable[[Unsent, Exception], None]) -> None:
         """`send` brings calls to the lab and gives futures their numbers; `failed` is told of one that cannot be sent."""
         self._send = send
         self._failed = failed
         self._queue: queue.SimpleQueue[Unsent | None] = queue.SimpleQueue()
         self._sent = threading.Condition()
         self._left = 0
-        self._thread = threading.Thread(target=self._run, name="carrel calls", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def put(self, call: Unsent) -> None:
-        """Send it as soon as may be."""
+        """Send it as soon as may be. Raises `RuntimeError` where no thread can be started."""
         with self._sent:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="carrel calls", daemon=True)
+                thread.start()
+                self._thread = thread
             self._left += 1
         self._queue.put(call)
 
     def flush(self) -> None:
-        """Return when all that was put is sent, or has failed."""
+        """Return when all that was put is sent, or has failed; at once in a callback of a future that failed."""
         with self._sent:
-            self._sent.wait_for(lambda: self._left == 0)
+            self._sent.wait_for(lambda: self._left == 0 or self.is_this_thread())
+
+    def is_this_thread(self) -> bool:
+        """True in callbacks of futures of calls that were not sent, which it calls."""
+        return self._thread is threading.current_thread()
 
     def close(self) -> None:
         """Send what is left, and end."""
         self._queue.put(None)
-        self._thread.join()
+        if self._thread is not None and not self.is_this_thread():
+            self._thread.join()
 
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:
@@ -167,7 +174,8 @@ class Sender:
             return
         try:
             self._send(live)
-        except CarrelError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, no future may wait for ever
             for call in live:
-                with contextlib.suppress(Exception):  # the future may be cancelled in this moment
+                # The future may be cancelled in this moment, and its callbacks may do anything.
+                with contextlib.suppress(BaseException):
                     self._failed(call, error)

@@ -6,16 +6,12 @@ import linecache
 from collections.abc import Callable
 from typing import Any
 
-from carrel.client.executor.errors import RemoteTraceback
+from carrel.client.executor.errors import RemoteError, RemoteTraceback
 from carrel.client.remote.packing import load_parts
 from carrel.core.domain.errors import CarrelError
 
 #: Gives a file's name as the notebook says it ("Cell In[3]"), or None.
 Names = Callable[[str], str | None]
-
-
-class RemoteError(RuntimeError):
-    """An exception of a remote cell that cannot be had here (its class is not installed, or it cannot be pickled)."""
 
 
 def raised(outcome: dict[str, Any], names: Names) -> BaseException:

@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from carrel.client.executor.pickling import load_parts, size_of
+from carrel.client.executor.pickling import Faithful, load_parts, size_of
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import format_size
 
@@ -47,7 +47,7 @@ class _Module:
         return importlib.import_module, (self._name,)
 
 
-class _Packer(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+class _Packer(Faithful, cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
     def reducer_override(self, obj: Any) -> Any:
         """A notebook's `display` is the worker's own there."""
         if isinstance(obj, types.FunctionType) and (obj.__module__, obj.__name__) in _OURS:

@@ -223,7 +223,7 @@ class AutoExecutor(Executor):
             cluster=self.cluster,
             requirements=self._packages(),
             image=self._image,
-            modules={**own_modules(self._modules), **self._folders},
+            modules={**own_modules(self._modules, whole=self._requirements is None and self._image is None), **self._folders},
             requeue=self.max_num_timeout if goes_on else 0,
         )
 

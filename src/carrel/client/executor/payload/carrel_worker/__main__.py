@@ -6,7 +6,9 @@ arguments that is called once before the first call.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import sys
@@ -115,20 +117,18 @@ class Worker:
             args, kwargs = pickling.load(arguments, self._results())
             with self._interrupts.during(header["call"]):
                 result = function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    result = asyncio.run(result)
         except BaseException as error:
-            value, failed = _raised(error), type(error).__name__
-            ending["state"], ending["error"] = "FAILED", "exception"
-            ending["message"] = _words(error)
+            if os.getpid() != self._pid:
+                _end_fork(error)
+            failed = type(error).__name__
+            ending.update(state="FAILED", error="exception", message=_words(error)[:4000])
+            parts = pickling.dump(_failure(error))
         else:
-            value = result
-        if os.getpid() != self._pid:
-            _end_fork(value[0] if failed else None)
-        try:
-            parts = pickling.dump(value)
-        except BaseException as error:
-            text = "What the call {} cannot be pickled: {}".format("raised" if "error" in ending else "returned", _words(error))
-            ending.update(state="FAILED", error="not_picklable", message=text)
-            parts = _why_not(error, text)
+            if os.getpid() != self._pid:
+                _end_fork(None)
+            parts = _returned(result, ending)
         printed = self._output.finish()
         self._tidy_up()
         return [printed, ending, parts], failed
@@ -186,27 +186,36 @@ def _as_any_process() -> None:
     _let_signals()
 
 
-def _why_not(error: BaseException, text: str) -> list[Any]:
-    """What is sent instead of a value that cannot be pickled: why, as it was raised if that can be pickled."""
-    trace = traceback.format_exc()
-    if hasattr(error, "add_note"):
-        error.add_note(text.partition(":")[0] + ".")
+def _returned(result: Any, ending: dict[str, Any]) -> list[Any]:
+    """What is sent of a result: itself, or why it cannot be pickled."""
     try:
-        return pickling.dump((error.with_traceback(None), trace))
-    except BaseException:
-        return pickling.dump((RuntimeError(text), trace))
+        return pickling.dump(result)
+    except BaseException as error:
+        text = "What the call returned cannot be pickled"
+        ending.update(state="FAILED", error="not_picklable", message="{}: {}".format(text, _words(error))[:4000])
+        if hasattr(error, "add_note"):
+            error.add_note(text + ".")
+        return pickling.dump(_failure(error))
 
 
-def _raised(error: BaseException) -> tuple[BaseException, str]:
-    """The exception without the frames of this program, and its traceback as text."""
+def _failure(error: BaseException) -> dict[str, Any]:
+    """An exception as it travels: as plain text, which arrives in any case, and pickled, which not every one can be."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, pickling.__file__):
         trace = trace.tb_next
-    return error.with_traceback(None), "".join(traceback.format_exception(type(error), error, trace))
+    said = "".join(traceback.format_exception(type(error), error, trace))
+    failure = {"type": _type(error), "words": _words(error), "trace": said, "exception": None}
+    with contextlib.suppress(BaseException):
+        failure["exception"] = b"".join(pickling.dump(error.with_traceback(None)))
+    return failure
+
+
+def _type(error: BaseException) -> str:
+    return "{0.__module__}.{0.__qualname__}".format(type(error))
 
 
 def _words(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(type(error), error)).strip()[:4000]
+    return "".join(traceback.format_exception_only(type(error), error)).strip()
 
 
 def main() -> int:
