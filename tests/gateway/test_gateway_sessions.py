@@ -158,6 +158,11 @@ def test_of_others_the_gpus_show_that_they_are_there_and_nothing_else(
     by_uid = {part: [{**row, "owner": "uid:1000"} for row in STATUS[part]] for part in ("tenants", "leases", "queue")}
     rig.nodes.append(NodeReport(node="n7", age=300.0, current=False, ended=False, status=STATUS | by_uid))
     (mine,), (theirs,) = (http.get(f"{V1}/gpus").json()["nodes"] for http in (ada, bob))
-    assert (mine["tenants"][0]["label"], mine["node"], mine["age"], mine["current"]) == ("secret.ipynb", "n7", 300.0, False)
+    assert (mine["tenants"][0]["label"], mine["node"], mine["age"], mine["current"]) == (
+        "notebook 1: secret.ipynb",
+        "n7",
+        300.0,
+        False,
+    )
     assert "secret" not in str(theirs)
     assert "ada" not in str(theirs)

@@ -117,7 +117,7 @@ def test_cells_run_in_the_image_with_leases_and_within_the_walls(lab: LabProcess
         assert (Path(session.directory) / "made.txt").exists()
         assert kernel.execute("# carrel: gpus=1\nprint('on the GPU')").text.startswith("on the")
         lending = wait_until(lambda: next((g for g in [client.gpus()] if g.tenants and g.tenants[0].cells), None), "the lease")
-        assert (lending.tenants[0].label, lending.tenants[0].mine) == ("work.ipynb", True)
+        assert (lending.tenants[0].label.rpartition(": ")[2], lending.tenants[0].mine) == ("work.ipynb", True)
         sleeping = kernel.send("import time; time.sleep(1000)")
         wait_until(lambda: browser.request("GET", f"/api/kernels/{kernel.id}").json()["execution_state"] == "busy")
         kernel.interrupt()

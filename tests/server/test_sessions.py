@@ -76,7 +76,7 @@ def test_cells_borrow_the_gpu_and_files_stay(client: Client, home: Path) -> None
             lambda: next((g for g in [client.gpus()] if g.tenants and g.tenants[0].cells), None), "the lease's end"
         )
         assert lending.simulated
-        assert (lending.tenants[0].label, lending.tenants[0].mine, lending.leases) == ("notes.ipynb", True, [])
+        assert (lending.tenants[0].label, lending.tenants[0].mine, lending.leases) == ("first: notes.ipynb", True, [])
         kernel.close()
     client.cancel(session.job.id)
     assert client.wait(session.job.id).state == "CANCELLED"

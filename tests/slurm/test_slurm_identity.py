@@ -438,7 +438,7 @@ def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
                 assert (tenant["mine"], tenant["label"]) == (True, "mine.ipynb")
                 wait_until(lambda: any(node.tenants for node in ada.gpus().nodes))
                 (tenant,) = ada.gpus().nodes[0].tenants
-                assert (tenant.mine, tenant.owner, tenant.label) == (True, "ada", "mine.ipynb")
+                assert (tenant.mine, tenant.owner, tenant.label) == (True, "ada", f"notebook {session.job.id}: mine.ipynb")
                 with lab.client("bob") as bob:
                     (hidden,) = bob.gpus().nodes[0].tenants
                     assert (hidden.owner, hidden.label, hidden.job) == ("", "", None)

@@ -285,7 +285,7 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
         wait_until(lambda: any(node.leases and node.queue for node in lab.client.gpus().nodes))
         node = printed_node(lab)
         assert (node["current"], node["simulated"], len(node["devices"])) == (True, True, 4)
-        assert {tenant["label"] for tenant in node["tenants"]} == {"0.ipynb", "1.ipynb"}
+        assert {tenant["label"].rpartition(": ")[2] for tenant in node["tenants"]} == {"0.ipynb", "1.ipynb"}
         assert [row["job"] for row in node["queue"]] == [sessions[1].job.id]
         wait_until(lambda: lab.charged() > 0, lambda: (lab.client.share(), lab.client.gpus()))
         go.touch()

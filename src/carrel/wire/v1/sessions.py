@@ -139,6 +139,7 @@ class TenantView(Response):
     job: int | None = None
     owner: str = ""
     kernel: str = ""
+    #: The notebook, after the name of its session ("thesis: work.ipynb"); of a task its own.
     label: str = ""
     #: "none", "resident", "suspending", "suspended", "spilling", "spilled", "resuming" or "lost".
     state: str
