@@ -10,11 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from carrel.client import Client
 from carrel.core.domain.sweep import SweepState
-from carrel.lab.server.settings import read_settings
 from carrel.testing.waiting import PATIENCE, wait_until
 from support.lab_process import start_lab
 from support.notebook_client import SessionBrowser
@@ -83,31 +80,3 @@ def test_the_hour(tmp_path: Path) -> None:
     assert "The best is trial" in said["carrel sweep show 1"]
     assert "First to look at: parameter rate." in said["carrel compare 2 10"]
     assert "Bit-identical" in said["carrel verify 2 --times 1 --ignore outputs/executed.ipynb"]
-
-
-@pytest.mark.quick
-def test_the_page_leads_to_pages_that_are_there() -> None:
-    for page in ("tutorial", "README", "coming-from", "administration"):
-        file = Path(__file__).parents[2] / "docs" / f"{page}.md"
-        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", file.read_text()):
-            other = file.parent / target if target else file
-            assert other.exists(), f"{page}.md: {target}"
-            assert not anchor or anchor in anchors(other.read_text()), f"{page}.md: {target}#{anchor}"
-
-
-@pytest.mark.quick
-def test_the_example_of_settings_is_right(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "administration.md").read_text()
-    (text,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "carrel.toml").write_text(text)
-    rules = read_settings(tmp_path / "carrel.toml", {}, {}).rules
-    assert {name: set(account.users) for name, account in rules.accounts.items()} == {
-        "vision": {"ada", "bob"},
-        "optics": {"cem", "dana"},
-    }
-
-
-def anchors(text: str) -> set[str]:
-    """As GitHub makes them of headings."""
-    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
