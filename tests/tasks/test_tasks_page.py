@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from carrel.core.submission import SlurmOptions, options_of
 from carrel.core.tasks import describe, read_backend_config
 from carrel.core.tasks.backend_config import MLFLOW_KEYS, SLURM_KEYS
 from carrel.core.tasks.environment import PYTHON_ENV_KEYS, SOURCES
 from carrel.core.tasks.mlproject import ENTRY_POINT_KEYS, PROJECT_KEYS
 from carrel.core.tasks.parameters import ParameterType
-from carrel.core.tasks.section import INPUT_KEYS, RESOURCE_KEYS, SECTION_KEYS, SLURM_TABLE_KEYS
+from carrel.core.tasks.section import INPUT_KEYS, RESOURCE_KEYS, SECTION_KEYS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -26,7 +27,7 @@ ROWS = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.starts
         *ParameterType,
         *SECTION_KEYS,
         *(f"resources.{key}" for key in RESOURCE_KEYS),
-        *(f"slurm.{key}" for key in SLURM_TABLE_KEYS),
+        *(f"slurm.{key}" for key in options_of(SlurmOptions)),
         *PYTHON_ENV_KEYS,
     ],
 )
@@ -42,7 +43,7 @@ def test_every_other_name_is_mentioned(key: str) -> None:
 def test_no_row_describes_what_does_not_exist() -> None:
     known = {*PROJECT_KEYS, *ENTRY_POINT_KEYS, *ParameterType, *SECTION_KEYS, *PYTHON_ENV_KEYS, *SLURM_KEYS}
     known |= {f"resources.{key}" for key in RESOURCE_KEYS} | {"python_env.yaml"}
-    known |= {f"slurm.{key}" for key in SLURM_TABLE_KEYS}
+    known |= {f"slurm.{key}" for key in options_of(SlurmOptions)}
     assert set(re.findall(r"`([^`]+)`", ROWS)) <= known
 
 

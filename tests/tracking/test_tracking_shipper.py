@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from memory_outbox import MemoryItem, MemoryOutbox
 from tracking_support import Tracking
 
 from carrel.lab.tracking.artifacts import ArtifactStore
 from carrel.lab.tracking.batch import batches, call_arguments, entries_of
-from carrel.lab.tracking.outbox import MemoryItem, MemoryOutbox
 from carrel.lab.tracking.rest import MlflowRest, Refused
 from carrel.lab.tracking.server import TrackingServer
 from carrel.lab.tracking.shipper import Shipper

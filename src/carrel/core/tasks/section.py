@@ -31,8 +31,6 @@ _RESOURCES = options_of(ResourceOptions)
 SECTION_KEYS = ("resources", "slurm", "inputs", "outputs", "steps", "sweep", *OPTIONS)
 RESOURCE_KEYS = tuple(key for name, option in _RESOURCES.items() for key in (name, option.synonym) if key)
 INPUT_KEYS = ("path", "uri", "digest")
-SLURM_TABLE_KEYS = tuple(options_of(SlurmOptions))
-SWEEP_KEYS = tuple(options_of(SweepOptions))
 DEFAULT_OUTPUTS = ("outputs/**",)
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
