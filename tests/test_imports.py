@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from carrel.engines.task_client import PARTS
+
 SOURCES = Path(__file__).parents[1] / "src"
 
 
@@ -19,9 +21,11 @@ def _modules() -> dict[str, Path]:
     return found
 
 
-def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
+def _imported(path: Path, modules: dict[str, Path], *, at_once: bool = False) -> set[str]:
+    """The modules that one names; `at_once`: those that are imported when it is."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -40,3 +44,22 @@ def test_modules_do_not_know_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"A circle: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+def test_the_client_that_travels_with_tasks_has_all_that_it_imports() -> None:
+    modules = _modules()
+    travels = {
+        name
+        for name, path in modules.items()
+        if any((Path("carrel") / part) in (one := path.relative_to(SOURCES), *one.parents) for part in PARTS)
+    }
+    needed, todo = set[str](), [name for name in travels if not name.startswith("carrel.core")]
+    while todo:
+        name = todo.pop()
+        if name not in needed:
+            needed.add(name)
+            todo += _imported(modules[name], modules, at_once=True)
+    assert len(needed) > 100
+    assert needed - travels == set()

@@ -298,16 +298,16 @@ def test_idle_sessions_that_hold_the_memory_are_named_to_their_owner() -> None:
     wants = waiting(1, 0, owner="ada", memory=16 * GIB, cpus=0)
     short = "needs 16G of memory on one node; at most 8G is free"
     snapshot = lab([node("n1")], [wants], held)
-    assert reason(snapshot, 1)[1].startswith(f"{short}; about")
+    assert reason(snapshot, 1)[1].startswith(f"{short}; in ")
     found = "4 idle sessions of the same owner hold 56G of memory (notebook 11, thesis, terminal 13 and 1 more): end one"
-    assert reason(replace(snapshot, idle=frozenset({11, 12, 13, 14})), 1)[1].startswith(f"{short}; {found}; about")
+    assert reason(replace(snapshot, idle=frozenset({11, 12, 13, 14})), 1)[1].startswith(f"{short}; {found}; in ")
     assert (
         "1 idle session of the same owner holds 14G of memory (thesis): end one"
         in reason(replace(snapshot, idle=frozenset({12})), 1)[1]
     )
     others = replace(snapshot, waiting=[replace(wants, owner="bob")], idle=frozenset({11, 12}))
     said = reason(others, 1)[1]
-    assert "2 idle sessions of others hold 28G of memory; about" in said
+    assert "2 idle sessions of others hold 28G of memory; in " in said
     assert "thesis" not in said
     full = replace(snapshot, waiting=[replace(wants, resources=replace(wants.resources, cpus=99))], idle=frozenset({12}))
     assert "idle" not in reason(full, 1)[1], "something else is missing"

@@ -23,7 +23,7 @@ from carrel.node.runner.variables import CLIENT_HOOK
 from carrel.wire.needs import needs_beside
 
 #: What the client is made of, below the package `carrel`.
-_PARTS = (
+PARTS = (
     "__init__.py",
     "client",
     "core/__init__.py",
@@ -36,6 +36,7 @@ _PARTS = (
     "lab/tracking/__init__.py",
     "lab/tracking/cached_run.py",
     "lab/tracking/nested.py",
+    "lab/tracking/new_store.py",
     "lab/tracking/plugins.py",
     "lab/tracking/project_backend.py",
     "lab/tracking/status.py",
@@ -110,7 +111,7 @@ def _copy(source: Path, target: Path) -> None:
 def _sources() -> Iterator[tuple[Path, str]]:
     """Files of the client, each with its name below `carrel`."""
     root = Path(carrel.__file__).parent
-    for part in _PARTS:
+    for part in PARTS:
         found = [root / part] if part.endswith(".py") else sorted((root / part).rglob("*.py"))
         yield from ((path, str(path.relative_to(root))) for path in found)
 

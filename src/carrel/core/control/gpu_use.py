@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
-from carrel.core.exports import ExportedAttempt
 from carrel.core.gpu_use import AttemptFacts, Grouping, LentFacts, Range, StartFacts, StartTimes, UseSums
 from carrel.core.policy.access import Action, Resource, allowed
 

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from dataclasses import replace
 
-from carrel.core.exports.attempt import ExportedAttempt
+from carrel.core.domain.exported_attempt import ExportedAttempt
 
 #: So that each number is exact in programs that read numbers as floating point.
 _BITS = 53

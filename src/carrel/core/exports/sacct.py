@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import floor
 
-from carrel.core.exports.attempt import ExportedAttempt
+from carrel.core.domain.exported_attempt import ExportedAttempt
 
 #: With JobName last: Slurm does not mark a "|" in it, and so a reader can find it.
 SACCT_COLUMNS = (

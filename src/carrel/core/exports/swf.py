@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import floor
 from typing import Protocol
 
+from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.job import JobState
-from carrel.core.exports.attempt import ExportedAttempt
 from carrel.core.exports.sacct import date_of, plain_name
 
 _UNKNOWN = -1

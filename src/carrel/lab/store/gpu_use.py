@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from carrel.core.control.gpu_use import Whose
+from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.partition import read_cluster
-from carrel.core.exports import ExportedAttempt
 from carrel.core.gpu_use import AttemptFacts, LentFacts, Range, StartFacts
 from carrel.lab.store.database import Database
 from carrel.lab.store.rows import same

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from carrel.core.exports import ExportedAttempt
+from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.wire.v1.base import Response
 
 

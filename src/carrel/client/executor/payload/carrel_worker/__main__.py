@@ -20,6 +20,7 @@ from carrel_worker import display, pickling, processes, supervisor  # noqa: F401
 from carrel_worker.bodies import Bodies
 from carrel_worker.capture import Output, flush
 from carrel_worker.connection import Lab, Over, Refused, note
+from carrel_worker.failures import failure_of, words_of
 from carrel_worker.interrupts import Interrupts
 from carrel_worker.leases import Leases, NotWanted, StateLost
 
@@ -123,8 +124,8 @@ class Worker:
             if os.getpid() != self._pid:
                 _end_fork(error)
             failed = type(error).__name__
-            ending.update(state="FAILED", error="exception", message=_words(error)[:4000])
-            parts = pickling.dump(_failure(error))
+            ending.update(state="FAILED", error="exception", message=words_of(error)[:4000])
+            parts = pickling.dump(failure_of(error))
         else:
             if os.getpid() != self._pid:
                 _end_fork(None)
@@ -192,30 +193,10 @@ def _returned(result: Any, ending: dict[str, Any]) -> list[Any]:
         return pickling.dump(result)
     except BaseException as error:
         text = "What the call returned cannot be pickled"
-        ending.update(state="FAILED", error="not_picklable", message="{}: {}".format(text, _words(error))[:4000])
+        ending.update(state="FAILED", error="not_picklable", message="{}: {}".format(text, words_of(error))[:4000])
         if hasattr(error, "add_note"):
             error.add_note(text + ".")
-        return pickling.dump(_failure(error))
-
-
-def _failure(error: BaseException) -> dict[str, Any]:
-    """An exception as it travels: as plain text, which arrives in any case, and pickled, which not every one can be."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, pickling.__file__):
-        trace = trace.tb_next
-    said = "".join(traceback.format_exception(type(error), error, trace))
-    failure = {"type": _type(error), "words": _words(error), "trace": said, "exception": None}
-    with contextlib.suppress(BaseException):
-        failure["exception"] = b"".join(pickling.dump(error.with_traceback(None)))
-    return failure
-
-
-def _type(error: BaseException) -> str:
-    return "{0.__module__}.{0.__qualname__}".format(type(error))
-
-
-def _words(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(type(error), error)).strip()
+        return pickling.dump(failure_of(error))
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from carrel_worker import body_files, pickling
 from carrel_worker.connection import Lab, Over, Refused, first_frame, note
+from carrel_worker.failures import failure_of
 from carrel_worker.frames import encode, head
 
 
@@ -75,7 +76,7 @@ class Bodies:
         )
         note(text)
         failed = {"type": "ended", "call": ending["call"], "state": "FAILED", "error": "not_taken", "message": text}
-        return self._sent(path, start, b"", failed, pickling.dump((RuntimeError(text), text)))
+        return self._sent(path, start, b"", failed, pickling.dump(failure_of(RuntimeError(text))))
 
     def _sent(
         self, path: str, start: bytes, printed: bytes, ending: dict[str, Any], parts: list[Any]
