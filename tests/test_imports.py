@@ -63,3 +63,12 @@ def test_the_client_that_travels_with_tasks_has_all_that_it_imports() -> None:
             todo += _imported(modules[name], modules, at_once=True)
     assert len(needed) > 100
     assert needed - travels == set()
+
+
+@pytest.mark.gate
+def test_nothing_is_defined_behind_the_start_of_a_program() -> None:
+    """What a program runs must be there by then."""
+    for path in SOURCES.glob("carrel/**/*.py"):
+        body = ast.parse(path.read_text()).body
+        starts = [isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in body]
+        assert not any(starts[:-1]), path

@@ -186,6 +186,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
     number = world.arrays if "array_id" in path else world.sessions if "/sessions/" in path else world.jobs
     bodies: dict[tuple[str, str], object] = {
         ("POST", "/jobs"): {"snapshot": world.snapshot},
+        ("POST", "/jobs/preview"): {"snapshot": world.snapshot},
         ("POST", "/sessions"): {"kind": "terminal"} if case != "path" else {"kind": "terminal", "directory": "/tmp"},
         ("PUT", "/sessions/{job_id}/hub"): {"variables": {}},
         ("POST", "/sessions/{job_id}/open"): {},

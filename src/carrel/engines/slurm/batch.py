@@ -275,11 +275,6 @@ def allocated(environ: Mapping[str, str], kind: str) -> tuple[Device, ...]:
     return tuple(Device(uuid=name, index=index, type=kind, name=kind, memory=0) for index, name in enumerate(names))
 
 
-if __name__ == "__main__":
-    gc.disable()  # nothing that is imported becomes garbage
-    os._exit(main(sys.argv[1:]))
-
-
 #: What srun may be asked to speak with the processes, the best first.
 _PMI = ("pmix", "pmi2")
 #: Variables of the batch script that srun goes by, or that say what it would get otherwise.
@@ -346,3 +341,8 @@ def _ask(command: list[str], environ: Mapping[str, str]) -> tuple[int, str]:
     except (OSError, subprocess.SubprocessError):
         return 1, ""
     return done.returncode, done.stdout + done.stderr  # older ones answer on standard error
+
+
+if __name__ == "__main__":
+    gc.disable()  # nothing that is imported becomes garbage
+    os._exit(main(sys.argv[1:]))

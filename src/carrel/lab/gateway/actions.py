@@ -55,6 +55,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/snapshots/{digest}"): Action.LOOK,
     ("PUT", "/snapshots/{digest}"): Action.UPLOAD_CODE,
     ("POST", "/jobs"): Action.SUBMIT,
+    ("POST", "/jobs/preview"): Action.LOOK,
     ("GET", "/jobs"): Action.LOOK,
     ("GET", "/jobs/{job_id}"): Action.SEE_JOB,
     ("POST", "/jobs/{job_id}/cancel"): Action.CANCEL_JOB,

@@ -56,11 +56,9 @@ _FRAMEWORK: Mapping[int, tuple[str, str, str, str]] = {
     404: ("not_found", "Not found", "There is nothing at this address.", "The addresses are listed at /docs."),
     405: ("method_not_allowed", "Method not allowed", "This address does not answer to this method.", "See /docs."),
     429: (
-        *(
-            "too_many",
-            "Too many requests",
-            "Your requests are too large for so many at once.",
-        ),
+        "too_many",
+        "Too many requests",
+        "Your requests are too large for so many at once.",
         "Wait until some of them are answered, and send fewer at once.",
     ),
     413: ("too_large", "Too large", "The request is larger than this lab accepts.", "Send less, or ask an administrator."),
