@@ -390,6 +390,24 @@ def test_a_closed_pool_finishes_what_runs_and_sends_its_workers_home(pool: Pool)
     assert pool.state(running) == "COMPLETED"
 
 
+def test_a_pool_that_is_over_is_removed_with_what_its_calls_returned(pool: Pool) -> None:
+    (call,) = pool.calls(b"x" * 100_000)
+    (worker,) = pool.workers(1)
+    assert pool.http.delete(f"{V1}/pools/{pool.id}").json()["detail"] == f"Pool {pool.id} is open."
+    worker.ask()
+    pool.http.post(f"{V1}/pools/{pool.id}/close")
+    assert "1 call not over" in pool.http.delete(f"{V1}/pools/{pool.id}").json()["detail"]
+    assert worker.end(call, b"y" * 100_000)[0]["type"] == "retire"
+    pool.rig.engine.end(worker.job, state=JobState.COMPLETED)
+    pool.rig.wait(worker.job, JobState.COMPLETED)
+    files = pool.rig.home / "calls"
+    assert list(files.iterdir())
+    pool.rig.wait_for(lambda: pool.http.delete(f"{V1}/pools/{pool.id}").status_code == 204)
+    assert not list(files.iterdir())
+    for path in (f"/pools/{pool.id}", f"/calls/{call}"):
+        assert pool.http.get(f"{V1}{path}").status_code == 404
+
+
 def test_others_do_not_see_the_pool_and_no_job_but_its_workers_takes_calls(pool: Pool, bob: httpx.Client) -> None:
     (call,) = pool.calls(b"x")
     (worker,) = pool.workers(1)

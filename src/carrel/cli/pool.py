@@ -113,6 +113,20 @@ def close(
     return OK
 
 
+@pool_command.command("remove")
+def remove(number: Number, home: Home = None, as_json: AsJson = False) -> int:
+    """Forget a pool that is over, with its calls and what they returned: their files are gone from the lab's disk."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        client.remove_pool(number)
+    if as_json:
+        print_json({"pool": number})
+        return OK
+    print(f"Pool {number} is removed.")
+    return OK
+
+
 @pool_command.command("forget")
 def forget(
     function: Annotated[

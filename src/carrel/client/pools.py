@@ -48,6 +48,10 @@ class PoolCalls(NounCalls):
         )
         return v1.value_of(WorkerPool, found)
 
+    def remove_pool(self, pool_id: int) -> None:
+        """Forget a pool that is over, with its calls and their results. Raises `Conflict` while there is something left to do."""
+        self._http.call("DELETE", f"/pools/{pool_id}")
+
     def calls(self, pool_id: int, limit: int | None = 100) -> Iterator[v1.CallView]:
         """Calls of a pool, newest first; `limit` None gives all, page by page."""
         return itertools.islice(self._all_calls(pool_id), limit)

@@ -24,6 +24,7 @@ from carrel.core.domain.call import Body, Call, Ending, NewCall, WorkerPool
 from carrel.core.domain.errors import Conflict, NotFound
 from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
+from carrel.core.domain.units import format_count
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
 from carrel.core.policy.pool_size import may_leave
@@ -138,6 +139,26 @@ class Pools:
             self._close(board, cancel=cancel)
         self.changed()
         return board.pool
+
+    def remove(self, caller: Caller, pool_id: int) -> None:
+        """Forget a pool that is over, with its calls and their results. Raises `Conflict` while there is something left to do."""
+        self.pool(caller, pool_id)
+        with self._guard:
+            board = self._boards.get(pool_id)
+            if board is not None:
+                left = len(board.retries)
+                what = f"{format_count(left, 'call')} not over" if left else "workers that have not left yet"
+                raise Conflict(
+                    f"Pool {pool_id} has {what}." if board.pool.closed_at is not None else f"Pool {pool_id} is open.",
+                    remedy=f"carrel pool close {pool_id} --cancel ends it; then remove it.",
+                )
+            if self._store.needed_elsewhere(pool_id):
+                raise Conflict(
+                    f"Calls of another pool need results of pool {pool_id}.", remedy="Wait until they have ended, or cancel them."
+                )
+            bodies = self._store.remove_pool(pool_id)
+        for body in bodies:
+            self._discard(body)
 
     def _close(self, board: Board, *, cancel: bool) -> None:
         now = self._clock()

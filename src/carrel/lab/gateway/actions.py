@@ -85,6 +85,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/pools"): Action.LOOK,
     ("POST", "/pools"): Action.SUBMIT,
     ("GET", "/pools/{pool_id}"): Action.USE_POOL,
+    ("DELETE", "/pools/{pool_id}"): Action.USE_POOL,
     ("POST", "/pools/{pool_id}/close"): Action.USE_POOL,
     ("PUT", "/pools/{pool_id}/functions/{digest}"): Action.USE_POOL,
     ("GET", "/pools/{pool_id}/functions/{digest}"): Action.USE_POOL,

@@ -303,6 +303,34 @@ class CallTable:
             for table, column in ((pool_functions, "pool_id"), (pool_workers, "pool_id"), (pools, "id")):
                 connection.execute(sa.delete(table).where(table.c[column].in_(numbers)))
 
+    def needed_elsewhere(self, pool_id: int) -> bool:
+        """True while a call that has not ended needs the result of one of the pool."""
+        dependent = calls.alias("dependent")
+        query = (
+            sa.select(dependent.c.id)
+            .join(call_dependencies, call_dependencies.c.call_id == dependent.c.id)
+            .join(calls, call_dependencies.c.needs == calls.c.id)
+            .where(calls.c.pool_id == pool_id, dependent.c.ended_at.is_(None))
+        )
+        with self._database.read() as connection:
+            return connection.execute(query.limit(1)).first() is not None
+
+    def remove_pool(self, pool_id: int) -> Sequence[Body]:
+        """Forget a pool that is over with all its calls; return the bodies that lie in files."""
+        of_pool = sa.select(calls.c.id).where(calls.c.pool_id == pool_id)
+        named = call_dependencies.c
+        files = (
+            sa.select(calls.c.arguments_path).where(calls.c.pool_id == pool_id),
+            sa.select(calls.c.result_path).where(calls.c.pool_id == pool_id),
+            sa.select(pool_functions.c.path).where(pool_functions.c.pool_id == pool_id),
+        )
+        with self._database.write() as connection:
+            paths = [path for query in files for path in connection.execute(query).scalars() if path is not None]
+            connection.execute(sa.delete(call_dependencies).where(named.call_id.in_(of_pool) | named.needs.in_(of_pool)))
+            for table, column in ((calls, "pool_id"), (pool_functions, "pool_id"), (pool_workers, "pool_id"), (pools, "id")):
+                connection.execute(sa.delete(table).where(table.c[column] == pool_id))
+        return [Body(size=0, path=path) for path in paths]
+
     def files(self) -> Set[Path]:
         """All files that calls and functions name."""
         columns = (calls.c.arguments_path, calls.c.result_path, pool_functions.c.path, cached_results.PATH)

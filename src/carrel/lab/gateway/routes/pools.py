@@ -105,6 +105,13 @@ def close_pool(
     return _shown(ctx.pools, pool, _borrowed(ctx, who, pool))
 
 
+@router.delete("/pools/{pool_id}", status_code=204, summary="Remove a pool with its results")
+def remove_pool(pool_id: PoolId, ctx: Ctx, who: Who) -> Response:
+    """A pool that is over is forgotten with its calls and what they returned; 409 while there is something left to do."""
+    ctx.pools.remove(who, pool_id)
+    return Response(status_code=204)
+
+
 @router.put("/pools/{pool_id}/functions/{digest}", status_code=204, summary="Send a function", openapi_extra=BODY)
 async def put_function(pool_id: PoolId, digest: Digest, request: Request, ctx: Ctx, who: Who) -> Response:
     """One frame with the pickled function, before calls of it."""
