@@ -282,7 +282,7 @@ def test_what_a_program_submitted_is_carried_out_after_its_end(lab: LabProcess, 
     environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     number, *refused = done.stdout.splitlines()
-    assert refused == ["cannot schedule new futures after shutdown"]
+    assert refused == ["cannot schedule new futures after interpreter shutdown"]
     pool = int(number)
     wait_until(lambda: client.pool(pool).calls == {"COMPLETED": 50})
     assert client.pool(pool).closed_at is not None

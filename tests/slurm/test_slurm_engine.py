@@ -320,32 +320,6 @@ def test_slurm_remembers_the_exit_code_of_the_command(site, home, engine, listen
     assert "ExitCode=7:0" in site.run("scontrol", "show", "job", str(number)).out
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_job_that_the_release_before_submitted_is_known_by_its_name(site, home, faults, known):
-    """It had the identity in the name and the task's name in the comment."""
-    launch = make_launch(home, f"echo ran >> {home.root}/ran")
-    first = slurm_engine(home, faults.environ, options=lambda launch: replace(options_for(launch), passed=("--begin=now+1hour",)))
-    EngineListener(first)
-    first.start(launch, token=TOKEN)
-    number = number_of(home, launch)
-    first.close()
-    assert site.run("squeue", "-h", "-j", str(number), "-o", "%j %k").out == f"{launch.name} carrel.{lab_of(home)}.1.1\n"
-    site.run("scontrol", "update", f"job={number}", f"name=carrel.{lab_of(home)}.1.1", f"comment={launch.name}")
-    if not known:
-        (home.attempt(launch).path / "slurm").write_text("")
-    second = slurm_engine(home, faults.environ)
-    try:
-        listener = EngineListener(second)
-        second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
-        assert number_of(home, launch) == number
-        second.cancel(1, 1, by="alice")
-        assert listener.ended(launch).state is JobState.CANCELLED
-    finally:
-        second.close()
-    assert site.wait_for(number, "CANCELLED")
-    assert len(faults.calls("sbatch")) == 1
-
-
 def test_a_job_that_somebody_renamed_is_still_ours(site, home, engine, listener):
     launch = make_launch(home, f"echo ready; {go_on(home)}")
     engine.start(launch, token=TOKEN)

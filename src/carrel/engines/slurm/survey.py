@@ -256,7 +256,7 @@ class Survey:
         # The names of the lab's own class and account are those of each job: what they are here is not known.
         options = replace(site_options(partition), time=60, memory=_MEMORY, cpus=1)
         output = directory / "output"
-        arguments = sbatch_arguments(options, name=_NAME, comment="", directory="/", output=str(output))
+        arguments = sbatch_arguments(options, name=_NAME, comment=_NAME, directory="/", output=str(output))
         command = [self._python, "-P", "-m", "carrel.engines.slurm.probe", str(directory), self._url, self._broker]
         before = self._clock()
         try:
