@@ -334,7 +334,7 @@ def test_an_exported_token_lets_a_plain_mlflow_client_track_and_nothing_else(lab
     )
     assert (answer.status_code, "for tracking only" in answer.json()["detail"]) == (403, True)
     newest = lab.client.tokens()[-1]
-    assert (newest.scopes, newest.expires_at is not None, newest.name.startswith("a shell on ")) == (["tracking"], True, True)
+    assert (newest.scopes, newest.expires_at is not None, newest.name.startswith("a shell on ")) == (("tracking",), True, True)
 
 
 def test_a_sign_in_whose_token_ends_meanwhile_is_enough(lab: RealLab, project: Path, tmp_path: Path) -> None:
