@@ -266,6 +266,14 @@ def test_who_could_not_be_given_a_place_has_the_log_of_what_failed_before(site: 
         assert http.get(f"/jobs/{job}/log").text == "No such package.\n"
 
 
+def test_the_page_of_a_job_that_waits_says_what_would_make_it_start(site: Site) -> None:
+    site.rig.engine.wait_started(site.submit(resources={"gpus": 1}))
+    job = site.submit(resources={"gpus": 2})
+    with site.browser("ada") as http:
+        site.rig.wait_for(lambda: "First in line" in http.get(f"/jobs/{job}").text)
+        assert "<strong>1 GPU</strong> instead of 2 GPUs it would start now." in http.get(f"/jobs/{job}").text
+
+
 def test_buttons_need_the_form_of_a_page_of_the_same_session(site: Site) -> None:
     holder = site.submit(resources={"gpus": 2})
     job = site.submit(resources={"gpus": 1})

@@ -162,7 +162,7 @@ class NotebookPages:
 
     def _show(self, caller: Caller, job_id: int) -> SessionView:
         job, spec = self._sessions.get(caller, job_id)
-        return session_view(self._gateway.show(job, ""), spec, self._sessions.status(job))
+        return session_view(self._gateway.show(job, "", alternatives=True), spec, self._sessions.status(job))
 
     async def _form(self, request: Request) -> dict[str, str]:
         fields = await read_form(request)

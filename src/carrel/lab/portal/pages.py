@@ -140,7 +140,7 @@ class JobPages:
             chunk = self._log_tail(caller, job, attempts)
             text, end = log_tail(chunk.data, chunk.offset)
             values = {"log": text, "log_end": end, "log_cut": chunk.offset > 0, "last_event": last_event}
-        view = self._gateway.show(job, "")
+        view = self._gateway.show(job, "", alternatives=True)
         return self._look.page(
             request,
             "job_live.html" if part else "job.html",
