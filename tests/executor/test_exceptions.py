@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import linecache
 import sys
@@ -18,6 +19,14 @@ import raising
 from carrel import Client, Executor
 from carrel.client.executor import RemoteError, RemoteTraceback
 from carrel.testing.waiting import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def as_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process that has imported distributed, tblib pickles exceptions, and workers have no tblib."""
+    for kind, reduce in list(copyreg.dispatch_table.items()):
+        if reduce.__module__.startswith("tblib"):
+            monkeypatch.delitem(copyreg.dispatch_table, kind)
 
 
 @pytest.fixture
