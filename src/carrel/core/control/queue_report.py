@@ -17,13 +17,12 @@ from carrel.core.policy.explain import NO_CORRECTIONS, explain
 from carrel.core.policy.placer import Placer
 from carrel.core.policy.situation import Outcome
 
-#: Jobs in line and on nodes up to which what is known about run times is played into the future: for those who ask, and for the
-#: loop itself, which has no time. In a larger lab estimates are those of walltimes.
+#: Jobs in line and on nodes up to which what is known about run times is played into the future, and changes are tried that would
+#: make a job start sooner: for those who ask, and for the loop itself, which has no time. In a larger lab estimates are those of
+#: walltimes.
 FORESEEN, FORESEEN_BY_LOOP = 300, 64
 #: Answers that are kept until the next cycle compares them with what happens.
 ANSWERS = 1000
-#: Jobs in line up to which changes are tried that would make one start sooner.
-TRIED = 1000
 
 
 class QueueReport:
@@ -71,18 +70,18 @@ class QueueReport:
         """Where a job would stand that is not in line yet, with alternatives that would start it sooner; None: it would start."""
         if self._outcome is None:
             return None
-        placer = Placer.of(self._outcome.picture, self._outcome.order)
-        placer.wait(job)
         picture = self._outcome.picture
+        placer = Placer.of(picture, self._outcome.order)
+        placer.wait(job)
         outcome = placer.look(self.now, blocked=picture.blocked, idle=picture.idle)
         wait = self._explained(outcome, FORESEEN).wait_of(job.id)
-        if wait is None or self._halt is not None or len(outcome.passed) > TRIED:
+        if wait is None or self._halt is not None or self._size > FORESEEN:
             return wait
         return replace(wait, alternatives=tuple(Alternatives(outcome).of(job.id, wait.estimated_start)))
 
     def alternatives_of(self, job_id: int) -> Sequence[Alternative]:
         """Return with which changes one job would start sooner; none in a lab where too many wait, or where nothing starts."""
-        if self._outcome is None or self._halt is not None or len(self._outcome.passed) > TRIED:
+        if self._outcome is None or self._halt is not None or self._size > FORESEEN:
             return ()
         with self._trying:
             if job_id not in self._alternatives_of:

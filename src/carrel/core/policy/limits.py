@@ -25,8 +25,6 @@ CODES = GPU_CODES | {ARRAY_JOBS, MAX_JOBS, MAX_ACCOUNT_JOBS} | SUBMIT_LIMITS.key
 
 #: More than any number of GPUs.
 _MANY = 2**62
-#: Tells limits apart: whose it is, and in which QoS.
-LimitKey = tuple[str, ...]
 
 
 class Claim:
@@ -54,11 +52,10 @@ class Limit:
 
     __slots__ = (
         *("jobs", "jobs_code", "max_jobs", "gpus", "gpus_code", "max_gpus"),
-        *("claims", "first", "holds", "key"),
+        *("claims", "first", "holds"),
     )
 
-    def __init__(self, key: LimitKey, max_jobs: int | None, max_gpus: int | None, jobs_code: str, gpus_code: str) -> None:
-        self.key = key
+    def __init__(self, max_jobs: int | None, max_gpus: int | None, jobs_code: str, gpus_code: str) -> None:
         self.max_jobs: float = inf if max_jobs is None else max_jobs
         self.max_gpus: float = inf if max_gpus is None else max_gpus
         self.jobs_code = jobs_code
@@ -166,7 +163,7 @@ class Submitted(Limit):
     is_bounded = True
 
     def __init__(self, scope: SubmitScope, known: SubmitLimit) -> None:
-        super().__init__(("Slurm", str(scope)), known.at_most, None, known.code, "")
+        super().__init__(known.at_most, None, known.code, "")
         self.scope = scope
         #: What Slurm said, without a full stop.
         self.words = known.words
@@ -175,12 +172,11 @@ class Submitted(Limit):
 class Limits:
     """All that limits one user who works for one account in one QoS, or one array of theirs."""
 
-    __slots__ = ("_bounded", "parts", "qos", "user")
+    __slots__ = ("_bounded", "parts", "qos")
 
     def __init__(self, qos: QoS, parts: tuple[Limit, ...], array: Limit | None = None) -> None:
         """`parts` are that of the user first, then that of the account and that of everybody, where there is one."""
         self.qos = qos
-        self.user = parts[0]
         #: The inner ones first: whom the array's own limit keeps out stands before nobody else of its owner.
         self.parts = parts if array is None else (array, *parts)
         #: Those that may refuse somebody.
@@ -298,7 +294,7 @@ class LimitsByOwner:
             return whole
         limits = self._arrays.get(job.array)
         if limits is None:
-            own = Limit(("array", *map(str, job.array)), job.array.at_most, None, ARRAY_JOBS, "")
+            own = Limit(job.array.at_most, None, ARRAY_JOBS, "")
             limits = self._arrays[job.array] = Limits(whole.qos, whole.parts, own)
         return limits
 
@@ -321,15 +317,12 @@ class LimitsByOwner:
     def _parts(self, owner: str, account: str, qos: QoS) -> tuple[Limit, ...]:
         user = self._users.get((owner, qos.name))
         if user is None:
-            user = self._users[owner, qos.name] = Limit(
-                ("user", owner, qos.name), qos.max_jobs_per_user, qos.max_gpus_per_user, MAX_JOBS, MAX_GPUS
-            )
+            user = self._users[owner, qos.name] = Limit(qos.max_jobs_per_user, qos.max_gpus_per_user, MAX_JOBS, MAX_GPUS)
         parts = [user]
         if qos.max_jobs_per_account is not None or qos.max_gpus_per_account is not None:
             whole = self._accounts.get((account, qos.name))
             if whole is None:
                 whole = self._accounts[account, qos.name] = Limit(
-                    ("account", account, qos.name),
                     qos.max_jobs_per_account,
                     qos.max_gpus_per_account,
                     MAX_ACCOUNT_JOBS,
@@ -339,6 +332,6 @@ class LimitsByOwner:
         if qos.max_gpus is not None:
             # There is no limit to the jobs of everybody, so nothing is ever refused with the code for it.
             if qos.name not in self._groups:
-                self._groups[qos.name] = Limit(("all", qos.name), None, qos.max_gpus, "", GROUP_GPUS)
+                self._groups[qos.name] = Limit(None, qos.max_gpus, "", GROUP_GPUS)
             parts.append(self._groups[qos.name])
         return tuple(parts)
