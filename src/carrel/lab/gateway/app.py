@@ -31,6 +31,7 @@ from carrel.core.control.sessions import Sessions
 from carrel.core.control.sweep_ports import Study, SweepStore
 from carrel.core.control.sweeps import Sweeps
 from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.storage import Room
 from carrel.core.snapshots import SnapshotStore
 from carrel.lab.audit import AuditLog
@@ -46,6 +47,7 @@ from carrel.lab.gateway.errors import MEDIA_TYPE, invalid_request, problem_of, p
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Gate, Zone, Zones
 from carrel.lab.gateway.hosts import Hosts
+from carrel.lab.gateway.new_code import NEW_TASK, Incoming
 from carrel.lab.gateway.pool_workers import PoolWorkers
 from carrel.lab.gateway.rates import Rates
 from carrel.lab.gateway.routes import arrays, baselines, cells, comparison, events, files, interrupts, jobs, people
@@ -84,6 +86,7 @@ def create_app(
     pages: Pages | None = None,
     sessions: Sessions | None = None,
     environments: NamedEnvironments | None = None,
+    walls: Callable[[str], LaunchWalls | None] = lambda _owner: None,
     audit: AuditLog | None = None,
     issuer: Issuer | None = None,
     calls: CallStore | None = None,
@@ -93,6 +96,7 @@ def create_app(
 ) -> FastAPI:
     """The lab's HTTP application.
 
+    `walls` says what code of a user does not see of the machine.
     `run_of` gives run id and experiment id of a job, `run_metrics` what the tracking server has of the run of an owner's;
     `tracking_proxy` is mounted at ``/mlflow`` behind the gate, which puts
     a `Grant` into ``scope["state"]["grant"]``. ``app.state.close_streams()`` ends all event streams (any thread); a server
@@ -123,6 +127,7 @@ def create_app(
         settings=settings,
         streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
         submissions=submissions,
+        incoming=Incoming(lab, snapshots, walls),
         worker_pools=pools,
         own_sweeps=swept,
         own_drifts=drifts,
@@ -261,7 +266,7 @@ def _limits(settings: GatewaySettings) -> Callable[[Scope], int | None]:
             return None  # artifacts have the limits of the tracking server
         if (most := pool_routes.largest_body(path)) is not None:
             return most
-        return settings.max_snapshot if path.startswith(f"{API}/snapshots/") else settings.max_body
+        return settings.max_snapshot if path.startswith((f"{API}/snapshots/", NEW_TASK)) else settings.max_body
 
     return limit
 

@@ -24,6 +24,7 @@ from carrel.lab.gateway.drift import Drifts
 from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Grant, SignedIn
+from carrel.lab.gateway.new_code import Incoming
 from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.gateway.streams import Streams
 from carrel.lab.gateway.submission import Submissions
@@ -57,6 +58,8 @@ class Gateway:
     settings: GatewaySettings
     streams: Streams
     submissions: Submissions
+    #: Code that comes through the pages.
+    incoming: Incoming
     #: Files of calls.
     bodies: CallBodies
     comparing: Comparing

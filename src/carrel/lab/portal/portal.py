@@ -19,6 +19,7 @@ from carrel.lab.portal.comparison import BaselinePage, ComparisonPage
 from carrel.lab.portal.consent import ConsentPages
 from carrel.lab.portal.entrance import Entrance
 from carrel.lab.portal.local import LocalPages
+from carrel.lab.portal.new_task import NewTaskPage
 from carrel.lab.portal.notebooks import NotebookPages
 from carrel.lab.portal.pages import JobPages, ReferencePage
 from carrel.lab.portal.sign_in_methods import SignInMethod, local_path
@@ -92,6 +93,7 @@ class Portal:
             [
                 *comparison.routes(),
                 *pages.routes(),
+                *NewTaskPage(gateway, self.sessions, self._look).routes(),
                 *notebooks.routes(),
                 *sweeps.routes(),
                 *use.routes(),

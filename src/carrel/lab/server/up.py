@@ -136,6 +136,7 @@ def _serve(
         run_metrics=tracking.metrics if tracking else no_metrics,
         pages=portal,
         environments=environments,
+        walls=running.isolation,
         audit=running.audit,
         issuer=issuer_of(running.lab, running.store),
         calls=running.store.calls,

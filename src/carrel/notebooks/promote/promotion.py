@@ -27,7 +27,9 @@ from carrel.notebooks.promote.payload.notebook_parameters import read_defaults
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _PAYLOAD = Path(__file__).parent / "payload"
-_RUNNER = ("notebook_runner.py", "notebook_parameters.py")
+#: What runs the notebook, and is in each directory that is made.
+RUNNER_FILE = "notebook_runner.py"
+_RUNNER = (RUNNER_FILE, "notebook_parameters.py")
 _TYPES = {bool: "bool", int: "int", float: "float"}
 #: A command must not be broken into several lines.
 _WIDE = 10_000
@@ -131,7 +133,7 @@ def _parameters(document: dict[str, Any], notebook: Path) -> dict[str, bool | in
 def _texts(made: Promoted, document: dict[str, Any], notebook: Path) -> dict[str, str]:
     """Return the texts of all files that are made, but .gitignore."""
     parameters = {key: {"type": _TYPES.get(type(value), "string"), "default": value} for key, value in made.parameters.items()}
-    command = " ".join([f"python {_RUNNER[0]} {made.program}", *(f"--{key}={{{key}}}" for key in parameters)])
+    command = " ".join([f"python {RUNNER_FILE} {made.program}", *(f"--{key}={{{key}}}" for key in parameters)])
     main = {"parameters": parameters, "command": command} if parameters else {"command": command}
     parts: list[dict[str, Any]] = [{"name": made.name}, {"python_env": "python_env.yaml"}, {"entry_points": {"main": main}}]
     if made.gpus:
