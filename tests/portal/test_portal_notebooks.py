@@ -274,3 +274,30 @@ def test_pages_need_somebody_who_is_signed_in(site: Site) -> None:
     with site.browser() as http:
         for path in ("/notebooks", "/notebooks/1", "/gpus"):
             assert http.get(f"{site.url}{path}").status_code == 401
+
+
+@pytest.mark.gate
+def test_one_click_starts_another_notebook_as_the_last_one_was(site: Site) -> None:
+    with site.browser("ada") as http:
+        start(site, http, memory="3G", time="90m", gpus="2", reserve="yes")
+        start(site, http, kind="terminal", memory="5G")
+        page = http.get(site.url).text
+        form = re.search(r'<form method="post" action="/notebooks">(.*?)</form>', page, re.DOTALL)
+        assert form is not None
+        kept = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form[1]))
+        assert kept.items() >= {"memory": "3G", "time": "90m", "gpus": "2", "reserve": "yes"}.items()
+        started = http.post(f"{site.url}/notebooks", data={**kept, "kind": "notebook"})
+        job = site.rig.lab.job(site.rig.caller("ada"), int(started.url.path.rpartition("/")[2]))
+        assert (job.resources.memory, job.resources.time, job.resources.gpus) == (3 << 30, 5400, 2)
+        assert 'name="memory" value="3G"' in http.get(f"{site.url}/notebooks").text
+        assert (
+            'name="memory"'
+            not in re.search(  # type: ignore[union-attr,index]
+                r'<form method="post" action="/notebooks">(.*?)</form>', _first_page_of(site, "bob"), re.DOTALL
+            )[1]
+        )
+
+
+def _first_page_of(site: Site, name: str) -> str:
+    with site.browser(name) as http:
+        return http.get(site.url).text

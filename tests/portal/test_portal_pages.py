@@ -208,7 +208,7 @@ def test_simulated_devices_are_called_simulated_everywhere(site: Site) -> None:
     site.rig.engine.run(job)
     site.rig.wait(job, JobState.RUNNING)
     with site.browser("ada") as http:
-        assert http.get("/").text.count(">simulated<") == 2
+        assert http.get("/").text.count('sim">simulated<') == 2
         assert "no hardware behind" in http.get("/").text
         assert "simulated GPU" in http.get(f"/jobs/{job}").text
 
@@ -412,3 +412,17 @@ def test_a_job_s_page_draws_what_the_job_has_submitted(site: Site) -> None:
                 ("train", "after fetch"),
             ]
             assert "unrelated" not in page
+
+
+def test_the_first_page_says_what_is_free_for_its_reader_and_what_they_have_used(site: Site) -> None:
+    with site.browser("ada") as http:
+        page = http.get("/").text
+        assert re.search(r"<strong>2</strong> of 2</span>.*for up to", page, re.DOTALL)
+        assert "your share is" in page
+        job = site.submit("bob", resources={"gpus": 2, "time": "2h"})
+        site.rig.engine.run(job)
+        site.rig.wait(job, JobState.RUNNING)
+        page = http.get("/").text
+        assert "<strong>0</strong> of 2" in page
+        assert "none is free" in page
+        assert 'href="/tasks/new"' in page

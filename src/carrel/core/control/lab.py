@@ -38,11 +38,11 @@ from carrel.core.control.users import Users
 from carrel.core.control.verifications import Verifications
 from carrel.core.control.views import ShareReport
 from carrel.core.domain.array import read_array
-from carrel.core.domain.errors import Denied, NotFound, Unauthenticated
+from carrel.core.domain.errors import CarrelError, Denied, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.nouns import SECRETS
-from carrel.core.domain.placement import Wait, Waiting
+from carrel.core.domain.placement import FreeGpus, Wait, Waiting
 from carrel.core.domain.ports import Clock, Engine
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
@@ -241,6 +241,30 @@ class Lab:
                 name=name,
                 partition=chosen,
                 preemptible=preemptible,
+            )
+        )
+
+    def free(self, caller: Caller) -> Sequence[FreeGpus]:
+        """What is free of each type of GPU for a task of the caller's that names no class of service and no partition.
+
+        Nothing where they may start none, and where too many wait for it to be worked out.
+        """
+        qos = self.policy.choose(None, JobKind.TASK)
+        asked = Resources(gpus=1, time=qos.max_time or qos.default_time)
+        try:
+            partition = self.policy.check(asked, JobKind.TASK, qos, self.engine.nodes(), owner=caller.user.subject)
+            account = self._account(None, caller)
+        except CarrelError:
+            return ()
+        return self.loop.free_for(
+            Waiting(
+                id=_NOT_SUBMITTED,
+                owner=caller.user.subject,
+                account=account,
+                qos=qos.name,
+                resources=asked,
+                submitted_at=self.clock(),
+                partition=partition,
             )
         )
 

@@ -20,16 +20,19 @@ from carrel.core.control.history import learn
 from carrel.core.control.inbox import Inbox
 from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.ports import SchedulerStore
+from carrel.core.control.queue_report import QueueReport
 from carrel.core.control.scheduler import RETRY_SECONDS, Scheduler
 from carrel.core.control.usage import UsageBook
 from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.domain.expectation import Coverage
 from carrel.core.domain.job import Job, Reason
 from carrel.core.domain.launch import Launch, Observation
-from carrel.core.domain.placement import Holding, Wait, Waiting
+from carrel.core.domain.placement import FreeGpus, Holding, Wait, Waiting
 from carrel.core.domain.ports import Attempt, Clock, Engine
 
 _log = logging.getLogger(__name__)
+#: Seconds for which what is free for a user is not worked out again while nothing changes, and for how many users that is kept.
+_FREE_SECONDS, _FREE_MOST = 60.0, 1000
 
 
 class ControlLoop:
@@ -62,6 +65,8 @@ class ControlLoop:
         self._inbox = Inbox()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._adopted: Sequence[tuple[Attempt, Launch, str]] = ()
+        #: By user, account, class of service and partition: of which cycle and when what is free was worked out, and what it was.
+        self._free: dict[tuple[str, ...], tuple[QueueReport, float, Sequence[FreeGpus]]] = {}
 
     @property
     def use(self) -> UsageBook:
@@ -121,6 +126,16 @@ class ControlLoop:
     def preview(self, job: Waiting) -> Wait | None:
         """Where a job would stand that is not in line yet, or None where it would start."""
         return self._scheduler.preview(job)
+
+    def free_for(self, job: Waiting) -> Sequence[FreeGpus]:
+        """What is free of each type of GPU for tasks like `job`."""
+        key, now, report = (job.owner, job.account, job.qos, job.partition), self._clock(), self._scheduler.queue_report
+        known = self._free.get(key)
+        if known is None or known[0] is not report or not 0 <= now - known[1] < _FREE_SECONDS:
+            if len(self._free) >= _FREE_MOST:
+                self._free.clear()
+            known = self._free[key] = (report, now, self._scheduler.free_for(job, now))
+        return known[2]
 
     def with_parent(self, job_id: int, reason: Reason) -> Reason:
         """Return the reason of a job, with what there is to say where it waits for its child, or its parent for it."""

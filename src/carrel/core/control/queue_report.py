@@ -11,9 +11,10 @@ from typing import overload
 
 from carrel.core.domain.expectation import Corrections, Expect
 from carrel.core.domain.job import Reason
-from carrel.core.domain.placement import Alternative, Placement, Wait, Waiting
+from carrel.core.domain.placement import Alternative, FreeGpus, Placement, Wait, Waiting
 from carrel.core.policy.alternatives import Alternatives
 from carrel.core.policy.explain import NO_CORRECTIONS, explain
+from carrel.core.policy.free import Free
 from carrel.core.policy.placer import Placer
 from carrel.core.policy.situation import Outcome
 
@@ -89,6 +90,12 @@ class QueueReport:
                 estimate = None if wait is None else wait.estimated_start
                 self._alternatives_of[job_id] = self._alternatives.of(job_id, estimate)
             return self._alternatives_of[job_id]
+
+    def free_for(self, job: Waiting, now: float) -> Sequence[FreeGpus]:
+        """Return what is free of each type of GPU for tasks like `job`; nothing where too many wait, or where nothing starts."""
+        if self._outcome is None or self._halt is not None or self._size > FORESEEN:
+            return ()
+        return tuple(Free(self._outcome, now, lambda outcome: self._explained(outcome, FORESEEN)).of(job))
 
     @cached_property
     def _alternatives(self) -> Alternatives:

@@ -35,7 +35,7 @@ from carrel.core.domain.errors import Conflict
 from carrel.core.domain.job import MACHINE_LIMIT, Job, JobState, Reason
 from carrel.core.domain.launch import Launch, Observation
 from carrel.core.domain.node import Node
-from carrel.core.domain.placement import Holding, Snapshot, Start, Wait, Waiting
+from carrel.core.domain.placement import FreeGpus, Holding, Snapshot, Start, Wait, Waiting
 from carrel.core.domain.ports import Attempt, Engine
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.task import TaskSpec
@@ -310,6 +310,10 @@ class Scheduler:
     def preview(self, job: Waiting) -> Wait | None:
         """Where a job would stand that is not in line yet, or None where it would start. For any thread."""
         return self.queue_report.preview(replace(job, grace=self._queue.grace))
+
+    def free_for(self, job: Waiting, now: float) -> Sequence[FreeGpus]:
+        """What is free of each type of GPU for tasks like `job`. For any thread."""
+        return self.queue_report.free_for(replace(job, grace=self._queue.grace), now)
 
     def _picture(self, now: float) -> Snapshot:
         return self._ranking.picture(self._queue, self._devices, self._reserved, now)

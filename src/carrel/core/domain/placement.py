@@ -225,6 +225,23 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FreeGpus:
+    """GPUs of one type as one user would get them: whole, and for tasks of one GPU each."""
+
+    type: str
+    #: How many there are.
+    count: int
+    #: How many such tasks would start now, and the walltime in seconds up to which one would; 0 where none does.
+    now: int
+    time: int = 0
+    #: Why no longer one would start now: a sentence; "" where only its class of service sets an end.
+    why_no_longer: str = ""
+    #: Why one more would wait, and when it should start (Unix seconds); "" and None where all start.
+    why_no_more: str = ""
+    start: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Decision: this job waits, and why."""
 

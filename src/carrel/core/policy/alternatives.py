@@ -17,7 +17,7 @@ from carrel.core.policy.situation import Outcome
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 #: Walltimes that are tried, seconds.
-_TIMES = (
+TIMES = (
     *(_MINUTE * minutes for minutes in (5, 10, 15, 30, 45)),
     *(_HOUR * hours for hours in (1, 2, 3, 4, 6, 8, 12, 18)),
     *(_DAY * days for days in (1, 2, 3, 4, 5, 7, 10, 14, 21)),
@@ -29,7 +29,7 @@ _WORTH = 300.0
 
 #: What can be asked for less of: the values that are tried for a job, and how one is said.
 _LESS: Mapping[str, tuple[Callable[[Resources], Sequence[int]], Callable[[int], str]]] = {
-    "time": (lambda _: _TIMES, format_duration),
+    "time": (lambda _: TIMES, format_duration),
     "memory": (lambda _: _MEMORY, format_size),
     "cpus": (lambda _: _CPUS, lambda number: format_count(number, "CPU")),
     "nodes": (lambda wanted: range(1, wanted.nodes), lambda number: format_count(number, "node")),

@@ -18,7 +18,7 @@ from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.units import GIB, MIB, format_duration, format_size
+from carrel.core.domain.units import format_duration, format_size
 from carrel.core.domain.user import Caller
 from carrel.core.policy.partitions import partitions_for
 from carrel.core.submission import ResourceOptions, TaskOptions, options_of
@@ -33,6 +33,7 @@ from carrel.lab.portal.multipart import UploadedFile, read_upload
 from carrel.lab.portal.requests import caller_of
 from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
+from carrel.lab.portal.words import written
 from carrel.wire.v1 import GitRequest, PreviewView, ResourceRequest, TaskRequest
 
 _OPTIONS = {**options_of(TaskOptions), **options_of(ResourceOptions)}
@@ -201,7 +202,7 @@ class NewTaskPage:
         for name in FIELDS:
             value = getattr(read.resources if name in _RESOURCES else read, name)
             if value is not None and not form.fields.get(name, "").strip():
-                form.fields[name] = _written(name, value)
+                form.fields[name] = written(name, value)
         if notes:
             form.notes = (
                 *form.notes,
@@ -295,15 +296,6 @@ def _read(name: str, text: str) -> Any:
     except Invalid as error:
         raise FieldError(name, error) from error
     return value
-
-
-def _written(name: str, value: Any) -> str:
-    """A value of an option as people write it, exactly."""
-    if name in ("memory", "gpu_memory"):
-        return f"{value // GIB}G" if value % GIB == 0 else f"{value // MIB}M"
-    if name == "time":
-        return next(f"{value // size}{unit}" for size, unit in ((3600, "h"), (60, "m"), (1, "s")) if value % size == 0)
-    return str(value)
 
 
 def _command(form: _Form) -> str:

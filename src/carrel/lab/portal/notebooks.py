@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from carrel.core.control.sessions import SessionOptions, Sessions
+from carrel.core.control.ports import JobFilter
+from carrel.core.control.sessions import DEFAULT_ENVIRONMENT, SessionOptions, Sessions
 from carrel.core.domain.errors import CarrelError, Conflict, Denied, Impossible, Invalid, NotFound, Unavailable
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.session import SessionKind
@@ -26,8 +27,12 @@ from carrel.lab.portal.requests import caller_of, job_id_of
 from carrel.lab.portal.signin import Sessions as Browsers
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.timelines import going, memory_of, strip_of
+from carrel.lab.portal.words import written
 from carrel.wire.v1 import JobView, SessionView, TenantView
 from carrel.wire.v1.sessions import Lending
+
+#: Sessions among which the last notebook is looked for.
+_LATEST = 10
 
 
 class NotebookPages:
@@ -56,7 +61,7 @@ class NotebookPages:
 
     def list(self, request: Request) -> Response:
         """The caller's sessions, and a form to start one. With ``part=live`` only what changes."""
-        return self._list(request, {}, None)
+        return self._list(request, last_settings(self._gateway, caller_of(request)), None)
 
     def _list(self, request: Request, fields: dict[str, str], problem: CarrelError | None) -> Response:
         """The same with what was asked for and cannot be, and why."""
@@ -185,6 +190,27 @@ def idle_sessions(gateway: Gateway, caller: Caller, job: JobView) -> Sequence[Se
         if view.idle_since is not None:
             found.append(view)
     return found
+
+
+def last_settings(gateway: Gateway, caller: Caller) -> dict[str, str]:
+    """What the caller asked for when they last started a notebook, as fields of the form; empty where they never did."""
+    if gateway.sessions is None:
+        return {}
+    for job in gateway.lab.jobs(caller, JobFilter(owner=caller.user.subject, kind=JobKind.SESSION), limit=_LATEST):
+        _, spec = gateway.sessions.get(caller, job.id)
+        if spec.kind is SessionKind.NOTEBOOK and not spec.hub:
+            said = {
+                "gpus": str(spec.gpus),
+                "environment": "" if spec.environment == DEFAULT_ENVIRONMENT else spec.environment,
+                "image": spec.image,
+                "qos": job.qos,
+                "partition": job.partition,
+                "memory": written("memory", job.resources.memory),
+                "time": written("time", job.resources.time),
+                "reserve": "yes" if spec.reserve else "",
+            }
+            return {name: value for name, value in said.items() if value}
+    return {}
 
 
 def asked_in(fields: dict[str, str]) -> SessionOptions:

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from carrel.core.control.ports import AttemptRow, JobFilter
 from carrel.core.control.views import LogChunk
+from carrel.core.domain.account import Standing
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import ACTIVE, ENDED, Job, JobState
 from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
@@ -29,7 +30,7 @@ from carrel.lab.gateway.routes.events import answer, start_of
 from carrel.lab.gateway.routes.files import download
 from carrel.lab.gateway.views import node_view
 from carrel.lab.portal.entrance import check_form, read_form
-from carrel.lab.portal.notebooks import idle_sessions
+from carrel.lab.portal.notebooks import idle_sessions, last_settings
 from carrel.lab.portal.requests import caller_of, job_id_of, number_in
 from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.step_graph import graph_of
@@ -109,6 +110,9 @@ class JobPages:
             request,
             "live.html" if part else "home.html",
             nodes=nodes,
+            free=self._lab.free(caller),
+            standing=self._standing(caller),
+            notebook=last_settings(self._gateway, caller) if not part else {},
             announcements=self._lab.keeper(ANNOUNCEMENTS).list(caller),
             reservations=[(one, one.begin <= self._lab.clock()) for one in self._lab.keeper(RESERVATIONS).list(caller)],
             soon=self._lab.clock() + _SOON,
@@ -233,6 +237,12 @@ class JobPages:
 
     def _form_secret(self, request: Request) -> str | None:
         return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
+
+    def _standing(self, caller: Caller) -> Standing | None:
+        """Where the caller stands on the account that is charged if they name none; None where shares do not count."""
+        report, account = self._lab.shares(caller), self._lab.policy.charged(caller.user)
+        mine = (one for one in report.standings if (one.account, one.user) == (account, caller.user.subject))
+        return next(mine, None) if report.weight else None
 
     def _log_tail(self, caller: Caller, job: Job, attempts: Any) -> LogChunk:
         """The last of the log up to where the events have told it, so that the stream goes on exactly there."""

@@ -49,6 +49,15 @@ def size(amount: float) -> str:
     return f"{amount:.0f} B"
 
 
+def written(name: str, value: object) -> str:
+    """The value of an option as people write it into a form, exactly."""
+    if name in ("memory", "gpu_memory") and isinstance(value, int):
+        return f"{value // GIB}G" if value % GIB == 0 else f"{value // MIB}M"
+    if name == "time" and isinstance(value, int):
+        return next(f"{value // size}{unit}" for size, unit in ((3600, "h"), (60, "m"), (1, "s")) if value % size == 0)
+    return str(value)
+
+
 def sentence(text: str) -> str:
     """`text` with a capital at its beginning and a stop at its end."""
     text = text.strip()
