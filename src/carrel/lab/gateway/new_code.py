@@ -193,12 +193,14 @@ class Incoming:
                 requirements += "".join(f"{name}\n" for name in RUNNER)
             return self._packed(caller, place, "", requirements).snapshot
 
-    def of(self, caller: Caller, snapshot: str) -> Runnable:
-        """Return what code that is here offers. Raises `NotFound` for what is not the caller's."""
+    def of(self, caller: Caller, snapshot: str, directory: str = ".") -> Runnable:
+        """Return what code that is here offers in a directory of it. Raises `NotFound` for what is not the caller's."""
         if not self._lab.has_snapshot(caller, snapshot):
             raise NotFound("That code is not here any more.", remedy="Choose it again.")
         files = [one for one in self._snapshots.entries(snapshot) if one.kind is Kind.FILE]
-        offers = runnable(self._snapshots.files(snapshot), [one.path for one in files])
+        inside = "" if directory == "." else directory.rstrip("/") + "/"
+        paths = [one.path.removeprefix(inside) for one in files if one.path.startswith(inside)]
+        offers = runnable(self._snapshots.files(snapshot, directory), paths)
         return replace(offers, files=len(files), size=sum(one.size for one in files))
 
     # ---- parts

@@ -18,11 +18,13 @@ from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import EnvironmentKind
 from carrel.core.domain.units import format_duration, format_size
 from carrel.core.domain.user import Caller
 from carrel.core.policy.partitions import partitions_for
 from carrel.core.submission import ResourceOptions, TaskOptions, options_of
 from carrel.core.tasks.backend_config import read_backend_config
+from carrel.core.tasks.command import script_command
 from carrel.core.tasks.sbatch import read_directives
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
@@ -30,7 +32,7 @@ from carrel.lab.gateway.new_code import NEW_TASK, Runnable
 from carrel.lab.gateway.views import preview_view
 from carrel.lab.portal.entrance import check_form
 from carrel.lab.portal.multipart import UploadedFile, read_upload
-from carrel.lab.portal.requests import caller_of
+from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.words import written
@@ -103,8 +105,9 @@ class NewTaskPage:
         return [Route(NEW_TASK, self.blank, methods=["GET"]), Route(NEW_TASK, self.answer, methods=["POST"])]
 
     def blank(self, request: Request) -> Response:
-        """The empty form."""
-        return self._page(request, _Form())
+        """The empty form; with ``job=N`` one that is filled as that job was submitted."""
+        number = number_in(request.query_params.get("job"))
+        return self._page(request, _Form() if number is None else self._as_before(caller_of(request), number))
 
     async def answer(self, request: Request) -> Response:
         """Run the task and go to its page, or show the form with what would become of it, or with what is wrong."""
@@ -119,7 +122,7 @@ class NewTaskPage:
         caller, do = caller_of(request), fields.get("do", "run")
         form = _Form(fields)
         if do == "other":
-            for name in ("snapshot", "code", "commit", "remote", "runs"):
+            for name in ("snapshot", "code", "directory", "commit", "remote", "runs"):
                 fields.pop(name, None)
             return self._page(request, form)
         seen = fields.pop("seen", "")
@@ -139,6 +142,29 @@ class NewTaskPage:
             form.problem = error
         form.command = _command(form)
         return self._page(request, form)
+
+    def _as_before(self, caller: Caller, job_id: int) -> _Form:
+        """What a job was submitted with, as far as the form has it. Raises `NotFound` for code that is not the caller's."""
+        lab = self._gateway.lab
+        job, task = lab.job(caller, job_id), lab.task(caller, job_id)
+        form = _Form({"snapshot": task.snapshot, "code": f"the code of job {job_id}", "runs": task.entry_point})
+        if task.directory != ".":
+            form.fields["directory"] = task.directory
+        form.offers = self._gateway.incoming.of(caller, task.snapshot, task.directory)
+        recipe = task.environment
+        image = recipe.requirements[0] if recipe.kind is EnvironmentKind.IMAGE and recipe.requirements else None
+        known = {**{name: getattr(job.resources, name) for name in _RESOURCES}}
+        known |= {name: getattr(job, name) for name in ("name", "qos", "partition", "account")}
+        known |= {"experiment": task.experiment, "requeue": task.requeue, "image": image}
+        form.fields |= {name: written(name, value) for name, value in known.items() if value}
+        start = script_command(task.entry_point)
+        if start is not None and task.entry_point not in form.offers.entry_points and task.command.startswith(start):
+            form.fields["arguments"] = task.command.removeprefix(start).strip()
+        else:
+            form.fields |= {_PARAMETER + name: value for name, value in task.parameters.items()}
+        if task.git is not None and not task.git.dirty:  # else the commit is not what the code is
+            form.fields |= {"commit": task.git.commit, "remote": task.git.remote or ""}
+        return form
 
     # ---- code
 
@@ -169,9 +195,10 @@ class NewTaskPage:
         elif packages := self._requirements(caller, fields):
             fields["snapshot"] = incoming.with_packages(caller, fields["snapshot"], packages)
         if code is not None:
+            fields.pop("directory", None)
             fields |= {"snapshot": code.snapshot, "code": code.name, "commit": code.commit, "remote": code.remote}
             form.notes = (*code.notes, *form.notes)
-        form.offers = incoming.of(caller, fields["snapshot"])
+        form.offers = incoming.of(caller, fields["snapshot"], fields.get("directory", "."))
         known = {*form.offers.entry_points, *form.offers.scripts}
         if fields.get("runs") not in known:
             fields["runs"] = form.offers.only or ""
@@ -227,6 +254,7 @@ class NewTaskPage:
         commit = fields.get("commit", "")
         return TaskRequest(
             snapshot=fields["snapshot"],
+            directory=fields.get("directory", "."),
             **{"script": runs} if is_script else {"entry_point": runs},
             parameters={name: value for name, value in given.items() if value},
             arguments=arguments,

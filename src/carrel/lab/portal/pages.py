@@ -31,6 +31,7 @@ from carrel.lab.gateway.routes.files import download
 from carrel.lab.gateway.views import node_view
 from carrel.lab.portal.entrance import check_form, read_form
 from carrel.lab.portal.notebooks import idle_sessions, last_settings
+from carrel.lab.portal.outputs import how_shown
 from carrel.lab.portal.requests import caller_of, job_id_of, number_in
 from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.step_graph import graph_of
@@ -42,6 +43,8 @@ _PAGE = 50
 #: Bytes of log that a page begins with; what comes after is streamed, what was before is a download.
 _TAIL = 64 * 1024
 _PIECE = 1024 * 1024
+#: Pictures among the outputs that a job's page shows small.
+_PICTURES = 8
 #: A reservation that begins within so many seconds has a notice of its own.
 _SOON = 86400.0
 _SAVED_ONLY = "default-src 'none'; sandbox"
@@ -144,6 +147,7 @@ class JobPages:
             chunk = self._log_tail(caller, job, attempts)
             text, end = log_tail(chunk.data, chunk.offset)
             values = {"log": text, "log_end": end, "log_cut": chunk.offset > 0, "last_event": last_event}
+        outputs = self._lab.produced.outputs(caller, job_id) if job.state.ended and may["READ_JOB"] else []
         view = self._gateway.show(job, "", alternatives=True)
         return self._look.page(
             request,
@@ -154,7 +158,9 @@ class JobPages:
             job=self._show(view),
             task=task,
             attempts=attempts,
-            outputs=self._lab.produced.outputs(caller, job_id) if job.state.ended and may["READ_JOB"] else [],
+            outputs=outputs,
+            pictures=[one for one in outputs if one.removed_at is None and how_shown(one.path) == "picture"][:_PICTURES],
+            changeable=bool(task.snapshot) and task.step is None and self._lab.has_snapshot(caller, task.snapshot),
             may=may,
             form_secret=self._form_secret(request),
             own=may["ENTER_SESSION"],

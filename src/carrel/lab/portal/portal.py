@@ -21,6 +21,7 @@ from carrel.lab.portal.entrance import Entrance
 from carrel.lab.portal.local import LocalPages
 from carrel.lab.portal.new_task import NewTaskPage
 from carrel.lab.portal.notebooks import NotebookPages
+from carrel.lab.portal.outputs import OutputPages
 from carrel.lab.portal.pages import JobPages, ReferencePage
 from carrel.lab.portal.sign_in_methods import SignInMethod, local_path
 from carrel.lab.portal.signin import Sessions, Tickets
@@ -93,6 +94,7 @@ class Portal:
             [
                 *comparison.routes(),
                 *pages.routes(),
+                *OutputPages(gateway, self._look).routes(),
                 *NewTaskPage(gateway, self.sessions, self._look).routes(),
                 *notebooks.routes(),
                 *sweeps.routes(),

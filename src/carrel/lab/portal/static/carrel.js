@@ -141,6 +141,18 @@ function watch(live) {
   setInterval(() => { if (!document.hidden && live.querySelector("[data-again]")) changed(); }, 1000);
 }
 
+// A part that takes a moment comes by itself, and again while what it tells of goes on.
+async function fill(box) {
+  try {
+    const answer = await fetch(box.dataset.from, { headers: { Accept: "text/html" } });
+    if (answer.ok) {
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      box.replaceChildren(...fresh.body.childNodes);
+    }
+  } catch { /* the link that stands here leads to the same */ }
+  if (box.querySelector("[data-again]")) setTimeout(() => fill(box), document.hidden ? 30_000 : 5_000);
+}
+
 // A session that the reader has just started is gone to as soon as it answers.
 new MutationObserver(() => {
   const door = document.querySelector("form[data-go]");
@@ -157,4 +169,5 @@ tellTimes(document);
 setInterval(() => tellTimes(document), 15_000);
 for (const live of document.querySelectorAll("[data-stream]")) if (!("ended" in live.dataset)) listen(live);
 for (const live of document.querySelectorAll("[data-live]")) watch(live);
+for (const box of document.querySelectorAll("[data-from]")) fill(box);
 for (const box of document.querySelectorAll("[data-log]")) box.scrollTop = box.scrollHeight;
