@@ -20,8 +20,9 @@ from support.chromium import a_chromium
 
 #: The smallest picture.
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
-SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><script>parent.broken = true; document.title = "broken"</script></svg>'
-HTML = "<h1>Report</h1><script>parent.broken = true; document.title = 'broken'</script><img src=x onerror='parent.broken=true'>"
+BREAKS = "parent.broken = true; document.title = 'broken'"
+SVG = f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><script>{BREAKS}</script></svg>'
+HTML = f"<h1>Report</h1><script>{BREAKS}</script><img src=x onerror='parent.broken=true'>"
 
 
 def notebook(*outputs: Mapping[str, object]) -> bytes:
@@ -48,7 +49,7 @@ def ended(site: Site, files: Mapping[str, bytes], **fields: object) -> int:
         ("outputs/model.pt", b"\x80\x02\0\0", "It is no text"),
         ("outputs/big.txt", b"x" * 300_000, "These are its first 256 KiB."),
         ("outputs/run.ipynb", notebook({"output_type": "stream", "text": ["a\rb ", HOSTILE]}), "b &lt;script&gt;"),
-        ("outputs/run.ipynb", notebook({"output_type": "error", "traceback": ["\x1b[31mValueError\x1b[0m: no"]}), "ValueError: no</pre>"),
+        ("outputs/run.ipynb", notebook({"output_type": "error", "traceback": ["\x1b[31mE\x1b[0m: no"]}), "E: no</pre>"),
         (
             "outputs/run.ipynb",
             notebook({"output_type": "display_data", "data": {"text/html": HTML, "text/plain": "a table"}}),
@@ -59,7 +60,7 @@ def ended(site: Site, files: Mapping[str, bytes], **fields: object) -> int:
             notebook({"output_type": "display_data", "data": {"image/png": base64.b64encode(PNG).decode()}}),
             'src="data:image/png;base64,iVBOR',
         ),
-        ("outputs/run.ipynb", notebook({"output_type": "display_data", "data": {"image/png": '"><script>x'}}), "Not shown: image/png"),
+        ("outputs/run.ipynb", notebook({"output_type": "display_data", "data": {"image/png": '"><b>'}}), "Not shown: image/png"),
         ("outputs/run.ipynb", b'{"cells": 3}', "cells"),
         (f"outputs/{HOSTILE}.txt", b"named", "named</pre>"),
     ],

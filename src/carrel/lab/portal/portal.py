@@ -18,6 +18,7 @@ from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.comparison import BaselinePage, ComparisonPage
 from carrel.lab.portal.consent import ConsentPages
 from carrel.lab.portal.entrance import Entrance
+from carrel.lab.portal.help import HelpPages, help_of
 from carrel.lab.portal.local import LocalPages
 from carrel.lab.portal.new_task import NewTaskPage
 from carrel.lab.portal.notebooks import NotebookPages
@@ -77,13 +78,14 @@ class Portal:
     def install(self, app: FastAPI, gateway: Gateway) -> None:
         """Add the routes of the pages."""
         self.sessions.use(gateway.lab.secret, gateway.lab.lab_id)
+        self._look.form_secret = self._form_secret
         pages = JobPages(gateway, self.sessions, self._look)
         comparison = ComparisonPage(gateway, self.sessions, self._look)
         notebooks = NotebookPages(gateway, self.sessions, self._look)
         self._look.offers_sessions = gateway.sessions is not None
         self._look.tracking = lambda: _tracking(gateway)
         self._look.short = gateway.lab.storage.short
-        self._look.know(reasons=gateway.settings.reasons)
+        self._look.know(reasons=gateway.settings.reasons, help_of=help_of)
         sweeps = SweepPages(gateway, self.sessions, self._look)
         self._look.know(offers_sweeps=gateway.own_sweeps is not None)
         use = UsePage(gateway, self.sessions, self._look)
@@ -94,6 +96,7 @@ class Portal:
             [
                 *comparison.routes(),
                 *pages.routes(),
+                *HelpPages(self._look).routes(),
                 *OutputPages(gateway, self._look).routes(),
                 *NewTaskPage(gateway, self.sessions, self._look).routes(),
                 *notebooks.routes(),
@@ -127,8 +130,11 @@ class Portal:
                 ways=[way.template for way in self._ways],
                 typed_name=getattr(request.state, "typed_name", ""),
             )
-        secret = self.sessions.form_secret(self.sessions.session_in(request.headers.get("cookie", "")) or "")
+        secret = self._form_secret(request)
         return self._look.page(request, "problem.html", status=problem.status, problem=problem, form_secret=secret)
+
+    def _form_secret(self, request: Request) -> str | None:
+        return self.sessions.form_secret(self.sessions.session_in(request.headers.get("cookie", "")) or "")
 
 
 def _tracking(gateway: Gateway) -> dict[str, str] | None:

@@ -31,6 +31,8 @@ class Templates:
         self._clock = clock
         #: Whether the frame has links to notebooks and GPUs.
         self.offers_sessions = False
+        #: The secret of the forms of the session that a request belongs to, or None.
+        self.form_secret: Callable[[Request], str | None] = lambda _request: None
         #: Tells where the tracking server is, and whether it is ready; None where the lab has none.
         self.tracking: Callable[[], Mapping[str, str] | None] = lambda: None
         #: The disk of the lab's that has no room, or None.
@@ -63,7 +65,7 @@ class Templates:
             "user": user,
             "path": request.url.path,
             "own_address": str(request.base_url).rstrip("/"),
-            "form_secret": None,
+            "form_secret": self.form_secret(request) if user is not None else None,
             "short": self.short() if user is not None else None,
             "offers_sessions": self.offers_sessions,
             "tracking": self.tracking() if user is not None else None,
