@@ -15,6 +15,7 @@ from carrel.core.domain.errors import Denied
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 from carrel.lab.gateway.context import Gateway
+from carrel.lab.portal.account import AccountPage
 from carrel.lab.portal.comparison import BaselinePage, ComparisonPage
 from carrel.lab.portal.consent import ConsentPages
 from carrel.lab.portal.entrance import Entrance
@@ -96,6 +97,7 @@ class Portal:
             [
                 *comparison.routes(),
                 *pages.routes(),
+                *AccountPage(gateway, self.sessions, self._look).routes(),
                 *HelpPages(self._look).routes(),
                 *OutputPages(gateway, self._look).routes(),
                 *NewTaskPage(gateway, self.sessions, self._look).routes(),
