@@ -16,7 +16,7 @@ from carrel.core.domain.nouns import SECRETS
 from carrel.core.domain.secret import Secret
 from carrel.core.domain.units import parse_duration
 from carrel.core.domain.user import Caller
-from carrel.core.policy.access import ALL, CHOICES
+from carrel.core.policy.access import ALL, CHOICES, Action, allowed
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
 from carrel.lab.portal.entrance import check_form, read_form
@@ -82,6 +82,7 @@ class AccountPage:
         """Set a secret."""
 
         def put(caller: Caller, fields: dict[str, str]) -> None:
+            allowed(caller, Action.CHANGE_SECRETS).check()
             secret = Secret(name=fields.get("name", "").strip(), value=fields.get("value", ""))
             self._lab.keeper(SECRETS).put(caller, secret)
 
@@ -89,13 +90,18 @@ class AccountPage:
 
     async def remove_secret(self, request: Request) -> Response:
         """Forget a secret."""
-        name = request.path_params["name"]
-        return await self._do(request, lambda caller, _: self._lab.keeper(SECRETS).remove(caller, name), "no-secret")
+
+        def remove(caller: Caller, _fields: dict[str, str]) -> None:
+            allowed(caller, Action.CHANGE_SECRETS).check()
+            self._lab.keeper(SECRETS).remove(caller, request.path_params["name"])
+
+        return await self._do(request, remove, "no-secret")
 
     async def remove_environment(self, request: Request) -> Response:
         """Remove an environment of the caller's."""
 
         def remove(caller: Caller, fields: dict[str, str]) -> None:
+            allowed(caller, Action.CHANGE_ENVIRONMENT).check()
             if self._gateway.environments is not None:
                 self._gateway.environments.remove(caller, fields.get("name", ""))
 

@@ -30,6 +30,7 @@ PAGES = {
     "/baselines": "baselines.md",
     "/compare": "compare.md",
     "/my-sign-in": "sign-in-local.md",
+    "/administration": "administration.md",
     "/account": "pages.md#your-account",
     "/docs": "api.md",
     "/": "pages.md",

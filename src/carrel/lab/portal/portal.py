@@ -16,6 +16,7 @@ from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.account import AccountPage
+from carrel.lab.portal.administration import AdministrationPage, may_administer
 from carrel.lab.portal.comparison import BaselinePage, ComparisonPage
 from carrel.lab.portal.consent import ConsentPages
 from carrel.lab.portal.entrance import Entrance
@@ -80,6 +81,7 @@ class Portal:
         """Add the routes of the pages."""
         self.sessions.use(gateway.lab.secret, gateway.lab.lab_id)
         self._look.form_secret = self._form_secret
+        self._look.administers = may_administer
         pages = JobPages(gateway, self.sessions, self._look)
         comparison = ComparisonPage(gateway, self.sessions, self._look)
         notebooks = NotebookPages(gateway, self.sessions, self._look)
@@ -97,6 +99,7 @@ class Portal:
             [
                 *comparison.routes(),
                 *pages.routes(),
+                *AdministrationPage(gateway, self.sessions, self._look).routes(),
                 *AccountPage(gateway, self.sessions, self._look).routes(),
                 *HelpPages(self._look).routes(),
                 *OutputPages(gateway, self._look).routes(),

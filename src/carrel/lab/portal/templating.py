@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from carrel import __version__
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.storage import LabDisk
-from carrel.core.domain.user import User
+from carrel.core.domain.user import Caller, User
 from carrel.lab.gateway.gate import Grant
 from carrel.lab.gateway.views import moment
 from carrel.lab.portal import words
@@ -31,6 +31,8 @@ class Templates:
         self._clock = clock
         #: Whether the frame has links to notebooks and GPUs.
         self.offers_sessions = False
+        #: Whether a caller has a page of administration.
+        self.administers: Callable[[Caller], bool] = lambda _caller: False
         #: The secret of the forms of the session that a request belongs to, or None.
         self.form_secret: Callable[[Request], str | None] = lambda _request: None
         #: Tells where the tracking server is, and whether it is ready; None where the lab has none.
@@ -65,6 +67,7 @@ class Templates:
             "user": user,
             "path": request.url.path,
             "own_address": str(request.base_url).rstrip("/"),
+            "administers": grant is not None and self.administers(grant.caller),
             "form_secret": self.form_secret(request) if user is not None else None,
             "short": self.short() if user is not None else None,
             "offers_sessions": self.offers_sessions,

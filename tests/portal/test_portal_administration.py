@@ -1,0 +1,131 @@
+"""The page of who runs the lab."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import httpx
+import pytest
+from gateway_lab import client
+from portal_site import Site
+from test_portal_pages import HOSTILE, secret_in
+
+from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
+from carrel.core.domain.user import UserState
+
+PAGE = "/administration"
+
+
+def press(site: Site, http: httpx.Client, button: str, **fields: str) -> httpx.Response:
+    return http.post(f"{site.url}{PAGE}/{button}", data={"form_secret": secret_in(http.get(f"{site.url}/account")), **fields})
+
+
+@pytest.mark.gate
+def test_an_invited_user_signs_in_is_suspended_goes_on_and_is_removed(site: Site) -> None:
+    lab = site.rig.lab
+    with site.browser("root") as http:
+        assert f'href="{PAGE}"' in http.get(site.url).text
+        page = press(site, http, "invite", name="dana", trusted="yes").text
+        code = re.search(r"/invitation#([^<]+)</code>", page)
+        assert code is not None
+        with client(site.url, {"Authorization": f"Bearer {code[1]}"}) as program:
+            made = program.post("/api/v1/invitations/current/redeem", json={"name": "laptop"})
+        with client(site.url, {"Authorization": f"Bearer {made.json()['token']}"}) as program:
+            assert program.get("/api/v1/jobs").status_code == 200
+            assert "There is no reason" in press(site, http, "suspend", subject="dana").text
+            assert "moved away" in press(site, http, "suspend", subject="dana", reason="moved away").text
+            assert program.post("/api/v1/sessions", json={}).status_code in (401, 403)
+            press(site, http, "resume", subject="dana")
+            assert lab.users.find("dana").state is UserState.ACTIVE
+            press(site, http, "remove", subject="dana")
+            assert program.get("/api/v1/jobs").status_code == 401
+        assert code[1] not in http.get(f"{site.url}{PAGE}").text
+    done = [json.loads(line) for line in site.rig.audited().splitlines()]
+    assert any(
+        line.get("resource") == f"{PAGE}/suspend"
+        and line.get("changed")
+        == {
+            "subject": "dana",
+        }
+        for line in done
+    )
+
+
+def test_a_machine_is_drained_and_reserved_and_users_are_told(site: Site) -> None:
+    lab, root = site.rig.lab, site.rig.caller("root")
+    with site.browser("root") as http:
+        assert "drained: new fan" in press(site, http, "drain", node="bench", reason="new fan").text
+        assert "takes jobs" in press(site, http, "undrain", node="bench").text
+        press(site, http, "announce", text=f"{HOSTILE} maintenance", warning="yes")
+        for name in ("ada", "root"):
+            with site.browser(name) as other:
+                assert "maintenance" in other.get(site.url).text
+                assert HOSTILE not in other.get(site.url).text
+        press(site, http, "reserve", name="course", reason="ML course", users="ada", begin="2099-01-01 09:00", **{"for": "3h"})
+        (course,) = lab.keeper(RESERVATIONS).list(root)
+        assert (course.users, course.end - course.begin) == (frozenset({"ada"}), 3 * 3600)
+        (told,) = lab.keeper(ANNOUNCEMENTS).list(root)
+        press(site, http, "withdraw", key=str(told.id))
+        press(site, http, "release", key="course")
+        assert (*lab.keeper(RESERVATIONS).list(root), *lab.keeper(ANNOUNCEMENTS).list(root)) == ()
+
+
+@pytest.mark.parametrize(
+    ("button", "fields", "said"),
+    [
+        ("invite", {"name": " "}, "name"),
+        ("suspend", {"subject": "nobody", "reason": "x"}, "no user"),
+        ("drain", {"node": "bench"}, "reason"),
+        ("drain", {"node": "none", "reason": "x"}, "no node"),
+        ("reserve", {"name": "x", "reason": "y", "begin": "soon"}, "is no moment"),
+        ("reserve", {"name": "x", "reason": "y", "users": "nobody"}, "no user"),
+        ("announce", {"text": "x", "for": "soon"}, "is not a duration"),
+    ],
+)
+def test_what_cannot_be_is_said_in_words(site: Site, button: str, fields: dict[str, str], said: str) -> None:
+    with site.browser("root") as http:
+        page = press(site, http, button, **fields)
+        assert page.status_code in (404, 422)
+        assert said in page.text.partition('role="alert">')[2].partition("</p>")[0]
+        assert HOSTILE not in page.text
+
+
+BUTTONS = ("invite", "suspend", "resume", "remove", "drain", "undrain", "announce", "withdraw", "reserve", "release")
+
+
+def test_who_does_not_run_the_lab_can_press_nothing(site: Site) -> None:
+    fields = {"name": "eve", "subject": "bob", "node": "bench", "reason": "x", "text": "x", "key": "1"}
+    with site.browser("ada") as http:
+        assert PAGE not in http.get(site.url).text
+        assert http.get(f"{site.url}{PAGE}").status_code == 403
+        for button in BUTTONS:
+            assert press(site, http, button, **fields).status_code == 403, button
+    with site.browser("root") as http:
+        for button in BUTTONS:
+            assert http.post(f"{site.url}{PAGE}/{button}", data=fields).status_code == 403, "not from a page of the session"
+    assert site.rig.lab.people.get("eve") is None
+
+
+def test_a_browser_that_is_signed_in_for_reading_changes_nothing(site: Site) -> None:
+    with client(site.url, site.rig.headers("root")) as program:
+        token = program.post("/api/v1/tokens", json={"name": "reads", "scopes": ["read"]}).json()["token"]
+        link = client(site.url, {"Authorization": f"Bearer {token}"})
+        with link:
+            answer = link.post("/api/v1/tokens/current/link")
+    if answer.status_code != 200:  # such a token opens no pages at all
+        assert answer.status_code == 403
+        return
+    with site.browser() as http:
+        assert http.get(answer.json()["url"]).status_code == 200
+        http.headers["Sec-Fetch-Site"] = "same-origin"
+        for button in BUTTONS:
+            assert (
+                press(site, http, button, name="eve", subject="bob", node="bench", reason="x", text="x", key="1").status_code
+                == 403
+            )
+        for path in ("secrets", "secrets/A/remove", "environments/remove", "tokens"):
+            form = secret_in(http.get(f"{site.url}/account"))
+            assert (
+                http.post(f"{site.url}/account/{path}", data={"form_secret": form, "name": "A", "value": "b"}).status_code == 403
+            )
