@@ -91,7 +91,9 @@ class HelpPages:
             raise NotFound(f'The documentation has no page "{name[:100]}".', remedy="Look for it: /help.")
         tokens = self._markdown.parse((self._directory / name).read_text(encoding="utf-8"))
         contents = self._prepare(tokens, name)
-        html = Markup(self._markdown.renderer.render(tokens, self._markdown.options, {}))
+        html = self._markdown.renderer.render(tokens, self._markdown.options, {})
+        # Who has no pointer scrolls by keys what has the focus; and a heading without words is none.
+        html = Markup(html.replace("<pre>", '<pre tabindex="0">').replace("<th></th>", "<td></td>"))
         return self._look.page(request, "help_page.html", name=name, title=_title(tokens), contents=contents, html=html)
 
     def search(self, request: Request) -> Response:
