@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.sync_api import expect
-from portal_site import Site
+from gateway_lab import a_lab, serve
+from portal_site import Clock, Site
 from test_portal_pages import HOSTILE, secret_in
 
 from carrel.core.domain.errors import Invalid
@@ -22,6 +23,7 @@ from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.task import EnvironmentKind, TaskSpec
 from carrel.lab.gateway import new_code
+from carrel.lab.portal import Portal
 from support.chromium import a_chromium
 
 HELLO = "print('hello')\n"
@@ -311,3 +313,32 @@ def test_where_code_is_kept_apart_a_repository_is_read_behind_walls(site: Site, 
     with pytest.raises(Invalid, match="git"):
         incoming.repository(site.rig.caller("bob"), f"{repository}#part", "v1")
     assert seen == ["ada", "bob"]
+
+
+def test_a_template_of_the_site_is_a_project_with_fields(tmp_path: Path) -> None:
+    place = tmp_path / "templates"
+    (place / "Fold proteins").mkdir(parents=True)
+    (place / ".git").mkdir()
+    (place / "Fold proteins" / "fold.py").write_text(HELLO)
+    (place / "Fold proteins" / "MLproject").write_text(
+        "name: fold\nentry_points:\n  main:\n    parameters: {sequence: string, models: {type: int, default: 5}}\n"
+        "    command: python fold.py {sequence} --models {models}\ncarrel: {resources: {gpus: 1, time: 3h}}\n"
+    )
+    clock = Clock()
+    portal = Portal(clock=clock)
+    with a_lab(tmp_path / "lab", pages=lambda _rig: portal, clock=clock, templates=place) as rig, serve(rig.app) as url:
+        site = Site(rig, portal, clock, url)
+        with site.browser("ada") as http:
+            assert 'href="/tasks/new?template=Fold%20proteins"' in http.get(f"{site.url}/tasks/new").text
+            page = http.get(f"{site.url}/tasks/new", params={"template": "Fold proteins"}).text
+            assert re.search(r'name="P:models" value="" placeholder="5"', page)
+            kept = dict(re.findall(r'type="hidden" name="(snapshot|code)" value="([^"]*)"', page))
+            missing = send(site, http, **kept)
+            assert "sequence" in missing.text
+            assert missing.status_code == 422
+            done = send(site, http, **kept, **{"P:sequence": "MKV; rm -rf /"})
+            assert task_of(site, done).command == "python fold.py 'MKV; rm -rf /' --models 5"
+            job = site.rig.lab.job(site.rig.caller("ada"), int(done.url.path.rpartition("/")[2]))
+            assert (job.resources.gpus, job.resources.time) == (1, 3 * 3600)
+            for name in ("..", ".git", "none"):
+                assert http.get(f"{site.url}/tasks/new", params={"template": name}).status_code == 404

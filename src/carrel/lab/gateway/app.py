@@ -127,7 +127,7 @@ def create_app(
         settings=settings,
         streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
         submissions=submissions,
-        incoming=Incoming(lab, snapshots, walls),
+        incoming=Incoming(lab, snapshots, walls, settings.templates),
         worker_pools=pools,
         own_sweeps=swept,
         own_drifts=drifts,

@@ -111,8 +111,15 @@ def runnable(files: ProjectFiles, paths: Sequence[str]) -> Runnable:
 class Incoming:
     """Makes snapshots of what comes through the pages. Thread-safe."""
 
-    def __init__(self, lab: Lab, snapshots: SnapshotStore, walls: Callable[[str], LaunchWalls | None]) -> None:
-        """`walls` says what code of a user does not see of the machine."""
+    def __init__(
+        self,
+        lab: Lab,
+        snapshots: SnapshotStore,
+        walls: Callable[[str], LaunchWalls | None],
+        templates: Path | None = None,
+    ) -> None:
+        """`walls` says what code of a user does not see of the machine; `templates` has a directory for each of the site's."""
+        self._templates = templates
         self._lab = lab
         self._snapshots = snapshots
         self._walls = walls
@@ -182,6 +189,18 @@ class Incoming:
             commit=commit[1] if commit else "",
             notes=(*(note for note in notes if note.startswith("submodules ")), *code.notes),
         )
+
+    def templates(self) -> Sequence[str]:
+        """Return the names of the site's templates: projects that anybody may run as they are, with other values."""
+        if self._templates is None or not self._templates.is_dir():
+            return ()
+        return sorted(one.name for one in self._templates.iterdir() if one.is_dir() and not one.name.startswith("."))
+
+    def template(self, caller: Caller, name: str) -> NewCode:
+        """Take one of the site's templates. Raises `NotFound`."""
+        if self._templates is None or name not in self.templates():
+            raise NotFound(f'The lab has no template "{name[:80]}".', remedy="Choose one of the list.")
+        return self._packed(caller, self._templates / name, name, "")
 
     def with_packages(self, caller: Caller, snapshot: str, requirements: str) -> str:
         """Return code that is here with these lines as its requirements file."""

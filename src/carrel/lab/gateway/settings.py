@@ -16,6 +16,8 @@ class GatewaySettings:
 
     #: Where uploads lie until they are whole; best on the same disk as the snapshots.
     uploads: Path
+    #: Where the site's templates are, one directory each; None: it has none.
+    templates: Path | None = field(default=None, kw_only=True)
     #: Where large arguments and results of calls lie.
     calls: Path
     #: The socket at which programs on this machine get these files; None: they go through HTTP.

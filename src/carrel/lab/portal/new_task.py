@@ -105,7 +105,9 @@ class NewTaskPage:
         return [Route(NEW_TASK, self.blank, methods=["GET"]), Route(NEW_TASK, self.answer, methods=["POST"])]
 
     def blank(self, request: Request) -> Response:
-        """The empty form; with ``job=N`` one that is filled as that job was submitted."""
+        """The empty form; with ``job=N`` it is filled as that job was submitted, with ``template=NAME`` with one of the site's."""
+        if name := request.query_params.get("template", ""):
+            return self._page(request, self._of_template(caller_of(request), name))
         number = number_in(request.query_params.get("job"))
         return self._page(request, _Form() if number is None else self._as_before(caller_of(request), number))
 
@@ -142,6 +144,14 @@ class NewTaskPage:
             form.problem = error
         form.command = _command(form)
         return self._page(request, form)
+
+    def _of_template(self, caller: Caller, name: str) -> _Form:
+        """One of the site's projects, to be run with the values that the user gives. Raises `NotFound`."""
+        code = self._gateway.incoming.template(caller, name)
+        form = _Form({"snapshot": code.snapshot, "code": code.name})
+        form.offers = self._gateway.incoming.of(caller, code.snapshot)
+        form.fields["runs"] = form.offers.only or ""
+        return form
 
     def _as_before(self, caller: Caller, job_id: int) -> _Form:
         """What a job was submitted with, as far as the form has it. Raises `NotFound` for code that is not the caller's."""
@@ -302,6 +312,7 @@ class NewTaskPage:
                 "partition": [one.name for one in partitions_for(JobKind.TASK, policy.qos, policy.partitions)],
                 "account": sorted(policy.accounts_of(caller.user)),
             },
+            templates=self._gateway.incoming.templates(),
             environments=[one.name for one in environments.list(caller).environments] if environments is not None else [],
             parameters=form.offers.entry_points.get(form.fields.get("runs", ""), {}) if form.offers is not None else {},
             form_secret=self._form_secret(request),

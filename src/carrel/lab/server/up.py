@@ -117,6 +117,7 @@ def _serve(
         running.lab,
         settings=GatewaySettings(
             uploads=home.snapshots,
+            templates=home.path / "templates",
             calls=home.calls,
             body_socket=body_socket(home),
             max_snapshot=settings.snapshot_limit,
