@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import expect
 from gateway_lab import a_lab, serve
+from playwright.sync_api import expect
 from portal_site import Clock, Site
 from test_portal_pages import HOSTILE, secret_in
 

@@ -105,7 +105,7 @@ class NewTaskPage:
         return [Route(NEW_TASK, self.blank, methods=["GET"]), Route(NEW_TASK, self.answer, methods=["POST"])]
 
     def blank(self, request: Request) -> Response:
-        """The empty form; with ``job=N`` it is filled as that job was submitted, with ``template=NAME`` with one of the site's."""
+        """The empty form; with ``job=N`` filled as that job was submitted, with ``template=NAME`` with one of the site's."""
         if name := request.query_params.get("template", ""):
             return self._page(request, self._of_template(caller_of(request), name))
         number = number_in(request.query_params.get("job"))
