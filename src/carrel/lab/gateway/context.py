@@ -141,6 +141,15 @@ class Gateway:
             return None
         return f"{base.rstrip('/')}{self.settings.tracking_path}/#/runs/{run_id}"
 
+    def run_page(self, job: Job) -> str | None:
+        """Path of the page of the job's run, in the view for training, with its curves; None where there is none."""
+        found = self.run_of(job.id)
+        if found is None or self.tracking_status().state == "off":
+            return None
+        run_id, experiment_id = found
+        # MLflow 3 opens its pages for language models, unless the address says otherwise.
+        return f"{self.settings.tracking_path}/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
+
     def show(self, job: Job, base: str, *, alternatives: bool = False) -> JobView:
         """The job as the wire has it, with its place in the queue, and with `alternatives` that would start it sooner."""
         hold = None if job.state.ended else self.lab.waiting(job.id, alternatives=alternatives)
