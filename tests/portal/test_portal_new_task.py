@@ -163,13 +163,14 @@ def test_code_with_several_programs_asks_which_and_keeps_the_code(site: Site) ->
         ("x.zip", zipped({"/etc/escaped.py": HELLO}), "is absolute"),
         ("x.zip", zipped({"a.py": b"0" * (600 << 20)}, compresslevel=1), "holds more than 512M"),
         ("x.zip", zipped({f"{n}.py": b"" for n in range(20_001)}), "more than 20,000 files"),
+        ("x.zip", zipped({"a": "1", "a/b.py": HELLO}), "is there twice"),
         ("model.pt", b"\x80", "is not a task"),
         ("x.zip", zipped({"data.csv": "1"}), "nothing to run"),
         ("x.ipynb", b"{}", "notebook"),
         ("../up.py", HELLO.encode(), "has an empty part"),
         (f"{HOSTILE}.txt", b"1", "nothing to run"),
     ],
-    ids=["broken", "climbs", "absolute", "bomb", "many", "model", "data", "no-notebook", "name-climbs", "markup"],
+    ids=["broken", "climbs", "absolute", "bomb", "many", "twice", "model", "data", "no-notebook", "name-climbs", "markup"],
 )  # fmt: skip
 def test_uploads_that_are_refused_leave_nothing(site: Site, name: str, content: bytes, said: str) -> None:
     with site.browser("ada") as http:
@@ -178,6 +179,7 @@ def test_uploads_that_are_refused_leave_nothing(site: Site, name: str, content: 
         assert said in page.text, re.findall('role="alert">(.*?)<', page.text)
         assert 'name="name" value="mine"' in page.text
         assert HOSTILE not in page.text
+        assert "new-code-" not in page.text, "where the lab has it is nothing to its user"
     assert list(site.rig.lab.files.code.root.glob("new-code-*")) == []  # type: ignore[attr-defined]
 
 

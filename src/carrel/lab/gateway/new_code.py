@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from carrel.core.control.lab import Lab
-from carrel.core.domain.errors import Conflict, Invalid, NotFound
+from carrel.core.domain.errors import Conflict, Invalid, NotFound, StorageFull
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.task import InputSpec
 from carrel.core.domain.units import MIB, format_size
@@ -29,6 +29,7 @@ from carrel.core.domain.user import Caller
 from carrel.core.snapshots import SnapshotStore, pack
 from carrel.core.snapshots.archive import Kind, check_path
 from carrel.core.snapshots.packing import LIMIT_BYTES, LIMIT_FILES
+from carrel.core.spool.disk import full_at, is_full
 from carrel.core.tasks.files import ProjectFiles
 from carrel.core.tasks.mlproject import read_project
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Walls, bounds_of
@@ -45,8 +46,8 @@ NEW_TASK = "/tasks/new"
 #: What can be run as it is.
 SCRIPTS = (".py", ".sh")
 _CHUNK = MIB
-#: Bytes of an archive's list of files.
-_LIST = 8 * MIB
+#: Bytes of an archive's list of files, and of a notebook.
+_LIST, _NOTEBOOK = 8 * MIB, 64 * MIB
 #: Variables for what reads a repository: the way to the network, and whom to trust.
 _WAY = (
     *("PATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
@@ -151,8 +152,9 @@ class Incoming:
             else:
                 for path, source in given:
                     target = place / check_path(path.replace("\\", "/"))
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    source.rename(target)
+                    with _once(path):
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        source.rename(target)
                 if "/" in given[0][0]:
                     name = given[0][0].partition("/")[0]
                     _without_top(place)
@@ -229,14 +231,28 @@ class Incoming:
         """Make a directory for what is being uploaded; it is removed at the end."""
         self._snapshots.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="new-code-", dir=self._snapshots.root) as scratch:
-            yield Path(scratch)
+            try:
+                yield Path(scratch)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                said = full_at(self._snapshots.root, error)
+                raise StorageFull(f"The code was not stored. {said}", remedy="Ask an administrator to free space.") from error
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
         with self.directory() as scratch:
             place = scratch / "code"
             place.mkdir()
-            yield place
+            try:
+                yield place
+            except Invalid as error:  # where the lab keeps it for a moment is nothing to its user
+                said = (
+                    text.replace(f"{scratch}/beside/", "").replace(str(place), "the code")
+                    for text in (error.message, error.remedy)
+                )
+                message, remedy = said
+                raise Invalid(message, remedy=remedy) from error
 
     @contextmanager
     def _one_at_a_time(self, caller: Caller) -> Iterator[None]:
@@ -289,6 +305,11 @@ class Incoming:
         beside = place.parent / "beside"
         beside.mkdir()
         notebook = beside / check_path(name)
+        if source.stat().st_size > _NOTEBOOK:
+            raise Invalid(
+                f"The notebook has more than {format_size(_NOTEBOOK)}.",
+                remedy="Clear its outputs (Kernel, Restart and clear) first.",
+            )
         source.rename(notebook)
         if requirements:
             (beside / "requirements.txt").write_text(requirements, encoding="utf-8")
@@ -344,14 +365,22 @@ def _unzip(archive: Path, place: Path) -> None:
                         f'"{one.filename[:200]}" in the archive is a symbolic link.', remedy="Put the file itself in it."
                     )
                 target = place / check_path(one.filename.replace("\\", "/"))
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with given.open(one) as source, target.open("xb") as file:
-                    total = _copy(source, file, total)  # type: ignore[arg-type]
-                    os.fchmod(file.fileno(), 0o755 if mode & 0o111 else 0o644)
+                with _once(one.filename):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with given.open(one) as source, target.open("xb") as file:
+                        total = _copy(source, file, total)  # type: ignore[arg-type]
+                        os.fchmod(file.fileno(), 0o755 if mode & 0o111 else 0o644)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise Invalid(f"The archive cannot be read: {error}.", remedy="Make it anew, without a password.") from error
+
+
+@contextmanager
+def _once(path: str) -> Iterator[None]:
+    """Raise `Invalid` where what is written within stands in the place of something else."""
+    try:
+        yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise Invalid(f"The archive has {Path(error.filename).name!r} twice.", remedy="Make it anew.") from error
+        raise Invalid(f'"{path[:200]}" is there twice, or as a file and as a directory.', remedy="Keep one of them.") from error
 
 
 def _copy(source: BinaryIO, file: BinaryIO, total: int) -> int:

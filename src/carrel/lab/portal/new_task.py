@@ -63,7 +63,7 @@ FIELDS: Mapping[str, str] = {
 _PARAMETER = "P:"
 #: Earlier jobs of the same name from which the page says what is usual.
 _USUAL = 12
-#: Requests that fetch or unpack code at a time; others wait.
+#: Repositories that are fetched at a time; others wait.
 _AT_ONCE = 4
 
 
@@ -118,7 +118,9 @@ class NewTaskPage:
         with self._gateway.incoming.directory() as scratch:
             fields, files = await read_upload(request, scratch)
             check_form(fields, self._form_secret(request))
-            return await to_thread.run_sync(self._answer, request, fields, files, limiter=self._limiter)
+            # A repository may take its time: it must not take the threads that answer everybody else.
+            limiter = self._limiter if fields.get("repository") else None
+            return await to_thread.run_sync(self._answer, request, fields, files, limiter=limiter)
 
     def _answer(self, request: Request, fields: dict[str, str], files: Sequence[UploadedFile]) -> Response:
         caller, do = caller_of(request), fields.get("do", "run")
