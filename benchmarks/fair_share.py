@@ -1,35 +1,43 @@
-"""How much fair share should count: `python benchmarks/fair_share.py`.
+"""How much fair share should count, and for how long: `python benchmarks/fair_share.py [FILE or DIRECTORY ...]`.
 
-Two kinds of work, under the lab's own rules with several values of `share_weight`:
+It prints one table for several values of `share_weight` and `half_life` under the lab's own rules (decision 60):
 
-* one user sends 400 jobs at once, and nine send 25 each, spread over five days, on 8 GPUs (run times are exponential with a mean
-  of an hour and a half, jobs have 1 GPU, or 2 in one of four): what the nine wait, and what the one pays;
-* generated jobs of 40 users on 64 GPUs at a load of 0.8.
+* how long users with little work wait behind one user's backlog of 125 hours on 64 GPUs, and behind the same of three users;
+* by how much the mean wait of each trace differs from that without fair share. Traces are files that `foreign_traces` reads, or
+  all in a directory; Muri's third one where none is named. Their jobs are dealt to 20 users, once for each of `DEALS`.
 
-The finish-time fairness of a user is the time of their jobs over that on an equal part of the GPUs for them alone.
+In the last row fair share does not count, and each job goes later by chance, by up to so many days: what any other order than
+that of submission does to a trace.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
-from statistics import fmean, median
+from statistics import fmean
+from unittest.mock import patch
 
+from carrel.core.control import ranking
+from carrel.core.domain.rules import LabRules
 from carrel.lab.server.rules import read_lab_rules
-from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
-from carrel.simulate.measures import Measures, measure
 from carrel.simulate.trace import Cluster, Trace, TraceJob
-from generator import generate_jobs
+from foreign_traces import read_trace
+from start_ranges import cluster_of, named
 
 HOUR = 3600.0
 DAY = 24 * HOUR
-WEIGHTS = (0.0, 6 * HOUR, DAY, 3 * DAY, 7 * DAY, 14 * DAY)
-SEEDS = (1, 2, 3)
-MANY, EACH, OTHERS, DAYS = 400, 25, 9, 5
+#: Seeds by which jobs are dealt, and by which backlogs are made.
+DEALS, SEEDS = (1, 2, 3, 4), (1, 2)
+#: `share_weight` and `half_life`.
+SETTINGS = ((DAY, DAY), (3 * DAY, DAY), (7 * DAY, DAY), (7 * DAY, 7 * DAY))
+#: By how much jobs go later by chance, at most.
+CHANCE = 7 * DAY
+MURI = Path(__file__).parents[1] / "tests" / "data" / "traces" / "muri" / "trace3.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,67 +47,66 @@ class Work:
     trace: Trace
     cluster: Cluster
 
+    def waits(self, rules: LabRules, *, light: bool = False) -> float:
+        """Mean wait in hours under these rules, of those without a backlog where `light` is set."""
+        runs = simulate_lab(rules, self.trace, nodes_of(self.cluster)).runs
+        return fmean(run.wait for run in runs if not (light and run.user.startswith("hog"))) / HOUR
 
-def one_and_nine(seed: int) -> Work:
-    """The jobs of one user all at once, and nine who come and go."""
+
+def backlog(seed: int, hogs: int = 1) -> Work:
+    """2,000 jobs all at once of users called hog, and ten users with a dozen shorter jobs each over the next five days."""
     random = Random(seed)
-    drafts = [(0.0, "heap")] * MANY
-    drafts += [(random.uniform(0, DAYS * DAY), f"user-{number}") for number in range(OTHERS) for _ in range(EACH)]
+    drafts = [(0.0, f"hog-{random.randrange(hogs)}") for _ in range(2000)]
+    drafts += [(random.uniform(0, 5 * DAY), f"user-{number}") for number in range(10) for _ in range(12)]
     jobs = []
     for number, (at, user) in enumerate(sorted(drafts), start=1):
-        seconds = min(random.expovariate(1 / (1.5 * HOUR)), DAY)
-        gpus = 2 if random.random() < 0.25 else 1
-        jobs.append(TraceJob(id=number, submitted=at, duration=seconds, gpus=gpus, time=int(2 * DAY), user=user))
-    return Work(Trace(name=f"one and nine, seed {seed}", jobs=jobs), Cluster(nodes=1, gpus_per_node=8))
+        mean, most, gpus = (4 * HOUR, 2 * DAY, 1) if user.startswith("hog") else (HOUR, DAY / 3, random.choice((1, 1, 1, 2)))
+        seconds = min(random.expovariate(1 / mean), most)
+        jobs.append(TraceJob(id=number, submitted=at, duration=seconds, gpus=gpus, user=user))
+    return Work(Trace(name=f"{hogs} with a backlog, seed {seed}", jobs=jobs), Cluster(nodes=8, gpus_per_node=8))
 
 
-def generated(seed: int) -> Work:
-    """What the generator makes."""
-    return Work(generate_jobs(seed, jobs=3000, gpus=64, load=0.8), Cluster(nodes=8, gpus_per_node=8))
+def rules_with(share_weight: float, half_life: float = DAY) -> LabRules:
+    """The lab's own rules, with these two."""
+    return replace(read_lab_rules(None), share_weight=share_weight, half_life=half_life)
 
 
-def run(work: Work, weight: float) -> Measures:
-    """Simulate it with this `share_weight`, in seconds."""
-    rules = replace(read_lab_rules(None), share_weight=weight)
-    outcome = simulate_lab(rules, work.trace, nodes_of(work.cluster))
-    return measure(outcome, work.trace, alone=completions_alone(work.trace, work.cluster.gpus))
+def change(works: Sequence[Work], rules: LabRules, without: float) -> str:
+    """By how much mean waits differ from `without`, in the mean of all deals and between which two."""
+    found = [100 * (work.waits(rules) / without - 1) for work in works]
+    return f"{fmean(found):+.0f} % ({min(found):+.0f} to {max(found):+.0f})"
 
 
-def _hours(values: Sequence[float]) -> str:
-    return " / ".join(f"{value / HOUR:.1f}" for value in values)
+def table(paths: Sequence[Path]) -> Iterator[str]:
+    """Yield the lines of the table."""
+    files = [file for path in paths for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]
+    traces = [read_trace(file) for file in files]
+    dealt = [[Work(named(trace, "own", deal), cluster_of(trace)) for deal in DEALS] for trace in traces]
+    hogs = [[backlog(seed, many) for seed in SEEDS] for many in (1, 3)]
+    yield f"| share_weight, half_life | behind one (h) | behind three (h) | {' | '.join(trace.name for trace in traces)} |"
+    yield f"|---|---:|---:|{'---:|' * len(traces)}"
+    plain = rules_with(0.0)
+    without = [works[0].waits(plain) for works in dealt]
 
+    def row(name: str, rules: LabRules, cells: Sequence[str] = ()) -> str:
+        light = [" / ".join(f"{work.waits(rules, light=True):.1f}" for work in works) for works in hogs]
+        cells = cells or [change(works, rules, mean) for works, mean in zip(dealt, without, strict=True)]
+        return f"| {' | '.join([name, *light, *cells])} |"
 
-def _fairness(found: Sequence[Measures]) -> str:
-    return " / ".join(f"{one.finish_time_fairness or 0:.2f}" for one in found)
+    yield row("0", plain, [f"{mean:.1f} h" for mean in without])
+    for weight, half_life in SETTINGS:
+        yield row(f"{weight / DAY:g} d, {half_life / DAY:g} d", rules_with(weight, half_life))
+    moved = replace(plain, qos={name: replace(qos, short_first=1.0) for name, qos in plain.qos.items()})
+    with patch.object(ranking, "late_by", lambda job, *_: Random(f"{job.id} {job.owner}").uniform(0, CHANCE)):
+        yield row(f"by chance, {CHANCE / DAY:g} d", moved)
 
 
 def main() -> None:
-    """Print two tables; numbers of several seeds are beside each other."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", type=float, nargs="*", default=WEIGHTS, help="seconds")
-    weights = parser.parse_args().weights
-    print("share_weight | the nine wait (h) | the one waits (h) | the one's JCT (h) | fairness, worst user")
-    for weight in weights:
-        found = [run(one_and_nine(seed), weight) for seed in SEEDS]
-        nine = [fmean(user.mean_wait_seconds for user in one.users if user.user != "heap") for one in found]
-        heap = [next(user for user in one.users if user.user == "heap") for one in found]
-        print(
-            f"{weight / HOUR:g} h | {_hours(nine)} | {_hours([user.mean_wait_seconds for user in heap])} | "
-            f"{_hours([user.mean_completion_seconds for user in heap])} | {_fairness(found)}",
-            flush=True,
-        )
-    print("share_weight | mean wait (h) | p95 (h) | longest (h) | slowdown | fairness, worst user | median user")
-    for weight in weights:
-        found = [run(generated(seed), weight) for seed in SEEDS]
-        waits = [one.wait_seconds for one in found if one.wait_seconds is not None]
-        middle = [median(user.finish_time_fairness or 0.0 for user in one.users) for one in found]
-        slowdowns = [one.bounded_slowdown.mean for one in found if one.bounded_slowdown is not None]
-        print(
-            f"{weight / HOUR:g} h | {_hours([one.mean for one in waits])} | {_hours([one.p95 for one in waits])} | "
-            f"{_hours([one.max for one in waits])} | {' / '.join(f'{value:.1f}' for value in slowdowns)} | "
-            f"{_fairness(found)} | {' / '.join(f'{value:.2f}' for value in middle)}",
-            flush=True,
-        )
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", type=Path, metavar="FILE", default=[MURI], help="traces, or directories of them")
+    for line in table(parser.parse_args().paths):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""Rules beside each other on every trace that is named: `python benchmarks/rules.py FILE ...`.
+"""Rules beside each other on every trace that is named: `python benchmarks/rules.py FILE or DIRECTORY ...`.
 
 Without a file: Muri's third trace and generated jobs of 40 users, on 64 GPUs at a load of 0.9. `carrel` is the preset "default";
 the rows below it change one thing each. "wrong" multiplies each prediction by a number between a quarter and four, the same for
 a job whenever it is asked for. Waits count all time in which a job does not run. A job that was stopped has its GPUs for a minute
 (`MOVE_TIME`) before it goes on, whatever the rule.
+
+`--deal SEED` deals the jobs of traces that name no users to 20, of whom the n-th submits in proportion to 1/n, and runs each
+trace on machines that it keeps busy where it names none. `--rules easy carrel` runs these alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -31,10 +34,12 @@ from carrel.simulate.study import EASY_RULES, MOVE_TIME
 from carrel.simulate.trace import Cluster, Outcome, Trace
 from foreign_traces import read_trace
 from generator import generate_jobs
+from start_ranges import cluster_of, named
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"
 CLUSTER = Cluster(nodes=8, gpus_per_node=8)
 FIELD = ("fifo", "first-fit", "srtf", "tiresias")
+WRONG = "short_first 1, wrong"
 SEEDS = (1, 2, 3)
 JOBS, LOAD = 1500, 0.9
 
@@ -49,11 +54,12 @@ def wrong(job: Waiting, factor: float, expected: Expected | None) -> float:
     return late_by(job, factor * 4.0 ** Random(job.id).uniform(-1, 1), expected)
 
 
-def runs(trace: Trace, cluster: Cluster) -> Iterator[tuple[str, Outcome]]:
-    """The trace under each rule."""
+def runs(trace: Trace, cluster: Cluster, wanted: Collection[str] = ()) -> Iterator[tuple[str, Outcome]]:
+    """The trace under each rule, or under those that are `wanted`."""
     rules, nodes = read_lab_rules(None), nodes_of(cluster)
     for policy in FIELD:
-        yield policy, simulate_baseline(policy, trace, cluster, move=MOVE_TIME)
+        if not wanted or policy in wanted:
+            yield policy, simulate_baseline(policy, trace, cluster, move=MOVE_TIME)
     changed: Sequence[tuple[str, LabRules]] = (
         ("easy", EASY_RULES),
         ("carrel", rules),
@@ -64,16 +70,22 @@ def runs(trace: Trace, cluster: Cluster) -> Iterator[tuple[str, Outcome]]:
         ("short_first 1, promises 3", replace(short_first(rules, 1.0), promises=3)),
     )
     for name, one in changed:
-        yield name, simulate_lab(one, trace, nodes, move=MOVE_TIME)
+        if not wanted or name in wanted:
+            yield name, simulate_lab(one, trace, nodes, move=MOVE_TIME)
+    if wanted and WRONG not in wanted:
+        return
     with patch.object(ranking, "late_by", wrong):
-        yield "short_first 1, wrong", simulate_lab(short_first(rules, 1.0), trace, nodes)
+        yield WRONG, simulate_lab(short_first(rules, 1.0), trace, nodes)
 
 
-def works(files: Sequence[str], gpus: int) -> Iterator[tuple[Trace, Cluster]]:
+def works(files: Sequence[Path], gpus: int, deal: int | None = None) -> Iterator[tuple[Trace, Cluster]]:
     """What is simulated."""
-    for file in files:
-        trace = read_trace(Path(file))
-        yield trace, trace.cluster or Cluster(nodes=gpus // 8, gpus_per_node=8)
+    for file in [found for path in files for found in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]:
+        trace = read_trace(file)
+        if deal is None:
+            yield trace, trace.cluster or Cluster(nodes=gpus // 8, gpus_per_node=8)
+        else:
+            yield named(trace, "own", deal), cluster_of(trace)
     if not files:
         yield read_trace(TRACES / "muri" / "trace3.csv"), CLUSTER
         for seed in SEEDS:
@@ -103,17 +115,19 @@ def _row(trace: Trace, name: str, one: Measures) -> str:
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--gpus", type=int, default=64, help="for traces that name no machines")
+    parser.add_argument("--deal", type=int, metavar="SEED", help="deal jobs to users where the trace names none")
+    parser.add_argument("--rules", nargs="+", metavar="RULE", default=(), help="run these alone, by their names in the table")
     asked = parser.parse_args()
     print(
         "| trace | rule | wait, mean (h) | p95 (h) | longest (h) | JCT, mean (h) | slowdown | makespan (h) | fairness | stops |"
     )
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for trace, cluster in works(asked.files, asked.gpus):
+    for trace, cluster in works(asked.files, asked.gpus, asked.deal):
         alone = completions_alone(trace, cluster.gpus)
-        for name, outcome in runs(trace, cluster):
+        for name, outcome in runs(trace, cluster, asked.rules):
             print(_row(trace, name, measure(outcome, trace, alone=alone)), flush=True)
 
 

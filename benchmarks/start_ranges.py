@@ -22,12 +22,14 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from carrel.core.domain.expectation import is_wide
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.units import parse_duration
 from carrel.lab.server.rules import read_lab_rules
@@ -60,9 +62,9 @@ class Told:
     between: tuple[float, float] | None
 
 
-def replay(trace: Trace, cluster: Cluster, *, share_weight: str | int = "6h", every: int = 1) -> Iterator[Told]:
-    """Everybody who had to wait, or those of them whose number is a multiple of `every`."""
-    rules = read_lab_rules(Path("no such file"), {"priority.share_weight": share_weight})
+def replay(trace: Trace, cluster: Cluster, *, changes: Mapping[str, Any] | None = None, every: int = 1) -> Iterator[Told]:
+    """Everybody who had to wait, or those of them whose number is a multiple of `every`, under the lab's rules with `changes`."""
+    rules = read_lab_rules(Path("no such file"), changes or {})
     told: dict[int, tuple[Wait, float]] = {}
 
     def answer(hold: Wait, now: float) -> None:
@@ -93,6 +95,8 @@ class Row:
     #: Median of the upper bound over the lower one, and of the real wait over the one that was told.
     width: float
     off: float
+    #: The share that is told in days, since the range is wide.
+    days: float
 
     @property
     def held(self) -> float:
@@ -110,6 +114,7 @@ def row_of(told: Sequence[Told]) -> Row | None:
         early=sum(one.start < low - 1 for one, (low, _) in ranged) / len(ranged),
         late=sum(one.start > high + 1 for one, (_, high) in ranged) / len(ranged),
         width=median(max(high, SHORTEST) / max(low, SHORTEST) for _, (low, high) in ranged),
+        days=sum(is_wide(low, high) for _, (low, high) in ranged) / len(ranged),
         off=median(max(one.start, SHORTEST) / max(one.estimate, SHORTEST) for one, _ in ranged if one.estimate is not None),
     )
 
@@ -145,14 +150,19 @@ def cluster_of(trace: Trace) -> Cluster:
 def measure(_scratch: Path) -> list[Figure]:
     """The figures of `make bench`."""
     found: list[Figure] = []
-    for name, load, weight in (("fair share of 6 h", 0.8, "6h"), ("without fair share", 0.8, 0), ("a crowded lab", 1.1, "6h")):
+    for name, load, changes in (
+        ("the lab's own rules", 0.8, {}),
+        ("without fair share", 0.8, {"priority.share_weight": 0}),
+        ("a crowded lab", 1.1, {}),
+    ):
         traces = (generate_jobs(seed, jobs=JOBS, gpus=CLUSTER.gpus, load=load) for seed in SEEDS)
-        row = row_of([one for trace in traces for one in replay(trace, CLUSTER, share_weight=weight)])
+        row = row_of([one for trace in traces for one in replay(trace, CLUSTER, changes=changes)])
         if row is None:
             continue
         spread = (
             f"{row.waited:,} that waited; {row.early:.0%} started before it, {row.late:.0%} after it; "
-            f"{row.silent} without a range; real ÷ told {row.off:.2f} in the middle; latest ÷ earliest {row.width:.1f}"
+            f"{row.silent} without a range; real ÷ told {row.off:.2f} in the middle; latest ÷ earliest {row.width:.1f}; "
+            f"{row.days:.0%} told in days"
         )
         title = f"80 % range of the start holds, {CLUSTER.gpus} GPUs, {name}"
         found.append(Figure(name=title, value=100 * row.held, unit="%", spread=spread, at_least=75.0))
@@ -161,8 +171,9 @@ def measure(_scratch: Path) -> list[Figure]:
 
 def table(arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the table of some traces."""
-    yield "| trace | GPUs | names | load | waited | no range | held | before it | after it | latest ÷ earliest | real ÷ told |"
-    yield "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    heads = "trace | GPUs | names | load | waited | no range | held | before | after | latest ÷ earliest | in days | real ÷ told"
+    yield f"| {heads} |"
+    yield "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for path in arguments.traces:
         whole = read_trace(path)
         cluster = cluster_of(whole)
@@ -178,11 +189,11 @@ def table(arguments: argparse.Namespace) -> Iterator[str]:
                 row = row_of(told)
                 start = f"| {path.name} | {cluster.gpus} | {names} | {load:g} | {len(told):,} |"
                 if row is None:
-                    yield f"{start} {len(told):,} | – | – | – | – | – |"
+                    yield f"{start} {len(told):,} | – | – | – | – | – | – |"
                 else:
                     yield (
                         f"{start} {row.silent:,} | {row.held:.1%} | {row.early:.1%} | {row.late:.1%} "
-                        f"| {row.width:.1f} | {row.off:.2f} |"
+                        f"| {row.width:.1f} | {row.days:.0%} | {row.off:.2f} |"
                     )
 
 

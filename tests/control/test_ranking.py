@@ -232,21 +232,21 @@ def test_standings_are_found_out_every_few_seconds_and_for_whoever_is_new() -> N
     lab.turn(104.9, 1, 2, 77)  # 77 has ended meanwhile
     assert lab.standing() == {"ada": 1.0, "bob": 1.0}
     lab.turn(105.0)
-    assert lab.standing() == {"ada": 0.5, "bob": 1.0}
+    assert lab.standing() == {"ada": 0.25, "bob": 1.0}
     lab.use.put(replace(job(4, "bob", gpus=4), state=JobState.RUNNING, attempt=1, node="n"), now=105.0)
     lab.turn(109.9)
-    assert lab.standing() == {"ada": 0.5, "bob": 1.0}
+    assert lab.standing() == {"ada": 0.25, "bob": 1.0}
     lab.waits(job(5, "cyd"))
     lab.turn(109.9, 5)
-    assert lab.standing() == {"cyd": 1.0, "ada": 0.667, "bob": 0.333}
-    # The same as before is found: then a few seconds pass again.
+    assert lab.standing() == {"cyd": 1.0, "ada": 0.5, "bob": 0.25}
+    # What was found counts for a few seconds again.
     lab.turn(114.9)
     lab.use.put(replace(job(3, "ada"), state=JobState.COMPLETED, attempt=1, node="n", ended_at=115.0), now=115.0)
     lab.use.put(replace(job(6, "cyd", gpus=100), state=JobState.RUNNING, attempt=1, node="n"), now=115.0)
     lab.turn(119.8)
-    assert lab.standing() == {"cyd": 1.0, "ada": 0.667, "bob": 0.333}
+    assert lab.standing() == {"cyd": 1.0, "ada": 0.57, "bob": 0.22}
     lab.turn(119.9)
-    assert lab.standing() == {"ada": 1.0, "bob": 0.667, "cyd": 0.333}
+    assert lab.standing() == {"ada": 0.95, "bob": 0.8, "cyd": 0.16}
 
 
 def test_where_shares_do_not_count_nobody_has_a_standing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 
 import pytest
@@ -21,7 +22,7 @@ def used(account: str, user: str, seconds: float = 0.0) -> AccountUsage:
 
 
 def factors(found: list[Standing] | tuple[Standing, ...]) -> dict[str, float]:
-    return {standing.user: standing.factor for standing in found}
+    return {standing.user: round(standing.factor, 3) for standing in found}
 
 
 def test_who_has_used_nothing_yet_stands_as_everybody_else() -> None:
@@ -34,13 +35,13 @@ def test_an_account_that_has_used_less_of_its_share_goes_first_with_all_its_user
     accounts = {"physics": Account(name="physics", shares=3), "biology": Account(name="biology", shares=1)}
     # Physics has used 2/3 with 3/4 of the shares, biology 1/3 with 1/4.
     usage = [used("physics", "ada", 190), used("physics", "bob", 10), used("biology", "cyd", 100), used("biology", "dan", 0)]
-    assert factors(standings(accounts, usage)) == {"bob": 1.0, "ada": 0.75, "dan": 0.5, "cyd": 0.25}
+    assert factors(standings(accounts, usage)) == {"bob": 0.967, "ada": 0.634, "dan": 0.5, "cyd": 0.125}
 
 
 def test_users_have_shares_inside_their_account() -> None:
     accounts = {"physics": Account(name="physics", users={"ada": 3, "bob": 1, "eve": 0})}
     usage = [used("physics", "ada", 20), used("physics", "bob", 10), used("physics", "eve", 0)]
-    assert factors(standings(accounts, usage)) == {"ada": 1.0, "bob": 2 / 3, "eve": 1 / 3}
+    assert factors(standings(accounts, usage)) == {"ada": 0.54, "bob": 0.397, "eve": 0.0}
     assert accounts["physics"].admits("bob")
     assert not accounts["physics"].admits("cyd")
 
@@ -54,7 +55,8 @@ def test_accounts_inside_accounts_are_compared_beside_each_other() -> None:
     }
     usage = [used("optics", "ada", 10), used("lasers", "bob", 30), used("arts", "cyd", 41)]
     found = standings(accounts, usage)
-    assert factors(found) == {"ada": 1.0, "bob": 2 / 3, "cyd": 1 / 3}
+    # Science has used a little less than arts, and has two users of three.
+    assert factors(found) == {"ada": 0.805, "bob": 0.569, "cyd": 0.165}
     assert [standing.share for standing in found] == [0.25, 0.25, 0.5]
 
 
@@ -67,8 +69,19 @@ def test_an_account_that_nobody_has_used_has_its_share_all_the_same() -> None:
 
 def test_equals_have_equal_factors() -> None:
     usage = [used("physics", "ada", 5), used("physics", "bob", 5), used("biology", "cyd", 5), used("biology", "dan", 5)]
-    assert factors(standings({}, usage)) == dict.fromkeys(("ada", "bob", "cyd", "dan"), 1.0)
+    assert factors(standings({}, usage)) == dict.fromkeys(("ada", "bob", "cyd", "dan"), 0.5)
     assert standings({}, []) == ()
+
+
+def test_users_who_have_used_little_are_alike_and_one_who_has_used_much_is_far_behind() -> None:
+    for account in ("lab", None):
+        usage = [
+            used(account or "hog", "hog", 960),
+            *(used(account or f"of-{number}", f"user-{number}", number) for number in range(10)),
+        ]
+        found = factors(standings({}, usage))
+        assert found.pop("hog") < 0.01
+        assert all(factor > 0.93 for factor in found.values())
 
 
 def test_use_fades_with_its_half_life() -> None:
@@ -114,10 +127,22 @@ def test_everybody_has_one_place(tree: tuple[dict[str, Account], list[AccountUsa
     assert sorted((standing.account, standing.user) for standing in found) == [(item.account, item.user) for item in usage]
     order = [standing.factor for standing in found]
     assert order == sorted(order, reverse=True)
-    assert all(0 < factor <= 1 for factor in order)
-    assert not order or order[0] == 1
+    assert all(0 <= factor <= 1 for factor in order)
     assert sum(standing.used for standing in found) == pytest.approx(1.0 if any(item.seconds for item in usage) else 0.0)
     assert standings(dict(reversed(accounts.items())), list(reversed(usage))) == found
+
+
+@FAST
+@given(trees())
+def test_users_of_an_account_that_has_used_less_stand_before_those_of_one_beside_it(
+    tree: tuple[dict[str, Account], list[AccountUsage]],
+) -> None:
+    flat = {name: replace(account, parent="", shares=1 + account.shares, users={}) for name, account in tree[0].items()}
+    found = [one for one in standings(flat, tree[1]) if one.account in flat]
+    level = {name: sum(one.seconds for one in found if one.account == name) / flat[name].shares for name in flat}
+    assert all(
+        one.factor >= other.factor for one in found for other in found if level[one.account] < level[other.account] * (1 - 1e-9)
+    )
 
 
 @FAST

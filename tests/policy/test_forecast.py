@@ -9,9 +9,11 @@ from policy_labs import NOW, after, holding, lab, node, place, snapshots, waitin
 
 from carrel.core.domain.expectation import Expected
 from carrel.core.domain.placement import Holding, Snapshot, Waiting
+from carrel.core.policy.explain import explain
+from carrel.core.policy.placer import Placer
 from support.examples import examples
 
-HOUR = 3600.0
+HOUR, DAY = 3600.0, 24 * 3600.0
 
 
 def learned(known: dict[str, Expected]) -> object:
@@ -49,6 +51,18 @@ def test_it_waits_as_long_as_the_job_ahead_is_expected_to_run_on() -> None:
     assert 300 < low < 600 < 2400 < high < 4800
     (hold,) = place(snapshot, NOW, expect=learned(known)).pending  # type: ignore[arg-type]
     assert hold.reason.message.endswith("; about 20 min (8 min to 47 min)")
+
+
+def test_a_wide_range_is_told_in_days_and_kept_in_numbers() -> None:
+    busy = named(holding(100, "n1", "n1-0", left=30 * DAY), "train")
+    snapshot = lab([node("n1", "h200")], [waiting(1)], [busy])  # type: ignore[list-item]
+    known = {"train": Expected(median=DAY, low=HOUR, high=12 * DAY, of=20)}
+    outcome = Placer.of(snapshot).look(NOW)
+    (hold,) = explain(outcome, learned(known), name_days=lambda *_: "by Monday").pending  # type: ignore[arg-type]
+    assert hold.reason.message.endswith("; probably by Monday")
+    assert hold.estimated_range is not None
+    low, high = hold.estimated_range
+    assert high - NOW > 3 * (low - NOW)
 
 
 def test_where_nothing_is_known_it_is_the_walltime_and_there_is_no_range() -> None:

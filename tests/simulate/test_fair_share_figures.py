@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HOUR = 3600.0
+DAY = 24 * 3600.0
 
 
-def rows(heading: str) -> dict[float, list[list[float]]]:
-    """By weight in hours: the columns of a table of the decision, with a number for each seed."""
+def rows() -> dict[str, list[str]]:
+    """By share_weight and half-life: the cells of the table of the decision."""
     text = (ROOT / "docs/decisions/0060-fair-share-orders-weeks.md").read_text()
-    (table,) = [part for part in text.split("\n\n") if part.startswith("| `share_weight`") and heading in part]
-    found = {}
-    for line in table.splitlines()[2:]:
-        first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-        found[float(first.removesuffix(" h"))] = [[float(number) for number in cell.split(" / ")] for cell in cells]
-    return found
+    (table,) = [part for part in text.split("\n\n") if part.startswith("| share_weight, half_life |")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return {first: rest for first, *rest in cells}
 
 
 @pytest.fixture(autouse=True)
@@ -29,40 +25,13 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "fair_share", raising=False)
 
 
-def nine_and_one(weight: float, seed: int) -> tuple[float, float, float]:
+def light(name: str, hogs: int) -> str:
     import fair_share
 
-    one = fair_share.run(fair_share.one_and_nine(seed), weight * HOUR)
-    nine = fmean(user.mean_wait_seconds for user in one.users if user.user != "heap")
-    heap = next(user.mean_wait_seconds for user in one.users if user.user == "heap")
-    assert one.finish_time_fairness is not None
-    return nine / HOUR, heap / HOUR, one.finish_time_fairness
+    weight, _, half_life = name.replace(" d", "").partition(", ")
+    rules = fair_share.rules_with(float(weight) * DAY, float(half_life or 1) * DAY)
+    return " / ".join(f"{fair_share.backlog(seed, hogs).waits(rules, light=True):.1f}" for seed in fair_share.SEEDS)
 
 
-@pytest.mark.parametrize("weight", [6.0, 168.0])
-def test_one_and_nine(weight: float) -> None:
-    nine, heap, fairness = rows("the nine wait")[weight]
-    assert nine_and_one(weight, 1) == pytest.approx((nine[0], heap[0], fairness[0]), abs=0.06)
-
-
-@pytest.mark.soak
-def test_one_and_nine_with_every_weight_and_seed() -> None:
-    for weight, (nine, heap, fairness) in rows("the nine wait").items():
-        for seed in (1, 2, 3):
-            expected = (nine[seed - 1], heap[seed - 1], fairness[seed - 1])
-            assert nine_and_one(weight, seed) == pytest.approx(expected, abs=0.06), (weight, seed)
-
-
-@pytest.mark.soak
-def test_generated_jobs_with_every_weight_and_seed() -> None:
-    import fair_share
-
-    for weight, (mean, p95, longest, slowdown, fairness, _median) in rows("mean wait").items():
-        for seed in (1, 2, 3):
-            one = fair_share.run(fair_share.generated(seed), weight * HOUR)
-            assert one.wait_seconds is not None
-            assert one.bounded_slowdown is not None
-            waits = one.wait_seconds
-            found = (waits.mean / HOUR, waits.p95 / HOUR, waits.max / HOUR, one.bounded_slowdown.mean, one.finish_time_fairness)
-            told = tuple(column[seed - 1] for column in (mean, p95, longest, slowdown, fairness))
-            assert found == pytest.approx(told, rel=0.01, abs=0.6), (weight, seed)
+def test_behind_a_backlog() -> None:
+    assert light("7 d, 1 d", 1) == rows()["7 d, 1 d"][0]

@@ -105,7 +105,7 @@ def queue(position: int | None, message: str, estimated_start: datetime | str | 
     text = f"#{position} in line: {message}" if position else message
     start = datetime.fromisoformat(estimated_start) if isinstance(estimated_start, str) else estimated_start
     # The policy's sentence often holds the estimate already.
-    if start is not None and not any(words in message for words in ("about", "at the latest", "any moment")):
+    if start is not None and not any(words in message for words in ("about", "at the latest", "any moment", "probably")):
         left = (start - now).total_seconds()
         text = f"{text.rstrip('.')}; starts {'soon' if left < 1 else 'in about ' + format_duration(left)}"
     return text

@@ -9,6 +9,7 @@ from functools import cached_property
 from threading import Lock
 from typing import overload
 
+from carrel.core.control.days import days_between
 from carrel.core.domain.expectation import Corrections, Expect
 from carrel.core.domain.job import Reason
 from carrel.core.domain.placement import Alternative, FreeGpus, Placement, Wait, Waiting
@@ -111,7 +112,7 @@ class QueueReport:
 
     def _explained(self, outcome: Outcome, most: int) -> Placement:
         expect = self._expect if self._size <= most else None
-        found = explain(outcome, expect, self._corrections)
+        found = explain(outcome, expect, self._corrections, days_between)
         return found if self._halt is None else Placement(pending=_Halted(found, self._halt))
 
 

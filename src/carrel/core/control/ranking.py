@@ -17,6 +17,9 @@ from carrel.core.policy.placer import Placer
 from carrel.core.policy.runtime import RunTimes
 from carrel.core.policy.short_first import late_by
 
+#: Decimals of a standing that count: the queue is put in order anew where one changes, which is slow where thousands wait.
+STEPS = 2
+
 
 class Ranking:
     """Tells the placer in which order jobs wait, and until when others hold what they have."""
@@ -45,7 +48,7 @@ class Ranking:
         standing: Mapping[tuple[str, str], float] = {}
         if rules.share_weight > 0:
             found = self._use.standings(now, queue.line)
-            standing = {(one.account, one.user): one.factor for one in found}
+            standing = {(one.account, one.user): round(one.factor, STEPS) for one in found}
         self._ranked_at = now
         if rules is before and standing == self.standing:
             return

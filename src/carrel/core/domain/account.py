@@ -38,7 +38,8 @@ class Standing:
 
     account: str
     user: str
-    #: 1 for the user who goes first, above 0 for all: the factor of the weight of fair share.
+    #: The factor of the weight of fair share, 0 to 1: 1 where nothing was used, and half for each share that was; less where the
+    #: account, with all its users, stands behind others.
     factor: float
     #: Part of the lab that is theirs by shares, and part of what was used that they used; both from 0 to 1.
     share: float

@@ -8,6 +8,9 @@ from math import log
 
 #: Seconds; waits are compared as if none were shorter.
 SHORTEST_WAIT = 60.0
+#: A range of waits is wide where it ends more than so many times as late as it begins, and so many seconds later: below that,
+#: minutes and hours say enough.
+WIDE, LONG = 3.0, 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ def wait_length(seconds: float) -> int:
     return int(log(max(seconds, SHORTEST_WAIT) / SHORTEST_WAIT, 4))
 
 
+def is_wide(low: float, high: float) -> bool:
+    """True where a range of waits, in seconds, is told in days."""
+    return high > WIDE * max(low, SHORTEST_WAIT) and high - low > LONG
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRange:
     """The first range that the owner of a waiting job saw, and when the job started. Unix seconds."""
@@ -93,3 +101,5 @@ class Coverage:
 
 #: What is known about a job of this owner and name, with this walltime, that has run for so many seconds: how long it runs on.
 Expect = Callable[[str, str, float, float], Expected | None]
+#: The days between two moments in words, as seen from a third: first, last, now (Unix seconds).
+NameDays = Callable[[float, float, float], str]

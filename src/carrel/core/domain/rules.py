@@ -40,7 +40,7 @@ class LabRules:
     #: What backfill takes a job to run for: "walltime", or what is "expected" of it from those that have ended.
     backfill_times: str = "walltime"
     #: Seconds after which use counts half.
-    half_life: float = 7 * 24 * 3600.0
+    half_life: float = 24 * 3600.0
     #: What one processor is charged, where one GPU is charged 1.
     cpu_charge: float = 0.02
 

@@ -8,7 +8,7 @@ from itertools import islice
 from threading import Lock
 from typing import overload
 
-from carrel.core.domain.expectation import Corrections, Expect
+from carrel.core.domain.expectation import Corrections, Expect, NameDays, is_wide
 from carrel.core.domain.job import Reason
 from carrel.core.domain.node import Node
 from carrel.core.domain.placement import Holding, Placement, Wait, Waiting
@@ -36,13 +36,14 @@ def explain(
     outcome: Outcome,
     expect: Expect | None = None,
     corrections: Corrections = NO_CORRECTIONS,
+    name_days: NameDays | None = None,
 ) -> Placement:
     """Return what starts and why each of the others waits. Every job that was in line is in exactly one of the two.
 
     Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job. `expect` makes estimates better, and gives
-    them a range; both are corrected by `corrections`.
+    them a range; both are corrected by `corrections`. Wide ranges are told by `name_days`, where it is given.
     """
-    return Placement(tuple(outcome.starts), WaitsInOrder(Situation.of(outcome), expect, corrections))
+    return Placement(tuple(outcome.starts), WaitsInOrder(Situation.of(outcome), expect, corrections, name_days))
 
 
 class WaitsInOrder(Sequence[Wait]):
@@ -56,8 +57,10 @@ class WaitsInOrder(Sequence[Wait]):
         situation: Situation,
         expect: Expect | None = None,
         corrections: Corrections = NO_CORRECTIONS,
+        name_days: NameDays | None = None,
     ) -> None:
         self._corrections = corrections
+        self._name_days = name_days
         self._situation = situation
         self._places: dict[int, int] | None = None
         self._estimates: list[float | None] = []
@@ -149,8 +152,12 @@ class WaitsInOrder(Sequence[Wait]):
             return "any moment now"
         if between is None:  # by walltimes, which say when everything is over at the latest
             return f"in {format_duration(wait)} at the latest"
+        first, last = (max(0.0, moment - self._situation.outcome.now) for moment in between)
+        if self._name_days is not None and is_wide(first, last):
+            now = self._situation.outcome.now
+            return f"probably {self._name_days(now + first, now + last, now)}"
         about = f"about {format_duration(wait)}" if wait >= 0.5 else "any moment now"
-        low, high = (format_duration(max(0.0, moment - self._situation.outcome.now)) for moment in between)
+        low, high = format_duration(first), format_duration(last)
         return about if low == high else f"{about} ({low} to {high})"
 
     def _cause(self, held: NotStarted, code: str, ahead: int) -> str:

@@ -1,8 +1,11 @@
-"""Who has had less than their share: a tree of accounts and users, ranked as in Slurm's Fair Tree.
+"""Who has had less than their share: a tree of accounts and users, in the order of Slurm's Fair Tree.
 
 Source: https://slurm.schedmd.com/fair_tree.html (the idea; R. Cox and L. Morrison). Of two accounts beside each other the one
 that has used less of its share goes first with all its users, independent of what these have used themselves; inside an account
-the same holds of its users. Use fades away with a half-life, so nobody pays for ever.
+the same holds of its users. How far one user of an account is ahead of another follows from what both have used, as in Slurm's
+classic fair share (https://slurm.schedmd.com/classic_fair_share.html): each share that was used halves the factor. So users who
+have used little are alike, and one who has used much is far behind them all. Use fades away with a half-life, so nobody pays for
+ever.
 """
 
 from __future__ import annotations
@@ -34,16 +37,8 @@ def standings(accounts: Mapping[str, Account], usage: Iterable[AccountUsage]) ->
     share of the lab. Users who stand alike have the same factor, and when nobody has used anything all have 1.
     """
     root = _grow(accounts, usage)
-    if not root.children:
-        return ()
-    ranked = list(_ranked([root]))
-    found: list[Standing] = []
-    left = len(ranked)
-    for _, group in groupby(ranked, key=lambda item: item[0]):
-        alike = [leaf for _, leaf in group]
-        found += [leaf.standing(left / len(ranked), root.seconds) for leaf in alike]
-        left -= len(alike)
-    return tuple(found)
+    found = [leaf.standing(factor, root.seconds) for factor, leaf in _placed([root], 0.0, 1.0)]
+    return tuple(sorted(found, key=lambda one: -one.factor))
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +54,21 @@ class _Branch:
     #: Share over use among the branches beside it; more is better.
     level: float = inf
     children: list[_Branch] = field(default_factory=list)
+
+    @property
+    def users(self) -> int:
+        """How many users are below, or 1 for a user."""
+        return 1 if self.user else sum(child.users for child in self.children)
+
+    @property
+    def only_user(self) -> _Branch:
+        """The user below, where there is one."""
+        return self if self.user else next(child.only_user for child in self.children if child.users)
+
+    @property
+    def had_less(self) -> float:
+        """1 where nothing was used, and half of that for each share that was."""
+        return exp2(-1 / self.level) if self.level else 0.0
 
     def standing(self, factor: float, total: float) -> Standing:
         used = self.seconds / total if total > 0 else 0.0
@@ -102,17 +112,20 @@ def _weigh(branch: _Branch) -> None:
             child.level = (child.shares / shares) / (child.seconds / branch.seconds)
 
 
-def _ranked(branches: Sequence[_Branch], place: tuple[float, ...] = ()) -> Iterator[tuple[tuple[float, ...], _Branch]]:
-    """Yield the users below, best first, each with its place; those who stand alike have the same place.
+def _placed(branches: Sequence[_Branch], low: float, high: float) -> Iterator[tuple[float, _Branch]]:
+    """Yield the users below, each with its factor, which is between `low` and `high`.
 
-    Branches that stand alike are looked into together, as if their children were beside each other.
+    Each account has as much of what is between the two as it has of the users; one with one user stands as a user does. Accounts
+    that stand alike are looked into together, as if their children were beside each other.
     """
-    ordered = sorted(branches, key=lambda branch: -branch.level)
-    for level, group in groupby(ordered, key=lambda branch: branch.level):
+    present = sorted((branch for branch in branches if branch.users), key=lambda branch: -branch.level)
+    users = left = sum(branch.users for branch in present)
+    crowded = {branch.level for branch in present if branch.users > 1}
+    for level, group in groupby(present, key=lambda branch: branch.level if branch.level in crowded else None):
         alike = list(group)
-        here = (*place, -level)
-        yield from ((here, leaf) for leaf in alike if leaf.user)
-        inner = [child for branch in alike if not branch.user for child in branch.children]
-        if inner:
-            # Behind the users whom they tie with.
-            yield from _ranked(inner, (*here, 1.0))
+        before, left = left, left - sum(branch.users for branch in alike)
+        bottom, top = low + (high - low) * left / users, low + (high - low) * before / users
+        if level is None:
+            yield from ((bottom + (top - bottom) * branch.had_less, branch.only_user) for branch in alike)
+        else:
+            yield from _placed([child for branch in alike for child in branch.children or [branch]], bottom, top)
