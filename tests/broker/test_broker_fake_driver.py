@@ -159,8 +159,7 @@ def test_a_cell_is_suspended_in_mid_flight_and_goes_on(nodes: Callable[..., Node
     first.tell("!run")
     first.expect("run")
     node.seen(first)
-    second.ask()
-    second.expect("queued")
+    second.queue()
     node.broker.advance(1.0)
     other = second.expect("granted")
     assert first.expect("paused")["lease"] == lease["lease"]
@@ -327,8 +326,7 @@ def test_a_cell_in_mid_flight_that_loads_xla_while_it_is_being_locked_goes_on(no
     node.take(first, lease)
     node.seen(first)
     node.driver.inject("cuCheckpointProcessLock", "hang", -1, pid=first.pid)
-    second.ask()
-    second.expect("queued")
+    second.queue()
     node.broker.advance(0.5)
     eventually(lambda: not node.driver.pending())  # the lock is under way
     first.tell(f"!load {xla}")
@@ -361,8 +359,7 @@ def test_what_a_process_says_of_itself_is_not_shown_to_others(nodes: Callable[..
     node.take(first, lease)
     first.release(lease, blockers=["CALL ME AT 555", "CUDA IPC"])
     assert tenant_of(node.broker, first)["why_not"] == "CALL ME AT 555, CUDA IPC"
-    second.ask()
-    message = second.expect("queued")["message"]
+    message = second.queue()["message"]
     assert "CALL" not in message
     assert "cannot be moved: CUDA IPC" in message
 
@@ -385,8 +382,7 @@ def group(node: Node, *files: str) -> tuple[FakeKernel, list[int]]:
 def newcomer(node: Node) -> FakeKernel:
     """A cell that asks for the device of a task, which has had its turn."""
     cell = node.kernel()
-    cell.ask()
-    cell.expect("queued")
+    cell.queue()
     node.broker.advance(60.0)
     return cell
 
@@ -457,8 +453,7 @@ def test_a_task_gives_way_to_a_cell_in_mid_flight_and_goes_on_with_the_same_stat
     runner.expect("run")
     node.seen(runner)
     cell = node.kernel()
-    cell.ask()
-    cell.expect("queued")
+    cell.queue()
     node.broker.advance(60.0)  # what has moved lately stays for a while
     granted = cell.expect("granted")
     assert runner.expect("paused")["lease"] == lease["lease"]
