@@ -403,20 +403,6 @@ def test_without_the_rule_of_sudo_nobody_is_left_waiting(lab: Lab) -> None:
     assert done.returncode != 0
 
 
-def test_what_slurm_limits_is_enforced_there_and_explained_here(lab: Lab) -> None:
-    """QoS "short" of the cluster: one job at a time, three submitted, a minute of walltime (less what the lab adds)."""
-    go = lab.root / "go"
-    wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
-    late = lab.ended("alice", lab.submit("alice", "true", qos="short", resources=ResourceRequest(memory="64M", time="10m")))
-    assert (late.state, late.reason) == ("FAILED", "LaunchFailed")  # type: ignore[attr-defined]
-    assert "Job violates accounting/QOS policy" in late.message  # type: ignore[attr-defined]
-    first = lab.submit("alice", wait)
-    with lab.client("alice") as alice:
-        wait_until(lambda: alice.job(first).state == "RUNNING")
-    go.touch()
-    assert lab.ended("alice", first).state == "COMPLETED"  # type: ignore[attr-defined]
-
-
 def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
     # Root's, with the lab's secret; the owner's files are read with the owner's rights, and the lab's written with the lab's.
     words = [str(lab.python), "-m", "carrel.cli.main", "broker", "--home", str(lab.home), "--simulate-gpus", "4"]
@@ -539,15 +525,3 @@ def test_a_job_that_attacks_the_lab_is_repelled(lab: Lab) -> None:
     open_ = attack()
     assert open_.returncode == 1, (open_.stdout, open_.stderr)
     assert f"SUCCEEDED  look into {lab.root}/users/{BOB}, which is {BOB}'s" in open_.stdout.splitlines()
-
-
-def test_an_identity_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
-    for text, words in (
-        ("everybody", 'slurm_identity is "everybody"'),
-        ("map:people.toml", "with a whole path"),
-        ("lab:x", 'slurm_identity is "lab:x"'),
-    ):
-        with pytest.raises(RuntimeError, match=re.escape(words)):
-            start_lab(tmp_path / "lab", variables={"CARREL_SLURM_IDENTITY": text})
-    with pytest.raises(RuntimeError, match=re.escape('It has to name "{user}"')):
-        start_lab(tmp_path / "lab", variables={"CARREL_SLURM_DEPUTY": "sudo carrel-deputy"})
