@@ -111,44 +111,26 @@ def test_two_kernels_share_one_device_and_nothing_is_lost(nodes: Callable[..., N
     assert device["strangers"] == []
 
 
-def test_in_a_cluster_a_state_stays_for_which_its_job_has_too_little_memory(nodes: Callable[..., Node]) -> None:
+@pytest.mark.parametrize(
+    ("memory", "workers", "moves"), [(SIZE, 0, False), (SIZE + 512 * MIB, 512 * MIB, False), (64 * SIZE, 0, True)]
+)
+def test_in_a_cluster_a_state_moves_for_which_its_job_has_memory(
+    nodes: Callable[..., Node], memory: int, workers: int, moves: bool
+) -> None:
     node = nodes(shared=True)
-    first = node.with_state(shares=(0,), memory=SIZE)
+    first = node.with_state(shares=(0,), memory=memory)
+    if workers:
+        first.tell(f"!hoard {workers}")
+        first.expect("hoard")
     second = node.kernel(shares=(0,))
     second.ask()
-    eventually(lambda: "more than its job asked for" in tenant_of(node.broker, first)["why_not"])
-    assert tenant_of(node.broker, first)["state"] == "resident"
-    assert same(first)
-
-
-def test_in_a_cluster_the_memory_of_workers_counts_too(nodes: Callable[..., Node]) -> None:
-    node = nodes(shared=True)
-    first = node.with_state(shares=(0,), memory=SIZE + 512 * MIB)
-    first.tell(f"!hoard {512 * MIB}")
-    first.expect("hoard")
-    second = node.kernel(shares=(0,))
-    second.ask()
-    eventually(lambda: "more than its job asked for" in tenant_of(node.broker, first)["why_not"])
-    assert same(first)
-
-
-def test_in_a_cluster_a_state_moves_for_which_its_job_has_memory(nodes: Callable[..., Node]) -> None:
-    node = nodes(shared=True)
-    first = node.with_state(shares=(0,), memory=64 * SIZE)
-    second = node.kernel(shares=(0,))
-    assert second.acquire()["op"] == "granted"
-    assert tenant_of(node.broker, first)["state"] == "suspended"
-
-
-def test_small_states_stay_side_by_side(nodes: Callable[..., Node]) -> None:
-    node = nodes()
-    first = node.with_state(16 * MIB)
-    node.seen(first, 16 * MIB)
-    second = node.with_state(16 * MIB)
-    node.seen(second, 16 * MIB)
-    assert first.acquire()["resumed"] is False
-    assert same(first)
-    assert tenant_of(node.broker, second)["state"] == "resident"
+    if moves:
+        second.expect("granted")
+        assert tenant_of(node.broker, first)["state"] == "suspended"
+    else:
+        eventually(lambda: "more than its job asked for" in tenant_of(node.broker, first)["why_not"])
+        assert tenant_of(node.broker, first)["state"] == "resident"
+        assert same(first)
 
 
 def test_a_cell_is_suspended_in_mid_flight_and_goes_on(nodes: Callable[..., Node]) -> None:
