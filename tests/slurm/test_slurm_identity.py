@@ -23,10 +23,10 @@ from carrel.core.domain.errors import Denied, Impossible, Invalid, NotFound
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import EnvironmentRequest, ResourceRequest, SessionRequest
 from support.forged_journal import FORGER
+from support.image_lab import need_image_programs
 from support.image_registry import Registry
 from support.images import programs, write_layer
 from support.lab_process import LabProcess, start_lab
-from support.namespaces import why_no_namespaces
 from support.notebook_client import Kernel, SessionBrowser
 from support.package_index import PackageIndex
 from support.slurm_site import USERS, SlurmSite
@@ -288,9 +288,7 @@ def test_inputs_are_fetched_as_their_owner_before_the_place(lab: Lab) -> None:
 
 
 def test_an_image_is_fetched_and_run_as_its_owner(lab: Lab) -> None:
-    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
-    if missing or why_no_namespaces():
-        pytest.skip(f"{', '.join(missing)} not found" if missing else why_no_namespaces())
+    need_image_programs()
     code = lab.root / "code"
     code.mkdir()
     with Registry() as registry, lab.client("alice") as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +13,9 @@ from slurm_lab import RULES, Lab
 
 from carrel.core.domain.errors import Impossible
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.image_lab import need_image_programs
 from support.image_registry import Registry
 from support.images import programs, write_layer
-from support.namespaces import why_no_namespaces
 from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
@@ -31,11 +30,7 @@ echo x > "$TMPDIR/x" && echo x > /tmp/y && echo "temporary files"; echo made > "
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
-    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not found (Debian: apt-get install {' '.join(missing)})")
-    if why_no_namespaces():
-        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
+    need_image_programs()
     base = write_layer({**programs("sh", "cat", "ls", "test", "grep", "sleep"), "etc/motd": b"an image\n"})
     variables = {"PATH": "/usr/bin:/bin", "FLAVOUR": "mild"}
     with Registry() as registry:
