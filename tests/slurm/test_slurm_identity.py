@@ -264,6 +264,7 @@ def owner_of_file(path: Path) -> str:
     return pwd.getpwuid(path.stat().st_uid).pw_name
 
 
+@pytest.mark.gate
 def test_inputs_are_fetched_as_their_owner_before_the_place(lab: Lab) -> None:
     code = lab.root / "code"
     code.mkdir()
