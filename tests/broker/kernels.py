@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from carrel.core.domain.lease import LendingRules
 from carrel.testing.waiting import PATIENCE
 from carrel.testing.waiting import wait_until as eventually  # noqa: F401 - for the tests beside this
 from support.broker_process import BrokerProcess, FakeJob
@@ -94,6 +96,11 @@ class FakeKernel:
         self.say("acquire", **{"request": request, "gpus": 0, "cell": f"cell-{self.requests}", **fields})
         return request
 
+    def queue(self, **fields: Any) -> dict[str, Any]:
+        """Ask, and wait in line; returns what is said there."""
+        self.ask(**fields)
+        return self.expect("queued")
+
     def acquire(self, **fields: Any) -> dict[str, Any]:
         request = self.ask(**fields)
         while True:
@@ -125,6 +132,23 @@ class FakeKernel:
                     pipe.close()
                 except BrokenPipeError:
                     continue
+
+
+def two_of(broker: BrokerProcess, kernels: Callable[..., FakeKernel]) -> tuple[FakeKernel, FakeKernel]:
+    """Kernels in sessions of two users."""
+    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    return first, second
+
+
+def paused(brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel]) -> tuple[Any, ...]:
+    """A cell was paused for one of another user: the broker, both kernels, the lease, and what the other was granted."""
+    broker = brokers(rules=LendingRules(time_slice=3.0))
+    first, second = two_of(broker, kernels)
+    lease = first.acquire()
+    second.queue()
+    broker.advance(3.0)
+    assert first.expect("paused")["lease"] == lease["lease"]
+    return broker, first, second, lease, second.expect("granted")
 
 
 def leases_of(broker: BrokerProcess) -> list[dict[str, Any]]:

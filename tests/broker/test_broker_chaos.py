@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kernels import FakeKernel, check_journal, eventually
+from kernels import FakeKernel, check_journal, eventually, two_of
 
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.node import Device
@@ -158,7 +158,7 @@ def test_a_broker_that_dies_at_once_again_and_again(
 ) -> None:
     """Killed some milliseconds after each start, in whatever it does then: the cell that computes keeps its lease."""
     broker = brokers(state=12 * GIB, rate=100 * GIB, still=False)
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first, second = two_of(broker, kernels)
     dice = random.Random(7)
     for _ in range(6 * times):
         holder, other = (first, second) if dice.random() < 0.5 else (second, first)

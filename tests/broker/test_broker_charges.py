@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kernels import FakeKernel, eventually, leases_of, tenant_of
+from kernels import FakeKernel, eventually, leases_of, paused, tenant_of
 
-from carrel.core.domain.lease import LeaseState, LendingRules
+from carrel.core.domain.lease import LeaseState
 from carrel.node.broker.core.ledger import CHARGES, Ledger
 from carrel.node.broker.core.rows import LeaseRow, TenantRow
 from support.broker_process import BrokerProcess
@@ -57,14 +57,7 @@ def test_the_cells_of_one_session_are_charged_together_and_the_charge_outlives_t
 
 
 def test_a_pause_is_not_charged(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(rules=LendingRules(time_slice=3.0))
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
-    lease = first.acquire()
-    second.ask()
-    second.expect("queued")
-    broker.advance(3.0)
-    first.expect("paused")
-    granted = second.expect("granted")
+    broker, first, second, lease, granted = paused(brokers, kernels)
     broker.advance(2.0)
     assert (charged(broker, 1), charged(broker, 2)) == (3.0, 2.0)
     second.release(granted)

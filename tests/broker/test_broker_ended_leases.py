@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from kernels import FakeKernel, eventually
+from kernels import FakeKernel, eventually, paused
 
-from carrel.core.domain.lease import LeaseState, LendingRules
+from carrel.core.domain.lease import LeaseState
 from carrel.node.broker.core.ended_leases import PAST
 from carrel.node.broker.core.ledger import Ledger
 from carrel.node.broker.core.rows import LeaseRow, TenantRow
@@ -158,14 +158,7 @@ def test_an_end_that_nobody_saw_is_not_told_as_one(brokers: Start, kernels: Kern
 
 
 def test_a_pause_is_no_time_of_the_cell(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(rules=LendingRules(time_slice=3.0))
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
-    lease = first.acquire()
-    second.ask()
-    second.expect("queued")
-    broker.advance(3.0)
-    first.expect("paused")
-    granted = second.expect("granted")
+    broker, first, second, lease, granted = paused(brokers, kernels)
     broker.advance(2.0)
     second.release(granted)
     first.expect("resumed")

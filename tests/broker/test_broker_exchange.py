@@ -74,29 +74,19 @@ def test_two_that_compute_take_turns_by_exchanges(bus_nodes: Callable[..., Node]
     assert max(used for _pid, _call, (used,) in node.driver.calls()) <= MEMORY
 
 
-def test_the_broker_is_killed_in_the_middle(bus_nodes: Callable[..., Node]) -> None:
+@pytest.mark.parametrize("killed", ["the broker", "who leaves", "who comes"])
+def test_one_of_them_is_killed_in_the_middle(bus_nodes: Callable[..., Node], killed: str) -> None:
     node = bus_nodes()
     exchange = Exchange(node)
-    node.broker.restart()
-    node.driver.let_go()
-    exchange.comes()
-    exchange.going.same()
-    exchange.ends()
-
-
-def test_who_leaves_is_killed_in_the_middle(bus_nodes: Callable[..., Node]) -> None:
-    exchange = Exchange(bus_nodes())
-    exchange.going.program.kill()
-    exchange.comes()
-    exchange.ends()
-
-
-def test_who_comes_is_killed_in_the_middle(bus_nodes: Callable[..., Node]) -> None:
-    node = bus_nodes()
-    exchange = Exchange(node)
-    exchange.coming.program.kill()
-    node.driver.let_go()
-    exchange.going.same()
+    if killed == "the broker":
+        node.broker.restart()
+    else:
+        (exchange.going if killed == "who leaves" else exchange.coming).program.kill()
+    if killed != "who leaves":
+        node.driver.let_go()
+        exchange.going.same()
+    if killed != "who comes":
+        exchange.comes()
     exchange.ends()
 
 

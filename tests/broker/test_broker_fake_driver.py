@@ -111,44 +111,26 @@ def test_two_kernels_share_one_device_and_nothing_is_lost(nodes: Callable[..., N
     assert device["strangers"] == []
 
 
-def test_in_a_cluster_a_state_stays_for_which_its_job_has_too_little_memory(nodes: Callable[..., Node]) -> None:
+@pytest.mark.parametrize(
+    ("memory", "workers", "moves"), [(SIZE, 0, False), (SIZE + 512 * MIB, 512 * MIB, False), (64 * SIZE, 0, True)]
+)
+def test_in_a_cluster_a_state_moves_for_which_its_job_has_memory(
+    nodes: Callable[..., Node], memory: int, workers: int, moves: bool
+) -> None:
     node = nodes(shared=True)
-    first = node.with_state(shares=(0,), memory=SIZE)
+    first = node.with_state(shares=(0,), memory=memory)
+    if workers:
+        first.tell(f"!hoard {workers}")
+        first.expect("hoard")
     second = node.kernel(shares=(0,))
     second.ask()
-    eventually(lambda: "more than its job asked for" in tenant_of(node.broker, first)["why_not"])
-    assert tenant_of(node.broker, first)["state"] == "resident"
-    assert same(first)
-
-
-def test_in_a_cluster_the_memory_of_workers_counts_too(nodes: Callable[..., Node]) -> None:
-    node = nodes(shared=True)
-    first = node.with_state(shares=(0,), memory=SIZE + 512 * MIB)
-    first.tell(f"!hoard {512 * MIB}")
-    first.expect("hoard")
-    second = node.kernel(shares=(0,))
-    second.ask()
-    eventually(lambda: "more than its job asked for" in tenant_of(node.broker, first)["why_not"])
-    assert same(first)
-
-
-def test_in_a_cluster_a_state_moves_for_which_its_job_has_memory(nodes: Callable[..., Node]) -> None:
-    node = nodes(shared=True)
-    first = node.with_state(shares=(0,), memory=64 * SIZE)
-    second = node.kernel(shares=(0,))
-    assert second.acquire()["op"] == "granted"
-    assert tenant_of(node.broker, first)["state"] == "suspended"
-
-
-def test_small_states_stay_side_by_side(nodes: Callable[..., Node]) -> None:
-    node = nodes()
-    first = node.with_state(16 * MIB)
-    node.seen(first, 16 * MIB)
-    second = node.with_state(16 * MIB)
-    node.seen(second, 16 * MIB)
-    assert first.acquire()["resumed"] is False
-    assert same(first)
-    assert tenant_of(node.broker, second)["state"] == "resident"
+    if moves:
+        second.expect("granted")
+        assert tenant_of(node.broker, first)["state"] == "suspended"
+    else:
+        eventually(lambda: "more than its job asked for" in tenant_of(node.broker, first)["why_not"])
+        assert tenant_of(node.broker, first)["state"] == "resident"
+        assert same(first)
 
 
 def test_a_cell_is_suspended_in_mid_flight_and_goes_on(nodes: Callable[..., Node]) -> None:
@@ -159,8 +141,7 @@ def test_a_cell_is_suspended_in_mid_flight_and_goes_on(nodes: Callable[..., Node
     first.tell("!run")
     first.expect("run")
     node.seen(first)
-    second.ask()
-    second.expect("queued")
+    second.queue()
     node.broker.advance(1.0)
     other = second.expect("granted")
     assert first.expect("paused")["lease"] == lease["lease"]
@@ -327,8 +308,7 @@ def test_a_cell_in_mid_flight_that_loads_xla_while_it_is_being_locked_goes_on(no
     node.take(first, lease)
     node.seen(first)
     node.driver.inject("cuCheckpointProcessLock", "hang", -1, pid=first.pid)
-    second.ask()
-    second.expect("queued")
+    second.queue()
     node.broker.advance(0.5)
     eventually(lambda: not node.driver.pending())  # the lock is under way
     first.tell(f"!load {xla}")
@@ -361,8 +341,7 @@ def test_what_a_process_says_of_itself_is_not_shown_to_others(nodes: Callable[..
     node.take(first, lease)
     first.release(lease, blockers=["CALL ME AT 555", "CUDA IPC"])
     assert tenant_of(node.broker, first)["why_not"] == "CALL ME AT 555, CUDA IPC"
-    second.ask()
-    message = second.expect("queued")["message"]
+    message = second.queue()["message"]
     assert "CALL" not in message
     assert "cannot be moved: CUDA IPC" in message
 
@@ -385,8 +364,7 @@ def group(node: Node, *files: str) -> tuple[FakeKernel, list[int]]:
 def newcomer(node: Node) -> FakeKernel:
     """A cell that asks for the device of a task, which has had its turn."""
     cell = node.kernel()
-    cell.ask()
-    cell.expect("queued")
+    cell.queue()
     node.broker.advance(60.0)
     return cell
 
@@ -457,8 +435,7 @@ def test_a_task_gives_way_to_a_cell_in_mid_flight_and_goes_on_with_the_same_stat
     runner.expect("run")
     node.seen(runner)
     cell = node.kernel()
-    cell.ask()
-    cell.expect("queued")
+    cell.queue()
     node.broker.advance(60.0)  # what has moved lately stays for a while
     granted = cell.expect("granted")
     assert runner.expect("paused")["lease"] == lease["lease"]

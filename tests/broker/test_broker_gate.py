@@ -234,17 +234,6 @@ def test_a_task_gives_way_to_a_cell_over_the_bus_and_goes_on(bus_nodes: Callable
     assert len(node.broker.status()["tenants"]) == 2
 
 
-def test_a_task_and_a_cell_that_fit_change_places_without_a_move(bus_nodes: Callable[..., Node]) -> None:
-    node = bus_nodes(rules=_LENDING)
-    task = Task(node, size=8 * MIB)
-    cell = State(node.program(), size=8 * MIB, seed=2)
-    assert task.runner.expect("paused")["lease"] == task.lease["lease"]
-    cell.same()
-    assert task.runner.expect("resumed")["lease"] == task.lease["lease"]
-    assert task.same()
-    assert "bus out" not in node.broker.log.read_text().split(f"bus pause {node.tenant(task.runner.pid)['id']}: done", 1)[0]
-
-
 def test_a_task_with_a_process_that_has_no_library_goes_the_drivers_way(bus_nodes: Callable[..., Node]) -> None:
     node = bus_nodes(rules=_LENDING)
     task = Task(node, size=8 * MIB)

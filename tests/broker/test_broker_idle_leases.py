@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from kernels import FakeKernel, eventually, leases_of, tenant_of
+from kernels import FakeKernel, eventually, leases_of, tenant_of, two_of
 
 from carrel.core.domain.units import GIB
 from carrel.testing.waiting import PATIENCE
@@ -47,8 +47,7 @@ def test_the_idle_timer_warns_and_then_ends_the_kernel(brokers: Start, kernels: 
     first.cell()
     broker.advance(2 * broker.config.hold_time)  # its time is over, but nobody waits
     first.nothing("notice", "lost")
-    second.ask()
-    assert second.expect("queued")["code"] == "GpuHeld"
+    assert second.queue()["code"] == "GpuHeld"
     warning = first.expect("notice")
     assert warning["level"] == "warning"
     assert "Others wait" in warning["message"]
@@ -69,8 +68,7 @@ def test_a_cell_in_time_keeps_the_device(brokers: Start, kernels: Kernels) -> No
     broker = brokers(never_suspend=True)
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.cell()
-    second.ask()
-    second.expect("queued")
+    second.queue()
     for _ in range(3):
         broker.advance(broker.config.hold_time - 1.0)
         first.expect("notice")
@@ -88,8 +86,7 @@ def test_a_kernel_that_ignores_the_end_is_killed(brokers: Start, kernels: Kernel
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.cell()
     first.process.send_signal(signal.SIGSTOP)  # SIGTERM waits for ever
-    second.ask()
-    second.expect("queued")
+    second.queue()
     broker.advance(broker.config.hold_time)
     broker.advance(1.0)
     assert first.process.poll() is None
@@ -100,13 +97,12 @@ def test_a_kernel_that_ignores_the_end_is_killed(brokers: Start, kernels: Kernel
 
 def test_holding_by_choice_ends_without_harm(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=12 * GIB)
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first, second = two_of(broker, kernels)
     first.say("hold", seconds=1200)
     assert first.expect("held")["until"] > 0
     first.cell()
     assert [row["state"] for row in leases_of(broker)] == ["held"]
-    second.ask()
-    assert second.expect("queued")["code"] == "GpuHeld"
+    assert second.queue()["code"] == "GpuHeld"
     broker.advance(1000.0)
     assert first.expect("notice")["level"] == "info"
     broker.advance(200.0)

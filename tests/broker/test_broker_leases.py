@@ -37,14 +37,12 @@ def test_the_next_in_line_waits_with_a_position_and_is_next(brokers: Start, kern
     broker = brokers(devices=1)
     first, second, third = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2, 3))
     lease = first.acquire()
-    second.ask()
-    queued = second.expect("queued")
+    queued = second.queue()
     assert queued["position"] == 1
     assert queued["code"] == "GpuInUse"
     assert queued["message"].startswith("waiting for a GPU: 1st in line")
     assert "user1" not in queued["message"]
-    third.ask()
-    assert third.expect("queued")["position"] == 2
+    assert third.queue()["position"] == 2
     first.release(lease)
     granted = second.expect("granted")
     assert granted["fence"] > lease["fence"]
@@ -71,8 +69,7 @@ def test_a_lease_ends_with_its_holder(brokers: Start, kernels: Kernels, end: str
     broker = brokers()
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.acquire()
-    second.ask()
-    second.expect("queued")
+    second.queue()
     if end == "kill":
         first.kill()
     else:
@@ -168,8 +165,7 @@ def test_a_task_has_its_devices_to_itself(brokers: Start, kernels: Kernels) -> N
     lease = runner.acquire(devices=["SIM-test-0"])
     assert lease["op"] == "granted"
     assert tenant_of(broker, kernel)["state"] == "suspended", "the state of the session was moved away first"
-    kernel.ask()
-    assert kernel.expect("queued")["code"] == "GpuTask"
+    assert kernel.queue()["code"] == "GpuTask"
     (device,) = broker.status()["devices"]
     assert device["wanted"] == 1
     assert device["residents"] == []
@@ -189,8 +185,7 @@ def test_nobody_sees_others_names(brokers: Start, kernels: Kernels) -> None:
     mine, theirs = broker.session(1, owner="ada"), broker.session(2, owner="bob")
     ada, bob = kernels(broker, mine), kernels(broker, theirs, label="secret-plans.ipynb")
     lease = bob.acquire()
-    ada.ask()
-    ada.expect("queued")
+    ada.queue()
     ada.say("status")
     seen = ada.expect("status")
     assert "bob" not in str(seen)

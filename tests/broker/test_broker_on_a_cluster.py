@@ -31,8 +31,7 @@ def test_cells_borrow_the_gpu_of_their_share_and_no_other(brokers: Start, kernel
     lease = first.acquire()
     assert [device["uuid"] for device in lease["devices"]] == [wanted]
     # Other GPUs are free, and not its own.
-    second.ask()
-    assert second.expect("queued")["code"] == "GpuInUse"
+    assert second.queue()["code"] == "GpuInUse"
     first.release(lease)
     granted = second.expect("granted")
     assert [device["uuid"] for device in granted["devices"]] == [wanted]
@@ -116,8 +115,7 @@ def test_a_task_that_has_nothing_to_spare_is_not_paused(brokers: Start, kernels:
     runner = kernels(broker, broker.task(1, shares=(0,)), role="runner")
     runner.acquire(lends=True)
     kernel = kernels(broker, broker.session(2, shares=(0,)))
-    kernel.ask()
-    queued = kernel.expect("queued")
+    queued = kernel.queue()
     assert queued["code"] == "GpuTask"
     assert queued["estimate"] > 9 * 3500, "an hour of a cell is earned by nine of the task"
 

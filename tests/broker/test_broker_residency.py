@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kernels import FakeKernel, eventually, leases_of, tenant_of
+from kernels import FakeKernel, eventually, leases_of, paused, tenant_of, two_of
 
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.units import GIB
@@ -19,7 +19,7 @@ LARGE = 12 * GIB
 
 def two(broker: BrokerProcess, kernels: Kernels) -> tuple[FakeKernel, FakeKernel]:
     """Two sessions of two users; the first had a cell, and its state is on the device."""
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first, second = two_of(broker, kernels)
     first.cell()
     return first, second
 
@@ -85,7 +85,7 @@ def test_a_state_that_cannot_move_holds_its_device(brokers: Start, kernels: Kern
 
 def test_a_long_cell_is_paused_and_goes_on(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(rules=LendingRules(time_slice=3.0))
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first, second = two_of(broker, kernels)
     lease = first.acquire()
     request = second.ask()
     second.expect("queued")
@@ -105,14 +105,7 @@ def test_a_long_cell_is_paused_and_goes_on(brokers: Start, kernels: Kernels) -> 
 
 
 def test_a_paused_cell_that_ends_needs_no_device(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(rules=LendingRules(time_slice=3.0))
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
-    lease = first.acquire()
-    second.ask()
-    second.expect("queued")
-    broker.advance(3.0)
-    first.expect("paused")
-    granted = second.expect("granted")
+    broker, first, second, lease, granted = paused(brokers, kernels)
     first.release(lease, outcome="error")
     assert broker.status()["queue"] == []
     second.release(granted)
@@ -142,8 +135,7 @@ def test_a_state_in_host_memory_comes_back_on_a_free_device_like_its_home(broker
 def test_host_memory_is_a_limit(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=LARGE, rules=LendingRules(host_memory=4 * GIB))
     first, second = two(broker, kernels)
-    second.ask()
-    assert second.expect("queued")["code"] == "HostMemoryFull"
+    assert second.queue()["code"] == "HostMemoryFull"
     first.kill()
     second.expect("granted")
 
@@ -168,8 +160,7 @@ def test_a_task_whose_device_cannot_be_cleared_is_refused_where_it_can_be_placed
     assert (refused["op"], refused["code"]) == ("refused", "blocked")
     assert "cannot be had for it now: host memory has no room" in refused["message"]
     assert broker.status()["queue"] == []
-    task.ask(devices=[device.uuid])
-    assert task.expect("queued")["code"] == "HostMemoryFull", "one that was stopped has nowhere else to go, and waits"
+    assert task.queue(devices=[device.uuid])["code"] == "HostMemoryFull", "one that was stopped has nowhere else to go, and waits"
     first.kill()
     task.expect("granted")
 
@@ -227,7 +218,7 @@ def test_what_is_kept_in_reserve_is_given_back_before_anybody_is_moved(brokers: 
 
 def test_who_does_not_answer_has_nothing_in_reserve(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(rules=LendingRules(host_memory=0))
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first, second = two_of(broker, kernels)
     first.say("simulate", bytes=14 * GIB, cached=10 * GIB)
     first.cell()
     first.tell("!deaf")
@@ -243,8 +234,7 @@ def test_a_cell_that_nothing_helps_stops_waiting(brokers: Start, kernels: Kernel
     """Two kernels of 10 GiB on one GPU of 16, and 8 GiB of host memory: no way for the second, and it costs no kernel."""
     broker = brokers(state=10 * GIB, rules=LendingRules(host_memory=8 * GIB), hold_time=60.0)
     first, second = two(broker, kernels)
-    second.ask()
-    assert second.expect("queued")["code"] == "HostMemoryFull"
+    assert second.queue()["code"] == "HostMemoryFull"
     broker.advance(60.0)
     over = second.expect("refused")
     assert over["code"] == "HostMemoryFull"
@@ -308,8 +298,7 @@ def test_a_cell_is_paused_to_the_disk_and_goes_on(brokers: Start, kernels: Kerne
     broker = brokers(rules=LendingRules(time_slice=3.0, host_memory=GIB, state_disk=64 * GIB))
     first, second = of_size(broker, kernels, 10, 10)
     lease = first.acquire()
-    second.ask()
-    second.expect("queued")
+    second.queue()
     broker.advance(3.0)
     first.expect("paused")
     second.release(second.expect("granted"))
@@ -340,8 +329,7 @@ def test_a_disk_that_takes_nothing_is_tried_again_and_a_damaged_state_is_lost_by
 def test_where_the_disk_is_full_too_the_cell_reads_since_when_what_helps_and_until_when(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=10 * GIB, rules=LendingRules(host_memory=8 * GIB, state_disk=5 * GIB), hold_time=60.0)
     first, second = two(broker, kernels)
-    second.ask()
-    queued = second.expect("queued")
+    queued = second.queue()
     assert queued["code"] == "HostMemoryFull"
     assert "neither host memory nor the disk has room" in queued["message"]
     broker.advance(20.0)
@@ -350,15 +338,6 @@ def test_where_the_disk_is_full_too_the_cell_reads_since_when_what_helps_and_unt
     over = second.expect("refused")
     assert "neither host memory nor the disk has room" in over["message"]
     assert first.cell()["op"] == "granted", "its state is where it was"
-
-
-def test_the_first_cell_of_a_kernel_gets_what_others_took(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(state=3 * GIB)
-    for number in range(1, 5):
-        kernels(broker, broker.session(number, owner=f"user{number}")).cell()
-    assert [row["state"] for row in broker.status()["tenants"]] == ["resident"] * 4
-    (device,) = broker.status()["devices"]
-    assert device["used"] == 12 * GIB
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------------
@@ -373,15 +352,6 @@ def test_a_lock_that_times_out_is_tried_again(brokers: Start, kernels: Kernels) 
     assert "retry" in broker.log.read_text()
 
 
-def test_a_driver_that_refuses_makes_it_hold(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(state=LARGE, faults={"checkpoint_error": 1.0})
-    first, second = two(broker, kernels)
-    second.ask()
-    eventually(lambda: tenant_of(broker, first)["suspendable"] is False)
-    eventually(lambda: [row["state"] for row in leases_of(broker)] == ["held"])
-    assert "refuses" in tenant_of(broker, first)["why_not"]
-
-
 def test_a_lost_state_is_said_and_never_tried_again(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=LARGE, faults={"lost": 1.0})
     first, second = two(broker, kernels)
@@ -393,26 +363,6 @@ def test_a_lost_state_is_said_and_never_tried_again(brokers: Start, kernels: Ker
     assert tenant_of(broker, first)["state"] == "lost"
     second.kill()
     assert kernels(broker, broker.session(3)).acquire()["op"] == "granted", "the device is free for others"
-
-
-def test_a_state_lost_on_its_way_out_frees_the_device(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(state=LARGE, faults={"checkpoint_lost": 1.0})
-    first, second = two(broker, kernels)
-    second.ask()
-    first.expect("lost")
-    second.expect("granted")
-
-
-def test_a_device_that_still_shows_the_process_is_not_lent(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(state=LARGE, faults={"unverified": 1.0})
-    _first, second = two(broker, kernels)
-    second.ask()
-    while second.expect("queued")["code"] != "GpuWithheld":
-        continue
-    (device,) = broker.status()["devices"]
-    assert "still seen" in device["withheld"]
-    broker.advance(3.0)
-    second.expect("granted")
 
 
 def test_a_restore_that_does_not_begin_is_tried_again(brokers: Start, kernels: Kernels) -> None:

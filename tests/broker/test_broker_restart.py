@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernels import FakeKernel, check_journal, eventually, leases_of, tenant_of
+from kernels import FakeKernel, check_journal, eventually, leases_of, paused, tenant_of, two_of
 
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.units import GIB, MIB
@@ -27,10 +27,8 @@ def test_a_lease_and_the_line_survive(brokers: Start, kernels: Kernels) -> None:
     broker = brokers()
     first, second, third = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2, 3))
     lease = first.acquire()
-    second.ask()
-    second.expect("queued")
-    third.ask()
-    third.expect("queued")
+    second.queue()
+    third.queue()
     id_before = first.welcome["broker"]
     broker.restart()
     again = first.expect("welcome")
@@ -47,8 +45,7 @@ def test_a_holder_that_died_meanwhile_is_noticed(brokers: Start, kernels: Kernel
     broker = brokers()
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.acquire()
-    second.ask()
-    second.expect("queued")
+    second.queue()
     broker.kill()
     first.kill()
     broker.restart()
@@ -63,8 +60,7 @@ def test_a_holder_that_does_not_connect_keeps_its_lease_while_it_lives(brokers: 
     lease = first.acquire()
     first.process.send_signal(signal.SIGSTOP)
     broker.restart()
-    second.ask()
-    assert second.expect("queued")["code"] == "GpuInUse"
+    assert second.queue()["code"] == "GpuInUse"
     broker.advance(24 * 3600.0)
     assert [row["id"] for row in leases_of(broker)] == [lease["lease"]]
     first.process.send_signal(signal.SIGCONT)
@@ -77,8 +73,7 @@ def test_who_waited_and_does_not_come_back_loses_its_place(brokers: Start, kerne
     broker = brokers()
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     lease = first.acquire()
-    second.ask()
-    second.expect("queued")
+    second.queue()
     second.process.send_signal(signal.SIGSTOP)
     broker.restart()
     first.expect("welcome")
@@ -99,7 +94,7 @@ def test_who_waited_and_does_not_come_back_loses_its_place(brokers: Start, kerne
 
 def test_states_in_host_memory_are_still_known(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=12 * GIB)
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first, second = two_of(broker, kernels)
     first.cell()
     second.cell()
     broker.restart()
@@ -113,7 +108,7 @@ def test_a_move_that_was_cut_off_is_repeated(brokers: Start, kernels: Kernels) -
     broker = brokers(state=12 * GIB, rate=float(MIB))  # a move takes hours
     slow = broker.config.simulation
     quick = replace(slow, rate=100.0 * GIB)
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first, second = two_of(broker, kernels)
     first.cell()
     second.ask()
     eventually(lambda: tenant_of(broker, first)["state"] == "suspending")
@@ -132,14 +127,7 @@ def test_a_move_that_was_cut_off_is_repeated(brokers: Start, kernels: Kernels) -
 
 
 def test_a_paused_cell_goes_on_after_a_restart(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(rules=LendingRules(time_slice=3.0))
-    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
-    lease = first.acquire()
-    second.ask()
-    second.expect("queued")
-    broker.advance(3.0)
-    first.expect("paused")
-    granted = second.expect("granted")
+    broker, first, second, lease, granted = paused(brokers, kernels)
     broker.restart()
     (kept,) = first.expect("welcome")["leases"]
     assert (kept["lease"], kept["state"]) == (lease["lease"], "paused")
@@ -152,8 +140,7 @@ def test_an_end_by_the_idle_timer_is_carried_out_after_a_restart(brokers: Start,
     broker = brokers(never_suspend=True)
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.cell()
-    second.ask()
-    second.expect("queued")
+    second.queue()
     broker.advance(broker.config.hold_time)
     assert '"ending":true' in (broker.directory / "state" / "journal.jsonl").read_text()
     assert first.process.poll() is None

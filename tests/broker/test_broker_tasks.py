@@ -46,8 +46,7 @@ def test_a_task_that_does_not_lend_keeps_its_gpu(brokers: Start, kernels: Kernel
     broker = brokers(devices=1, rules=AT_ONCE)
     runner, _lease = runner_of(broker, kernels, lends=False)
     kernel = kernels(broker, broker.session(2))
-    kernel.ask()
-    assert kernel.expect("queued")["code"] == "GpuTask"
+    assert kernel.queue()["code"] == "GpuTask"
     runner.tell("!close")
     kernel.expect("granted")
 
@@ -56,8 +55,7 @@ def test_a_task_has_its_turn_first(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(devices=1, rules=LendingRules(task_turn=3600.0))
     runner_of(broker, kernels)
     kernel = kernels(broker, broker.session(2))
-    kernel.ask()
-    queued = kernel.expect("queued")
+    queued = kernel.queue()
     assert queued["code"] == "GpuTask"
     assert "has its turn, then lends the GPU" in queued["message"]
     assert queued["estimate"] == 3600.0
@@ -67,8 +65,7 @@ def test_what_does_not_fit_beside_the_cell_is_moved_away_and_back(brokers: Start
     broker = brokers(devices=1, rules=AT_ONCE, state=10 * GIB)
     runner, lease = runner_of(broker, kernels)
     kernel = kernels(broker, broker.session(2))
-    kernel.ask()
-    kernel.expect("queued")
+    kernel.queue()
     broker.advance(60.0)  # what was moved lately stays for a while
     granted = kernel.expect("granted")
     assert runner.expect("paused")["lease"] == lease["lease"]

@@ -136,16 +136,6 @@ def test_a_process_that_has_let_go_before_the_broker_was_killed_is_done(node: No
     assert files(node) == 1
 
 
-def test_a_disk_without_room_changes_nothing(node: Node) -> None:
-    node.disk.limit = SIZE
-    node.spill()
-    node.rests("out")
-    moved = node.machine.outcomes.pop()
-    assert moved.ending is Ending.RETRY
-    assert "free for GPU states" in moved.message
-    assert files(node) == 0
-
-
 def test_pieces_of_a_broker_that_was_killed_before_it_said_what_is_in_them_are_not_the_state(node: Node) -> None:
     node.on_disk()
     left = node.machine.pool.take("user of a", 2 * PIECE, holder="a")

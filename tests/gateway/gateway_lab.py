@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import secrets
 import shutil
 import tempfile
@@ -74,6 +73,7 @@ from carrel.lab.studies import OptunaStudy
 from carrel.node.environments.named import NamedEnvironments
 from carrel.testing.waiting import PATIENCE, wait_until
 
+V1 = "/api/v1"
 QOS = {
     "normal": QoS(name="normal", default_time=3600),
     "short": QoS(name="short", default_time=600, max_time=1800, priority=10),
@@ -263,6 +263,19 @@ class Rig:
         """Wait until the condition is true. It looks again and again: the end of a call, for one, is no event of the lab's."""
         wait_until(condition)
 
+    def submit(self, http: httpx.Client, name: str = "ada", **body: object) -> int:
+        """Submit a task of this user's; `body` is what it asks for."""
+        answer = http.post(f"{V1}/jobs", json={"snapshot": self.upload(name), **body})
+        assert answer.status_code == 201, answer.text
+        return int(answer.json()["id"])
+
+    def running(self, http: httpx.Client, name: str = "ada", **body: object) -> int:
+        """A task of this user's that runs."""
+        job = self.submit(http, name, **body)
+        self.engine.run(job)
+        self.wait(job, JobState.RUNNING)
+        return job
+
     def events(self, job_id: int) -> list[Event]:
         return list(self.store.events.after(0, job_id=job_id, owner=None, limit=1000))
 
@@ -428,7 +441,3 @@ def serve(app: FastAPI) -> Iterator[str]:
 
 def client(url: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
     return httpx.Client(base_url=url, headers=dict(headers or {}), timeout=PATIENCE)
-
-
-def bytes_of(data: bytes) -> io.BytesIO:
-    return io.BytesIO(data)

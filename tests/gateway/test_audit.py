@@ -7,12 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import Rig, a_lab, client, serve
+from gateway_lab import V1, Rig, a_lab, client, serve
 
 from carrel.core.domain.errors import StorageFull
 from carrel.lab.audit import AuditFilter
 
-V1 = "/api/v1"
 SECRET = "planted-9f2e77-secret"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import PROJECT, Rig, client
+from gateway_lab import PROJECT, Rig
 
 from carrel.core.domain.launch import EnvironmentReady, InputsReady, Started, StoredFile
 from carrel.wire.v1 import API, ComparisonView
@@ -49,13 +49,6 @@ def test_parameters_and_code_by_file_and_hunk(rig: Rig, ada: httpx.Client) -> No
     assert [(job.id, job.attempt, job.state) for job in found.jobs] == [(one, 1, "COMPLETED"), (two, 1, "COMPLETED")]
     # Nobody runs MLflow here, and that is said.
     assert [(each.kinds, each.jobs) for each in found.not_known] == [(["logged parameter", "metric"], [str(one), str(two)])]
-
-
-def test_a_job_beside_its_repetition_differs_in_nothing_that_is_likely_to_matter(rig: Rig, ada: httpx.Client) -> None:
-    one, two = done(rig, ada), done(rig, ada)
-    found = compare(ada, one, two)
-    assert {each.cause.value for each in found.differences} <= {"result"}
-    assert found.summary[0] == "No result differs that is known of them."
 
 
 def test_a_job_whose_command_has_not_begun_is_not_known_and_not_equal(rig: Rig, ada: httpx.Client) -> None:
@@ -111,13 +104,3 @@ def test_what_cannot_be_compared_says_why(rig: Rig, ada: httpx.Client, names: li
     one = done(rig, ada)
     answer = ada.get(f"{API}/comparison", params={"job": [name.format(one=one) for name in names]})
     assert (answer.status_code, words in answer.text) == (status, True), answer.text
-
-
-def test_jobs_of_others_are_as_if_they_were_not_there(rig: Rig, ada: httpx.Client, bob: httpx.Client, url: str) -> None:
-    theirs, mine = done(rig, ada), done(rig, bob, "bob")
-    hidden = bob.get(f"{API}/comparison", params={"job": [mine, theirs]})
-    missing = bob.get(f"{API}/comparison", params={"job": [mine, theirs + 1000]})
-    assert (hidden.status_code, missing.status_code) == (404, 404)
-    assert hidden.text.replace(str(theirs), "N") == missing.text.replace(str(theirs + 1000), "N")
-    with client(url) as nobody:
-        assert nobody.get(f"{API}/comparison", params={"job": [1, 2]}).status_code == 401

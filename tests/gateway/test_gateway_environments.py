@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import PROJECT, Rig
+from gateway_lab import Rig
 
 from carrel.node.environments.named import NamedEnvironments, Work
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -119,14 +119,6 @@ def test_sharing(ada: httpx.Client, bob: httpx.Client, root: httpx.Client) -> No
     assert bob.get(f"{V1}/ada/study").status_code == 404
 
 
-def test_site_environments_are_made_by_administrators_and_used_by_all(ada: httpx.Client, root: httpx.Client) -> None:
-    make(root, "site/base")
-    assert [view["name"] for view in ada.get(V1).json()["environments"]] == ["site/base"]
-    assert ada.get(f"{V1}/site/base").json()["owner"] == "site"
-    assert ada.delete(f"{V1}/site/base").status_code == 403
-    assert root.delete(f"{V1}/site/base").status_code == 204
-
-
 def test_going_back(rig: Rig, ada: httpx.Client) -> None:
     made = make(ada, "study")["environment"]
     refused = ada.post(f"{V1}/study/restore", json={})
@@ -139,18 +131,6 @@ def test_going_back(rig: Rig, ada: httpx.Client) -> None:
     last = build(ada, f"{V1}/study/restore", {"lock": made["locks"][0]["digest"][:20]}, 200)[-1]
     assert [lock["how"] for lock in last["environment"]["locks"]] == ["made", "installed", "restored"]
     assert "six" not in ada.get(f"{V1}/study/lock").json()["text"]
-
-
-def test_a_job_may_look_and_not_touch(rig: Rig, url: str, ada: httpx.Client) -> None:
-    make(ada, "study")
-    job = ada.post("/api/v1/jobs", json={"snapshot": rig.upload(files={"MLproject": PROJECT})}).json()["id"]
-    _launch, token = rig.engine.wait_started(job)
-    rig.engine.run(job)
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE) as own:
-        assert own.get(f"{V1}/study/lock").status_code == 200
-        assert own.post(V1, json={"name": "more"}).status_code == 403
-        assert own.delete(f"{V1}/study").status_code == 403
-        assert own.post(f"{V1}/study/share", json={"with": "all"}).status_code == 403
 
 
 def test_who_hangs_up_ends_the_build(rig: Rig, ada: httpx.Client) -> None:

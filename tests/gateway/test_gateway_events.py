@@ -10,14 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import Rig, a_lab, client, serve
+from gateway_lab import V1, Rig, a_lab, client, serve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.core.domain.job import JobState, Reason
 from carrel.lab.gateway.events import LOG_PIECE, boundary
 
-V1 = "/api/v1"
 SSE = {"Accept": "text/event-stream"}
 
 

@@ -9,11 +9,9 @@ from select import select
 
 import httpx
 import pytest
-from gateway_lab import PROJECT, Rig, a_lab, client, serve
+from gateway_lab import PROJECT, V1, Rig, a_lab, client, serve
 
 from carrel.testing.waiting import PATIENCE, wait_until
-
-V1 = "/api/v1"
 
 
 @pytest.mark.gate

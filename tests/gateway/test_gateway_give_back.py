@@ -101,14 +101,6 @@ def test_one_that_waits_again_because_its_worker_died_is_cancelled_in_line(
     assert [header["state"] for header, _ in pool.ended()] == ["CANCELLED"]
 
 
-def test_one_that_was_never_wanted_back_waits_again(borrows: Callable[..., Pool]) -> None:
-    pool = borrows()
-    worker, call = taken(pool)
-    assert hears(worker, call, begun=False, wait=0) == "none"
-    assert worker.ask(take=False)[0]["type"] == "none"
-    assert pool.state(call) == "PENDING"
-
-
 def test_an_interrupt_is_heard_before_the_call_has_begun(borrows: Callable[..., Pool]) -> None:
     pool = borrows()
     worker, call = taken(pool)
@@ -130,9 +122,3 @@ def test_a_pool_that_is_closed_with_its_calls_wants_back_what_waits_for_a_gpu(bo
     assert hears(worker, call, begun=False) == "return"
     assert worker.ask()[0]["type"] == "retire"
     assert [(header["call"], header["state"]) for header, _ in pool.ended()] == [(call, "CANCELLED")]
-
-
-def test_where_calls_borrow_nothing_one_that_was_taken_has_begun(opens: Opens, cancel: Cancel) -> None:
-    pool = opens()
-    _, call = taken(pool)
-    assert cancel(pool, call).result(PATIENCE)["state"] == "RUNNING"

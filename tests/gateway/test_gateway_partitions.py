@@ -9,13 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import RULES, Rig
+from gateway_lab import RULES, V1, Rig
 
 from carrel.core.domain.account import Account
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import QoS
 
-V1 = "/api/v1"
 MLTF = Path(__file__).parents[1] / "data" / "mltf"
 QOS = {**RULES.qos, "small": QoS(name="small")}
 PARTS = {

@@ -9,14 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import Rig, client
+from gateway_lab import V1, Rig, client
 
 from carrel.core.domain.call import INLINE
 from carrel.core.domain.job import JobState, Reason
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.frames import Decoder, encode
 
-V1 = "/api/v1"
 FUNCTION = "sha256:" + "1" * 64
 
 
@@ -182,12 +181,6 @@ def test_who_begins_to_follow_hears_first_what_a_call_has_printed_and_shown(pool
     worker.http.post(f"{V1}/pools/{pool.id}/output", content=told[0]).raise_for_status()  # late: of a call that is over
     worker.http.post(f"{V1}/pools/{pool.id}/output", content=of(second)).raise_for_status()
     assert hears(2, after=1) == [("begun", second, None, None), ("output", second, "stdout", 0)]
-
-
-def test_a_worker_has_no_run_of_its_own(pool: Pool) -> None:
-    pool.calls(b"")
-    (worker,) = pool.workers(1)
-    assert pool.rig.store.outbox.run_of(worker.job) is None
 
 
 def test_large_bodies_go_through_files_and_come_back_whole(pool: Pool) -> None:

@@ -11,13 +11,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from gateway_lab import Rig, client
+from gateway_lab import V1, Rig, client
 from starlette.routing import Mount
 
 from carrel.core.domain.job import JobState
 from carrel.testing.waiting import PATIENCE, wait_until
 
-V1 = "/api/v1"
 #: How an administrator puts Ada out.
 WAYS: dict[str, Callable[[httpx.Client, int], httpx.Response]] = {
     "suspend": lambda root, _token: root.post(f"{V1}/users/ada/suspend", json={}),

@@ -6,9 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import Rig
+from gateway_lab import V1, Rig
 
-V1 = "/api/v1"
 HASH = f"    --hash=sha256:{'a' * 64}"
 LOCK = f"idna==3.10 \\\n{HASH}\n"
 FILES = {"train.py": "print(1)\n", "requirements.txt": "idna\n", "sub/x": ""}
@@ -107,9 +106,3 @@ def test_code_of_others_is_not_repeated_and_not_shown(rig: Rig, ada: httpx.Clien
     assert got.headers["content-disposition"].startswith("attachment")
     assert bob.put(f"{V1}/snapshots/{digest}", content=got.content).status_code == 201, "what one has, one may send"
     assert replay(bob, digest).status_code == 201
-
-
-def test_a_lab_without_a_tracking_server_says_why_there_are_no_metrics(rig: Rig, ada: httpx.Client) -> None:
-    job = replay(ada, rig.upload(files=FILES)).json()["id"]
-    found = ada.get(f"{V1}/jobs/{job}/metrics").json()
-    assert (found["metrics"], found["missing"]) == ({}, "This lab has no tracking server.")

@@ -7,12 +7,10 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
-from gateway_lab import Rig
+from gateway_lab import V1, Rig
 
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Sampled, Usage
-
-V1 = "/api/v1"
 
 
 @pytest.fixture

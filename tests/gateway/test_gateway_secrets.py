@@ -8,14 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import Rig
+from gateway_lab import V1, Rig
 
 from carrel.core.domain.job import JobState
 from carrel.core.domain.nouns import SECRETS
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import Caller, User
 
-V1 = "/api/v1"
 VALUE = "correct-horse-battery-staple"
 
 

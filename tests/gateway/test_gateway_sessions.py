@@ -6,13 +6,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gateway_lab import Rig
+from gateway_lab import V1, Rig
 
 from carrel.core.control.sessions import NodeReport
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Started
 
-V1 = "/api/v1"
 KEPT = {
     "id": "t1",
     "job": 1,
@@ -67,19 +66,6 @@ def test_a_session_is_a_job_that_its_owner_opens(rig: Rig, ada: httpx.Client) ->
     assert ada.post(f"{V1}/sessions/{job}/open", params={"path": "a b.ipynb"}).json()["url"].endswith(f"/open/{job}/a b.ipynb")
 
 
-def test_a_session_is_nobody_elses(rig: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client) -> None:
-    job = ada.post(f"{V1}/sessions", json={}).json()["job"]["id"]
-    assert bob.get(f"{V1}/sessions/{job}").status_code == 404
-    assert bob.post(f"{V1}/sessions/{job}/open").status_code == 404
-    assert bob.get(f"{V1}/sessions", params={"owner": "all"}).status_code == 403
-    # An administrator sees that it is there, but inside one acts as its owner.
-    assert root.get(f"{V1}/sessions/{job}").status_code == 200
-    assert root.post(f"{V1}/sessions/{job}/open").status_code == 403
-    _launch, token = rig.engine.wait_started(job)
-    for path in (f"{V1}/sessions", f"{V1}/sessions/{job}/open"):
-        assert httpx.post(str(ada.base_url.join(path)), headers={"Authorization": f"Bearer {token}"}, json={}).status_code == 403
-
-
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
@@ -110,14 +96,6 @@ def test_a_reservation_holds_its_gpus_as_a_job_does(rig: Rig, ada: httpx.Client)
     assert len(rig.engine.wait_started(job)[0].devices) == 2
 
 
-def test_sessions_share_processors_and_tasks_do_not(rig: Rig, ada: httpx.Client) -> None:
-    jobs = [ada.post(f"{V1}/sessions", json={"cpus": 4, "memory": "1G"}).json()["job"]["id"] for _ in range(6)]
-    for job in jobs:
-        rig.engine.wait_started(job)
-    task = ada.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "resources": {"cpus": 4}}).json()["id"]
-    rig.engine.wait_started(task)
-
-
 def test_an_administrator_chooses_the_directory(rig: Rig, root: httpx.Client, tmp_path: Path) -> None:
     assert root.post(f"{V1}/sessions", json={"directory": str(tmp_path)}).json()["directory"] == str(tmp_path)
     assert root.post(f"{V1}/sessions", json={"directory": str(tmp_path / "none")}).status_code == 422
@@ -132,11 +110,6 @@ def test_a_session_cannot_be_run_again_or_opened_after_its_end(rig: Rig, ada: ht
     assert ada.post(f"{V1}/sessions/{job}/open").status_code == 409
     assert ada.get(f"{V1}/sessions").json()["sessions"] == []
     assert len(ada.get(f"{V1}/sessions", params={"ended": "true"}).json()["sessions"]) == 1
-
-
-def test_a_task_is_no_session(rig: Rig, ada: httpx.Client) -> None:
-    job = ada.post(f"{V1}/jobs", json={"snapshot": rig.upload()}).json()["id"]
-    assert ada.get(f"{V1}/sessions/{job}").status_code == 404
 
 
 def test_of_others_the_gpus_show_that_they_are_there_and_nothing_else(

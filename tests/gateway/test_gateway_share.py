@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from gateway_lab import RULES, Rig
+from gateway_lab import RULES, V1, Rig
 
 from carrel.core.domain.account import Account
 from carrel.core.domain.job import JobState
 
-V1 = "/api/v1"
 ACCOUNTS = {
     "physics": Account(name="physics", shares=3, users={"ada": 2, "root": 1}),
     "biology": Account(name="biology", shares=1),

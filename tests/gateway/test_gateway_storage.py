@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_lab import Rig, a_lab, client, serve
+from gateway_lab import V1, Rig, a_lab, client, serve
 
 from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.job import JobState, Reason
@@ -22,7 +22,6 @@ from carrel.core.domain.retention import RetentionRules
 from carrel.lab.store.tables import attempts
 from carrel.testing.builders import make_deep
 
-V1 = "/api/v1"
 #: Where each lab answers.
 URLS: dict[int, str] = {}
 LONG_AGO = time.time() - 30 * 86400

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import Rig, a_lab, client, serve
+from gateway_lab import V1, Rig, a_lab, client, serve
 
 from carrel.core.control.last_use import LastUse
 from carrel.core.domain.errors import Unauthenticated
@@ -17,7 +17,6 @@ from carrel.core.domain.job import JobState
 from carrel.core.policy.access import CHOICES, SCOPES, Action
 from carrel.testing.waiting import PATIENCE
 
-V1 = "/api/v1"
 DAY = 86400.0
 
 

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from gateway_lab import Rig, client
+from gateway_lab import V1, Rig, client
 
 from carrel.core.domain.errors import Denied
 from carrel.core.domain.job import JobState
 
-V1 = "/api/v1"
-
-
-def submit(rig: Rig, http: httpx.Client, name: str = "ada", **more: object) -> int:
-    answer = http.post(f"{V1}/jobs", json={"snapshot": rig.upload(name), **more})
-    assert answer.status_code == 201, answer.text
-    return int(answer.json()["id"])
-
 
 @pytest.mark.gate
 def test_nothing_of_a_suspended_user_is_accepted(rig: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client) -> None:
-    runs = submit(rig, ada, resources={"gpus": 2})
+    runs = rig.submit(ada, resources={"gpus": 2})
     token = rig.engine.wait_started(runs)[1]
     rig.engine.run(runs)
-    waits = submit(rig, ada, resources={"gpus": 2})
-    after = submit(rig, ada, dependency=f"afterok:{runs}")
+    waits = rig.submit(ada, resources={"gpus": 2})
+    after = rig.submit(ada, dependency=f"afterok:{runs}")
     digest = rig.upload()
     with ada.stream("GET", f"{V1}/events", headers={"Accept": "text/event-stream"}) as stream:
         lines = stream.iter_lines()
@@ -46,7 +38,7 @@ def test_nothing_of_a_suspended_user_is_accepted(rig: Rig, ada: httpx.Client, bo
         answer = root.send(request)
         assert (answer.status_code, "Mines coins" in answer.json()["detail"]) == (403, True)
     rig.engine.end(runs)
-    other = submit(rig, bob, "bob", resources={"gpus": 2})
+    other = rig.submit(bob, "bob", resources={"gpus": 2})
     rig.engine.wait_started(other)  # who came later starts, and she does not
     for job in (waits, after):
         shown = root.get(f"{V1}/jobs/{job}").json()
@@ -59,7 +51,7 @@ def test_nothing_of_a_suspended_user_is_accepted(rig: Rig, ada: httpx.Client, bo
 
 
 def test_what_a_suspended_user_has_may_be_cancelled(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
-    runs, waits = submit(rig, ada, resources={"gpus": 2}), submit(rig, ada, resources={"gpus": 2})
+    runs, waits = rig.submit(ada, resources={"gpus": 2}), rig.submit(ada, resources={"gpus": 2})
     rig.engine.wait_started(runs)
     assert root.post(f"{V1}/users/ada/suspend", json={"cancel_running": True}).json()["cancelled"] == 1
     rig.wait(runs, JobState.CANCELLED)
@@ -76,7 +68,7 @@ def test_a_suspension_outlives_the_server(rig: Rig, ada: httpx.Client, root: htt
 
 
 def test_a_removed_user_leaves_records_and_no_name(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
-    runs, waits = submit(rig, ada, resources={"gpus": 2}), submit(rig, ada, resources={"gpus": 2})
+    runs, waits = rig.submit(ada, resources={"gpus": 2}), rig.submit(ada, resources={"gpus": 2})
     rig.engine.wait_started(runs)
     assert root.delete(f"{V1}/users/ada").json()["cancelled"] == 2
     for job in (runs, waits):

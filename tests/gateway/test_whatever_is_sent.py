@@ -13,14 +13,13 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from gateway_lab import PROJECT, Rig, a_lab, client, serve
+from gateway_lab import PROJECT, V1, Rig, a_lab, client, serve
 from test_gateway_openapi import operations
 
 from carrel.core.domain.job import JobState
 from carrel.core.domain.user import Role, User
 from carrel.core.snapshots import pack
 
-V1 = "/api/v1"
 PEOPLE = {"owner": Role.USER, "manager": Role.MANAGER, "operator": Role.OPERATOR, "administrator": Role.ADMIN}
 ACTORS = (*PEOPLE, "job", "expired", "nobody")
 #: Streams that do not end, and what would make the caller's token void.

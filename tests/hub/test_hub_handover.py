@@ -29,21 +29,18 @@ VARIABLES = {
 }
 
 
+def session_at(socket_path: Path) -> SessionContext:
+    """A session that is to run for a hub."""
+    about = {"JOB_ID": "7", "ATTEMPT": "2", "TOKEN": "carrel-job.7.2.abc", "SESSION_SOCKET": str(socket_path)}
+    about |= {"SESSION_ENVIRONMENT": "/nowhere", "SESSION_HUB": "http://hub/user/ada/"}
+    return SessionContext.read({f"CARREL_{name}": value for name, value in about.items()} | {"TMPDIR": str(socket_path.parent)})
+
+
 class Waiting:
     """A session that waits, and the lab's way to it."""
 
     def __init__(self, socket_path: Path) -> None:
-        self.session = SessionContext.read(
-            {
-                "CARREL_JOB_ID": "7",
-                "CARREL_ATTEMPT": "2",
-                "CARREL_TOKEN": "carrel-job.7.2.abc",
-                "CARREL_SESSION_SOCKET": str(socket_path),
-                "CARREL_SESSION_ENVIRONMENT": "/nowhere",
-                "CARREL_SESSION_HUB": "http://hub/user/ada/",
-                "TMPDIR": str(socket_path.parent),
-            }
-        )
+        self.session = session_at(socket_path)
         self.desk = HandoverServer(self.session)
         self.told = False
         self.joined: list[Handover] = []
@@ -143,17 +140,7 @@ def test_what_is_no_object_of_texts_is_refused(waiting: Waiting, body: bytes) ->
 
 
 def test_a_session_of_which_the_hub_knows_nothing_ends_with_a_reason(tmp_path: Path) -> None:
-    waiting = SessionContext.read(
-        {
-            "CARREL_JOB_ID": "7",
-            "CARREL_ATTEMPT": "2",
-            "CARREL_TOKEN": "t",
-            "CARREL_SESSION_SOCKET": str(tmp_path / "s"),
-            "CARREL_SESSION_ENVIRONMENT": "/nowhere",
-            "CARREL_SESSION_HUB": "http://hub/user/ada/",
-            "TMPDIR": str(tmp_path),
-        }
-    )
+    waiting = session_at(tmp_path / "s")
     with HandoverServer(waiting) as desk, pytest.raises(Unavailable, match=r"http://hub/user/ada/ did not tell .* within 0.2 s"):
         desk.wait(0.2)
     assert not waiting.socket.exists()

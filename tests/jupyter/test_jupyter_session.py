@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from jupyter_seat import Seat
-from session_rig import PATIENCE, a_front, a_jupyter, short_directory, wait_until
+from session_rig import PATIENCE, a_jupyter, short_directory, wait_until
 from small_broker import lease, tenant
 
 from carrel.notebooks import identity
@@ -242,19 +242,6 @@ def test_what_ran_before_a_restart_does_not_go_on(browser: SessionBrowser) -> No
     again.close()
 
 
-def test_a_kernel_survives_the_restart_of_the_labs_server(seat: Seat) -> None:
-    with SessionBrowser(seat.link()) as browser:
-        kernel = browser.start_kernel(f"{uuid.uuid4().hex}.ipynb")
-        kernel.execute("kept = 41")
-        kernel.close()
-    with a_front() as front:
-        label = front.sessions.add(seat.jupyter.session)
-        with SessionBrowser(front.link(label)) as browser:
-            again = browser.kernel(kernel.id)
-            assert again.execute("kept + 1").text == "42\n"
-            again.close()
-
-
 def test_no_output_is_lost_while_the_server_is_busy(seat: Seat, browser: SessionBrowser) -> None:
     kernel = _heard_kernel(browser)
     place = seat.jupyter.temporary / "busy"
@@ -299,18 +286,6 @@ def test_large_messages_come_and_go(browser: SessionBrowser) -> None:
         f"{sent}\n{30 * 1024**2 * 'x'}\n"
     )
     kernel.close()
-
-
-def test_a_terminal_is_in_the_sessions_environment(seat: Seat, browser: SessionBrowser) -> None:
-    name = browser.request("POST", "/api/terminals", json={}).json()["name"]
-    channel = browser.websocket(f"/terminals/websocket/{name}")
-    channel.send(json.dumps(["stdin", "echo at-$PWD with-$(command -v python)-; exit\r"]))
-    said = ""
-    while f"with-{sys.prefix}/bin/python-" not in said:
-        kind, *more = json.loads(channel.recv(timeout=PATIENCE))
-        said += more[0] if kind == "stdout" else ""
-    assert f"at-{seat.jupyter.files}" in said
-    channel.close()
 
 
 # ---- what is ours in it
@@ -377,12 +352,6 @@ def test_only_a_notebook_of_the_session_is_promoted(seat: Seat, browser: Session
 # ---- begin and end
 
 
-def test_the_shutdown_button_ends_it_well() -> None:
-    with a_jupyter() as jupyter, jupyter.http() as http:
-        http.post("/api/shutdown").raise_for_status()
-        assert jupyter.process.wait(PATIENCE) == 0
-
-
 def test_settings_stay_with_the_files_and_a_persons_own_configuration_stays_out(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".jupyter").mkdir(parents=True)
@@ -444,7 +413,3 @@ def _start(directory: Path, changes: dict[str, str | None]) -> subprocess.Comple
             timeout=PATIENCE,
             check=False,
         )
-
-
-def test_it_is_ready_in_time(seat: Seat) -> None:
-    assert seat.jupyter.seconds < 60  # 0.7 s on a quiet machine

@@ -53,24 +53,3 @@ def test_a_cell_runs_on_the_lab_as_the_sessions_owner(session: tuple[Client, int
     assert worker != job
     assert client.job(worker).parent == job
     assert client.job(worker).owner == client.job(job).owner
-
-
-def test_more_jobs_than_a_session_may_have_wait_and_say_why(kernel: Kernel) -> None:
-    assert kernel.execute(f"{ONE_WORKER}\n1").status == "ok"
-    # The worker that is idle counts; it needs another one.
-    code = (
-        "import carrel, time\n"
-        "lab = carrel.Executor(1, requirements=[], cpus=1, memory='256M')\n"
-        "future = lab.submit(sum, [1, 2])\n"
-        "print(future.call_id > 0)\n"
-        "while not lab.client.pool(lab.pool_id).trouble: time.sleep(0.05)\n"
-        "print(lab.client.pool(lab.pool_id).trouble)\n"
-        "lab.shutdown(cancel_futures=True)"
-    )
-    found = kernel.execute(code)
-    assert "has 1 jobs that wait or run, and the lab lets a session have 1 at once (session_jobs)" in found.text, found
-
-
-def test_the_token_of_a_session_does_not_do_all_that_its_owner_may(kernel: Kernel) -> None:
-    found = kernel.execute("import carrel\nlab = carrel.Client()\nprint(lab.jobs())\nlab.tokens()")
-    assert (found.status, found.error) == ("error", "Denied")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,13 @@ class Clock:
 
     def __call__(self) -> float:
         return (time.time() if self.stands is None else self.stands) + self.ahead
+
+
+def secret_in(page: httpx.Response) -> str:
+    """What a button of this page sends with it."""
+    found = re.search(r'name="form_secret" value="([^"]+)"', page.text)
+    assert found, page.text
+    return found[1]
 
 
 @dataclass

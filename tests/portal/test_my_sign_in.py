@@ -8,14 +8,9 @@ import httpx
 import pytest
 from gateway_lab import client
 from local_site import GOOD, OTHER, OWN, LocalSite
+from portal_site import secret_in
 
 PAGE = "/my-sign-in"
-
-
-def secret_in(page: httpx.Response) -> str:
-    found = re.search(r'name="form_secret" value="([^"]+)"', page.text)
-    assert found, page.text
-    return found[1]
 
 
 def change(http: httpx.Client, old: str, new: str, **more: str) -> httpx.Response:

@@ -50,12 +50,3 @@ def test_the_form_and_the_ways_to_it(site: Site) -> None:
         assert http.get("/jobs/compare").status_code == 200
         for wrong, status in (("x y", 422), (f"{one} 999999", 404), (f"{one} {one}", 422)):
             assert http.get("/jobs/compare", params={"job": wrong}).status_code == status
-
-
-def test_jobs_of_others_are_not_shown(site: Site) -> None:
-    theirs, mine = ended(site), ended(site, "bob")
-    with site.browser("bob") as http:
-        page = http.get("/jobs/compare", params={"job": [mine, theirs]})
-        assert (page.status_code, f"There is no job {theirs}" in page.text) == (404, True)
-    with site.browser() as http:
-        assert http.get("/jobs/compare", params={"job": [1, 2]}).status_code == 401

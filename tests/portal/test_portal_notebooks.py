@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from portal_site import Site
+from portal_site import Site, secret_in
 
 from carrel.core.control.ports import JobFilter
 from carrel.core.control.sessions import NodeReport, SessionStatus
@@ -81,14 +81,8 @@ def lately(now: float) -> dict[str, object]:
     return {**LENDING, **LATELY, "hour": moved(LATELY["hour"]), "moves": moved(LATELY["moves"])}
 
 
-def secret_in(page: str) -> str:
-    found = re.search(r'name="form_secret" value="([^"]+)"', page)
-    assert found is not None
-    return found[1]
-
-
 def start(site: Site, http: httpx.Client, **fields: str) -> httpx.Response:
-    secret = secret_in(http.get(f"{site.url}/notebooks").text)
+    secret = secret_in(http.get(f"{site.url}/notebooks"))
     return http.post(f"{site.url}/notebooks", data={"form_secret": secret, "kind": "notebook", **fields})
 
 
@@ -107,10 +101,10 @@ def test_a_notebook_is_started_watched_opened_and_ended(site: Site) -> None:
         # What the script asks for again has the wish too.
         assert f'data-live="/notebooks/{job}?part=live&amp;go=yes"' in page.text
         assert "data-go" not in http.get(f"{site.url}/notebooks/{job}").text
-        opened = http.post(f"{site.url}/notebooks/{job}/open", data={"form_secret": secret_in(page.text)})
+        opened = http.post(f"{site.url}/notebooks/{job}/open", data={"form_secret": secret_in(page)})
         assert f"/open/{job}/" in opened.text
         assert opened.headers["referrer-policy"] == "no-referrer"
-        listed = http.post(f"{site.url}/notebooks/{job}/end", data={"form_secret": secret_in(page.text)})
+        listed = http.post(f"{site.url}/notebooks/{job}/end", data={"form_secret": secret_in(page)})
         assert listed.url.path == "/notebooks"
         site.rig.wait(job, JobState.CANCELLED)
         assert "It is over" in http.get(f"{site.url}/notebooks/{job}").text
@@ -176,7 +170,7 @@ def test_buttons_work_only_from_the_pages_of_ones_own_session(site: Site) -> Non
         job = int(start(site, http).url.path.rpartition("/")[2])
         assert http.post(f"{site.url}/notebooks", data={"kind": "notebook"}).status_code == 403
         assert http.post(f"{site.url}/notebooks/{job}/open", data={"form_secret": "x"}).status_code == 403
-        foreign = {"form_secret": secret_in(other.get(f"{site.url}/notebooks").text)}
+        foreign = {"form_secret": secret_in(other.get(f"{site.url}/notebooks"))}
         for button in ("open", "end"):
             assert other.post(f"{site.url}/notebooks/{job}/{button}", data=foreign).status_code == 404
         assert other.get(f"{site.url}/notebooks/{job}").status_code == 404
@@ -202,14 +196,6 @@ def test_sessions_can_be_told_apart_and_have_a_door_in_lists_of_jobs(site: Site)
         assert f">notebook {notebook}: Untitled.ipynb<" in http.get(f"{site.url}/gpus").text
     with site.browser("root") as http:
         assert f'href="/notebooks/{notebook}"' not in http.get(f"{site.url}/?owner=all").text, "only its owner gets in"
-
-
-def test_the_job_page_of_a_session_in_an_image(site: Site) -> None:
-    with site.browser("ada") as http:
-        job = int(start(site, http, image="debian:12").url.path.rpartition("/")[2])
-        page = http.get(f"{site.url}/jobs/{job}")
-        assert page.status_code == 200
-        assert "<dt>Environment</dt><dd>Image debian:12" in page.text, re.findall("<dt>Environment.*", page.text)
 
 
 def test_only_an_end_that_is_near_is_a_warning(site: Site) -> None:
@@ -270,12 +256,6 @@ def test_the_gpus_page_draws_the_last_hour_memory_and_moves_for_screen_readers_t
         assert "private.ipynb" not in http.get(f"{site.url}/api/v1/gpus", headers=site.rig.headers("ada")).text
 
 
-def test_pages_need_somebody_who_is_signed_in(site: Site) -> None:
-    with site.browser() as http:
-        for path in ("/notebooks", "/notebooks/1", "/gpus"):
-            assert http.get(f"{site.url}{path}").status_code == 401
-
-
 @pytest.mark.gate
 def test_one_click_starts_another_notebook_as_the_last_one_was(site: Site) -> None:
     with site.browser("ada") as http:
@@ -290,12 +270,9 @@ def test_one_click_starts_another_notebook_as_the_last_one_was(site: Site) -> No
         job = site.rig.lab.job(site.rig.caller("ada"), int(started.url.path.rpartition("/")[2]))
         assert (job.resources.memory, job.resources.time, job.resources.gpus) == (3 << 30, 5400, 2)
         assert 'name="memory" value="3G"' in http.get(f"{site.url}/notebooks").text
-        assert (
-            'name="memory"'
-            not in re.search(  # type: ignore[union-attr,index]
-                r'<form method="post" action="/notebooks">(.*?)</form>', _first_page_of(site, "bob"), re.DOTALL
-            )[1]
-        )
+        first = re.search(r'<form method="post" action="/notebooks">(.*?)</form>', _first_page_of(site, "bob"), re.DOTALL)
+        assert first is not None
+        assert 'name="memory"' not in first[1]
 
 
 def _first_page_of(site: Site, name: str) -> str:

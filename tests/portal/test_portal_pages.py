@@ -4,10 +4,9 @@ import json
 import re
 import time
 
-import httpx
 import pytest
 from gateway_lab import client
-from portal_site import Site
+from portal_site import Site, secret_in
 
 from carrel.core.domain.announcement import Announcement, Level
 from carrel.core.domain.job import JobState, Reason
@@ -17,12 +16,6 @@ from carrel.core.domain.reservation import Reservation
 from carrel.lab.portal.signin import Tickets
 
 HOSTILE = "<script>alert('x')</script>"
-
-
-def secret_in(page: httpx.Response) -> str:
-    found = re.search(r'name="form_secret" value="([^"]+)"', page.text)
-    assert found, page.text
-    return found[1]
 
 
 @pytest.mark.gate

@@ -7,10 +7,9 @@ import time
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
-import httpx
 import pytest
 from gateway_lab import client
-from portal_site import Site
+from portal_site import Site, secret_in
 
 from carrel.lab.portal.parallel_coordinates import BOTTOM, TOP, picture_of
 from carrel.testing.waiting import wait_until
@@ -51,12 +50,6 @@ def carry_out(site: Site, sweep: int, number: int, value: float) -> None:
         answer = http.post(f"/api/v1/sweeps/{sweep}/trials/{number}/values", json={"values": [{"step": 0, "value": value}]})
         assert answer.json() == {"pruned": False}
     site.rig.engine.end(job_id)
-
-
-def secret_in(page: httpx.Response) -> str:
-    found = re.search(r'name="form_secret" value="([^"]+)"', page.text)
-    assert found, page.text
-    return found[1]
 
 
 @pytest.mark.gate
@@ -113,20 +106,6 @@ def test_buttons_stop_and_resume(site: Site) -> None:
         assert "STOPPED</span>" in stopped.text
         resumed = http.post(f"/sweeps/{sweep}/resume", data={"form_secret": secret_in(stopped)})
         assert "RUNNING</span>" in resumed.text
-
-
-def test_pages_of_others_are_not_there(site: Site) -> None:
-    sweep = start(site)
-    with site.browser("bob") as http:
-        theirs, missing = http.get(f"/sweeps/{sweep}"), http.get("/sweeps/999")
-        assert (theirs.status_code, missing.status_code) == (404, 404)
-        assert theirs.text.replace(f"sweep {sweep}", "N") == missing.text.replace("sweep 999", "N")
-        secret = secret_in(http.get("/sweeps"))
-        assert http.post(f"/sweeps/{sweep}/stop", data={"form_secret": secret}).status_code == 404
-        assert "No sweeps yet" in http.get("/sweeps").text
-        assert http.get("/sweeps/x").status_code == 404
-    with site.browser("root") as http:
-        assert http.get(f"/sweeps/{sweep}").status_code == 200
 
 
 @pytest.mark.browser

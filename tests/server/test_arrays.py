@@ -8,37 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from carrel import Client
 from carrel.core.domain.errors import Impossible, Invalid, NotFound
 from carrel.testing.waiting import PATIENCE, wait_until
-from carrel.wire.v1 import JobView, ResourceRequest
-from support.lab_process import LabProcess, start_lab
+from support.small_lab import MortalLab
 
 
-class Lab:
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.start()
-
+class Lab(MortalLab):
     def begin(self, directory: Path) -> None:
         """A test of its own: nobody has been started, nobody may end."""
         self.go, self.started = directory / "go", directory / "started"
         self.go.mkdir()
         self.started.mkdir()
-
-    def start(self) -> None:
-        self.process: LabProcess = start_lab(self.home, "--cpus", "8", simulate_gpus=0)
-        self.client = Client(url=self.process.url, token=self.process.token)
-
-    def kill(self) -> None:
-        self.client.close()
-        self.process.kill()
-
-    def submit(self, script: str, **more: object) -> JobView:
-        directory = self.home.parent / "work"
-        directory.mkdir(exist_ok=True)
-        (directory / "work.sh").write_text(script)
-        return self.client.submit_project(directory / "work.sh", resources=ResourceRequest(memory="64M"), **more)  # type: ignore[arg-type]
 
     def waiting_script(self, end: str = "true") -> str:
         """Each element says that it was started, and ends when it may."""
@@ -54,18 +34,16 @@ class Lab:
     def until_states(self, array: int, **states: int) -> None:
         wait_until(lambda: Counter(job.state for job in self.client.array(array).jobs) == states)
 
-    def ended(self, job_id: int) -> tuple[str, str]:
-        job = self.client.wait(job_id, timeout=PATIENCE)
+    def end(self, job_id: int) -> tuple[str, str]:
+        job = self.ended(job_id)
         return job.state, job.reason
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp("arrays") / "lab")
+    lab = Lab(tmp_path_factory.mktemp("arrays") / "lab", "--cpus", "8")
     yield lab
-    lab.process.end_jobs()
-    lab.client.close()
-    lab.process.stop()
+    lab.stop()
 
 
 @pytest.fixture
@@ -95,21 +73,20 @@ def test_an_array_keeps_its_limit_and_its_elements_through_the_death_of_the_serv
     assert lab.client.job(after_all).message == f"It starts when all elements of array {array} have ended."
     assert lab.client.job(after_all).dependency == f"afterany:{array}_*"
 
-    lab.kill()
-    lab.start()
+    lab.kill_and_restart()
     lab.until_states(array, RUNNING=2, PENDING=3)
     assert {job.array_task_id: job.id for job in lab.client.array(array).jobs} == elements
     (lab.go / "0").touch()
     lab.until_started(4)
-    assert lab.ended(after_one) == ("COMPLETED", "Completed")
-    assert lab.ended(each) == ("COMPLETED", "Completed")
+    assert lab.end(after_one) == ("COMPLETED", "Completed")
+    assert lab.end(each) == ("COMPLETED", "Completed")
     lab.until_states(array, COMPLETED=1, RUNNING=2, PENDING=2)
     assert lab.client.job(never).state == "PENDING"
     (lab.go / "4").touch()
-    assert lab.ended(elements[4]) == ("FAILED", "NonZeroExitCode")
+    assert lab.end(elements[4]) == ("FAILED", "NonZeroExitCode")
     # One has failed, so all of them can never end well any more.
-    assert lab.ended(never) == ("CANCELLED", "DependencyNeverSatisfied")
-    assert lab.ended(lab.client.element(each, 4).id) == ("CANCELLED", "DependencyNeverSatisfied")
+    assert lab.end(never) == ("CANCELLED", "DependencyNeverSatisfied")
+    assert lab.end(lab.client.element(each, 4).id) == ("CANCELLED", "DependencyNeverSatisfied")
     assert lab.client.job(not_well).state == "PENDING"
     lab.until_started(6)
     lab.client.cancel(elements[9])
@@ -120,9 +97,9 @@ def test_an_array_keeps_its_limit_and_its_elements_through_the_death_of_the_serv
     assert [job.state for job in lab.client.wait_array(array, timeout=PATIENCE)] == [
         "COMPLETED", "CANCELLED", "FAILED", "CANCELLED", "CANCELLED",
     ]  # fmt: skip
-    assert lab.ended(after_all) == lab.ended(not_well) == ("COMPLETED", "Completed")
+    assert lab.end(after_all) == lab.end(not_well) == ("COMPLETED", "Completed")
     assert {file.name: file.read_text().split() for file in lab.started.iterdir()} == {name: ["1"] for name in "0246"}
-    log = b"".join(lab.client.log(elements[6])).decode().split()
+    log = lab.log(elements[6]).split()
     assert log[:8] == [
         f"CARREL_ARRAY_JOB_ID={array}", "CARREL_ARRAY_TASK_ID=6", f"SLURM_ARRAY_JOB_ID={array}", "SLURM_ARRAY_TASK_COUNT=5",
         "SLURM_ARRAY_TASK_ID=6", "SLURM_ARRAY_TASK_MAX=9", "SLURM_ARRAY_TASK_MIN=0", "SLURM_ARRAY_TASK_STEP=2",
@@ -130,21 +107,7 @@ def test_an_array_keeps_its_limit_and_its_elements_through_the_death_of_the_serv
     # One that is repeated finds what it found before.
     again = lab.client.rerun(elements[4])
     assert (again.array_task_id, again.array, again.array_job_id) == (4, "0,2-6:2,9%2", again.id)
-    assert lab.ended(again.id) == ("FAILED", "NonZeroExitCode")
-
-
-def test_one_of_a_name_runs_at_a_time(lab: Lab) -> None:
-    first = lab.submit(lab.waiting_script(), array="1-3", name="chain", dependency="singleton").id
-    second, third = (lab.client.element(first, index).id for index in (2, 3))
-    lab.until_started(1)
-    assert lab.client.job(third).message == "It starts when all earlier jobs of its name and owner have ended."
-    assert lab.ended(lab.submit("true", name="other", dependency="singleton").id) == ("COMPLETED", "Completed")
-    lab.client.cancel(second)
-    lab.until_states(first, RUNNING=1, CANCELLED=1, PENDING=1)
-    (lab.go / "1").touch()
-    lab.until_started(3)
-    (lab.go / "3").touch()
-    assert lab.ended(third) == ("COMPLETED", "Completed")
+    assert lab.end(again.id) == ("FAILED", "NonZeroExitCode")
 
 
 def test_what_cannot_be_is_refused_by_name_and_nothing_is_left(lab: Lab) -> None:

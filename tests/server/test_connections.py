@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -165,13 +166,22 @@ async def site(tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
         door.close()
 
 
-def served(test: Callable[[Site], Awaitable[None]], tls: ssl.SSLContext | None = None) -> None:
-    async def run() -> None:
+def run(test: Callable[[Site], Coroutine[Any, Any, None]], tls: ssl.SSLContext | None = None) -> None:
+    async def at_a_site() -> None:
         async with site(tls) as place:
             await test(place)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as uvicorn chooses
-        runner.run(run())
+        runner.run(at_a_site())
+
+
+def served(test: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """The test at a server of its own."""
+
+    def alone() -> None:
+        run(test)
+
+    return alone
 
 
 @pytest.fixture(autouse=True)
@@ -179,122 +189,104 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_LOOK", 0.001)
 
 
-def test_a_head_has_to_come_in_time_and_a_connection_between_requests_has_longer() -> None:
-    async def test(place: Site) -> None:
-        silent, half, idle = await place.client(), await place.client(HALF), await place.client()
-        assert await idle.ask("/") == "200 OK"
-        await place.later(FIRST_WORDS + 1)
-        assert await silent.ended() == await half.ended() == b""
-        assert await idle.ask("/") == "200 OK"
-        await idle.say(HALF)  # a second head that does not end
-        await place.later(100)
-        await idle.ended()
-
-    served(test)
+@served
+async def test_a_head_has_to_come_in_time_and_a_connection_between_requests_has_longer(place: Site) -> None:
+    silent, half, idle = await place.client(), await place.client(HALF), await place.client()
+    assert await idle.ask("/") == "200 OK"
+    await place.later(FIRST_WORDS + 1)
+    assert await silent.ended() == await half.ended() == b""
+    assert await idle.ask("/") == "200 OK"
+    await idle.say(HALF)  # a second head that does not end
+    await place.later(100)
+    await idle.ended()
 
 
-def test_the_stranger_that_was_silent_for_the_longest_time_gives_way() -> None:
-    async def test(place: Site) -> None:
-        silent = [await place.client(HALF) for _ in range(10 * LIMIT)]
-        assert await (await place.client()).ask("/") == "200 OK"
-        for one in silent[: 9 * LIMIT]:
-            assert await one.ended() == b""
-        assert await (await silent[-1].say(b"\r\n\r\n")).reader.readline() == b"HTTP/1.1 200 OK\r\n"
-
-    served(test)
+@served
+async def test_the_stranger_that_was_silent_for_the_longest_time_gives_way(place: Site) -> None:
+    silent = [await place.client(HALF) for _ in range(10 * LIMIT)]
+    assert await (await place.client()).ask("/") == "200 OK"
+    for one in silent[: 9 * LIMIT]:
+        assert await one.ended() == b""
+    assert await (await silent[-1].say(b"\r\n\r\n")).reader.readline() == b"HTTP/1.1 200 OK\r\n"
 
 
-def test_bodies_that_do_not_come_take_no_place_from_others() -> None:
-    async def test(place: Site) -> None:
-        slow = [await place.client(UPLOAD) for _ in range(3 * LIMIT)]
-        assert await (await place.client()).ask("/") == "200 OK"
-        for one in slow[: 2 * LIMIT]:
-            await one.ended()
-
-    served(test)
+@served
+async def test_bodies_that_do_not_come_take_no_place_from_others(place: Site) -> None:
+    slow = [await place.client(UPLOAD) for _ in range(3 * LIMIT)]
+    assert await (await place.client()).ask("/") == "200 OK"
+    for one in slow[: 2 * LIMIT]:
+        await one.ended()
 
 
 @pytest.mark.gate
-def test_no_flood_takes_a_place_from_who_is_signed_in() -> None:
-    async def test(place: Site) -> None:
-        streams = [await place.client() for _ in range(12)]
-        for one in streams:
-            assert await one.ask("/alice/stream") == "200 OK"
-            await one.hear(b"first")
-        for _ in range(10 * LIMIT):
-            await place.client(HALF)
-        assert await (await place.client()).ask("/") == "200 OK"
-        place.go.set()
-        for one in streams:
-            await one.hear(b"second")
-
-    served(test)
+@served
+async def test_no_flood_takes_a_place_from_who_is_signed_in(place: Site) -> None:
+    streams = [await place.client() for _ in range(12)]
+    for one in streams:
+        assert await one.ask("/alice/stream") == "200 OK"
+        await one.hear(b"first")
+    for _ in range(10 * LIMIT):
+        await place.client(HALF)
+    assert await (await place.client()).ask("/") == "200 OK"
+    place.go.set()
+    for one in streams:
+        await one.hear(b"second")
 
 
-def test_where_all_are_signed_in_the_one_with_most_gives_way() -> None:
-    async def test(place: Site) -> None:
-        paths = ["/alice/stream", *["/mallory/stream"] * 16, *["/mallory/job"] * 15]
-        streams = [await place.client() for _ in paths]
-        for one, path in zip(streams, paths, strict=True):
-            assert await one.ask(path) == "200 OK"
-        for _ in range(10):
-            assert await (await place.client()).ask("/alice/short") == "200 OK"
-        await streams[1].ended()
-        place.go.set()
-        await streams[0].hear(b"first")
-        await streams[0].hear(b"second")
-
-    served(test)
+@served
+async def test_where_all_are_signed_in_the_one_with_most_gives_way(place: Site) -> None:
+    paths = ["/alice/stream", *["/mallory/stream"] * 16, *["/mallory/job"] * 15]
+    streams = [await place.client() for _ in paths]
+    for one, path in zip(streams, paths, strict=True):
+        assert await one.ask(path) == "200 OK"
+    for _ in range(10):
+        assert await (await place.client()).ask("/alice/short") == "200 OK"
+    await streams[1].ended()
+    place.go.set()
+    await streams[0].hear(b"first")
+    await streams[0].hear(b"second")
 
 
-def test_one_user_has_so_many_requests_at_once_and_a_job_of_theirs_by_itself() -> None:
-    async def test(place: Site) -> None:
-        streams = [await place.client() for _ in range(16)]
-        for one in streams:
-            assert await one.ask("/mallory/stream") == "200 OK"
-        assert await (await place.client()).ask("/mallory/stream") == "429 Too Many Requests"
-        assert await (await place.client()).ask("/mallory/job") == "200 OK"
-        streams[0].writer.close()
-        await streams[0].writer.wait_closed()
-        again = await place.client()
-        while await again.ask("/mallory/short") != "200 OK":
-            pass  # the server has not seen the end yet
-
-    served(test)
+@served
+async def test_one_user_has_so_many_requests_at_once_and_a_job_of_theirs_by_itself(place: Site) -> None:
+    streams = [await place.client() for _ in range(16)]
+    for one in streams:
+        assert await one.ask("/mallory/stream") == "200 OK"
+    assert await (await place.client()).ask("/mallory/stream") == "429 Too Many Requests"
+    assert await (await place.client()).ask("/mallory/job") == "200 OK"
+    streams[0].writer.close()
+    await streams[0].writer.wait_closed()
+    again = await place.client()
+    while await again.ask("/mallory/short") != "200 OK":
+        pass  # the server has not seen the end yet
 
 
 @pytest.mark.gate
-def test_a_body_comes_at_a_pace_or_ends_and_a_slow_line_is_no_hindrance() -> None:
-    async def test(place: Site) -> None:
-        drip, honest = await place.client(UPLOAD), await place.client(UPLOAD)
-        for turn in range(1, 30):
-            await honest.say(b"%x\r\n%b\r\n" % (PIECE, bytes(PIECE)))
-            while place.uploaded[-1:] < [turn * PIECE]:
-                await asyncio.sleep(0)
-            if turn == 1:
-                await drip.say(b"1\r\nx\r\n")
-            await place.later(50)
-        assert await drip.ended() == b""
-        await honest.say(b"0\r\n\r\n")
-        await honest.hear(b"taken")
-
-    served(test)
+@served
+async def test_a_body_comes_at_a_pace_or_ends_and_a_slow_line_is_no_hindrance(place: Site) -> None:
+    drip, honest = await place.client(UPLOAD), await place.client(UPLOAD)
+    for turn in range(1, 30):
+        await honest.say(b"%x\r\n%b\r\n" % (PIECE, bytes(PIECE)))
+        while place.uploaded[-1:] < [turn * PIECE]:
+            await asyncio.sleep(0)
+        if turn == 1:
+            await drip.say(b"1\r\nx\r\n")
+        await place.later(50)
+    assert await drip.ended() == b""
+    await honest.say(b"0\r\n\r\n")
+    await honest.hear(b"taken")
 
 
-def test_an_answer_has_to_be_read() -> None:
-    async def test(place: Site) -> None:
-        deaf, slow = await place.client(), await place.client()
-        assert await deaf.ask("/large") == await slow.ask("/large") == "200 OK"
-        got = b""
-        while len(got) < 150 * PIECE:
-            got += await asyncio.wait_for(slow.reader.read(PIECE), PATIENCE)
-            if len(got) % 16 == 0:
-                await place.later(20)
-        await place.later(400)
-        await place.later(400)
-        assert len(await deaf.ended()) < 200 * PIECE
-
-    served(test)
+@served
+async def test_an_answer_has_to_be_read(place: Site) -> None:
+    deaf, slow = await place.client(), await place.client()
+    assert await deaf.ask("/large") == await slow.ask("/large") == "200 OK"
+    for _ in range(150):
+        await asyncio.wait_for(slow.reader.readexactly(PIECE), PATIENCE)
+        await place.later(4)
+    await place.later(400)
+    await place.later(400)
+    assert len(await deaf.ended()) < 200 * PIECE
 
 
 def test_who_is_silent_before_tls_takes_no_place(tmp_path: Path) -> None:
@@ -311,7 +303,7 @@ def test_who_is_silent_before_tls_takes_no_place(tmp_path: Path) -> None:
         await place.later(FIRST_WORDS + 1)
         assert await silent[-1].ended() == b""
 
-    served(test, context)
+    run(test, context)
 
 
 async def websocket(place: Site, path: str) -> Client:
@@ -329,40 +321,36 @@ async def pushed(client: Client, data: bytes) -> None:
         await client.say(data)
 
 
-def test_messages_that_do_not_end_or_are_not_taken_have_room_for_each_user() -> None:
-    async def test(place: Site) -> None:
-        for path, data in (("/mallory", message(10 * PIECE, whole=False)), ("/eve/idle", message(9 * PIECE))):
-            first, second = [await websocket(place, path) for _ in range(2)]
-            for one in (first, second):
-                await one.hear(b"\r\n\r\n")
-            await pushed(first, data)
-            await pushed(second, data)
-            # One of them is cut off, whichever came to the end of the room.
-            ended, waiting = await asyncio.wait(
-                [asyncio.create_task(one.ended()) for one in (first, second)], return_when=asyncio.FIRST_COMPLETED
-            )
-            assert (len(ended), len(waiting)) == (1, 1)
-            other = await websocket(place, "/alice")
-            await other.hear(b"\r\n\r\n")
-            await other.say(message(10 * PIECE))
-            await other.hear(b"taken")
-            first.writer.close()
-            second.writer.close()
-            for one in waiting:
-                one.cancel()
-        busy = await websocket(place, "/mallory")
-        await busy.hear(b"\r\n\r\n")
-        for _ in range(100):  # what was taken counts no more
-            await busy.say(message(5 * PIECE))
-            await busy.hear(b"taken")
-
-    served(test)
+@served
+async def test_messages_that_do_not_end_or_are_not_taken_have_room_for_each_user(place: Site) -> None:
+    for path, data in (("/mallory", message(10 * PIECE, whole=False)), ("/eve/idle", message(9 * PIECE))):
+        first, second = [await websocket(place, path) for _ in range(2)]
+        for one in (first, second):
+            await one.hear(b"\r\n\r\n")
+        await pushed(first, data)
+        await pushed(second, data)
+        # One of them is cut off, whichever came to the end of the room.
+        ended, waiting = await asyncio.wait(
+            [asyncio.create_task(one.ended()) for one in (first, second)], return_when=asyncio.FIRST_COMPLETED
+        )
+        assert (len(ended), len(waiting)) == (1, 1)
+        other = await websocket(place, "/alice")
+        await other.hear(b"\r\n\r\n")
+        await other.say(message(10 * PIECE))
+        await other.hear(b"taken")
+        first.writer.close()
+        second.writer.close()
+        for one in waiting:
+            one.cancel()
+    busy = await websocket(place, "/mallory")
+    await busy.hear(b"\r\n\r\n")
+    for _ in range(100):  # what was taken counts no more
+        await busy.say(message(5 * PIECE))
+        await busy.hear(b"taken")
 
 
-def test_who_is_not_known_yet_sends_no_message() -> None:
-    async def test(place: Site) -> None:
-        stranger = await websocket(place, "/")
-        await pushed(stranger, message(10 * PIECE, whole=False))
-        await stranger.ended()
-
-    served(test)
+@served
+async def test_who_is_not_known_yet_sends_no_message(place: Site) -> None:
+    stranger = await websocket(place, "/")
+    await pushed(stranger, message(10 * PIECE, whole=False))
+    await stranger.ended()

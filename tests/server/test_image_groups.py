@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,12 @@ import pytest
 from carrel.client import Client
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobDetail
+from support.image_lab import image_lab
 from support.images import programs, write_archive, write_layer
-from support.lab_process import LabProcess, start_lab
-from support.namespaces import why_no_namespaces
+from support.lab_process import LabProcess
+from support.small_lab import client
+
+__all__ = ["client", "image_lab"]
 
 #: What each process finds around it.
 LOOK = """
@@ -22,28 +23,6 @@ cat /etc/motd; echo "rank $RANK of $WORLD_SIZE at $MASTER_ADDR"; cat {home}/toke
 test -e /etc/debian_version && echo "the machine"; grep CapEff /proc/self/status; chroot / /bin/sh -c "echo may change its root"
 (echo x > /etc/x) 2>/dev/null || echo "read-only"; echo "$RANK" > "$CARREL_OUTPUT_DIR/$RANK"; echo x > "$TMPDIR/$RANK"
 """
-
-
-@pytest.fixture(scope="module", params=["kernel", "none"])
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProcess]:
-    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not found (Debian: apt-get install {' '.join(missing)})")
-    if why_no_namespaces():
-        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
-    home = tmp_path_factory.mktemp("groups") / "lab"
-    home.mkdir(mode=0o700)
-    (home / "carrel.toml").write_text(f'isolation = "{request.param}"\ntracking = false\n')
-    (home.parent / "user").mkdir()
-    lab = start_lab(home, simulate_gpus=1, variables={"HOME": str(home.parent / "user")})
-    yield lab
-    lab.stop()
-
-
-@pytest.fixture
-def client(lab: LabProcess) -> Iterator[Client]:
-    with Client(url=lab.url, token=lab.token) as client:
-        yield client
 
 
 def run(client: Client, directory: Path, command: str, asked: str) -> tuple[JobDetail, list[str], str]:

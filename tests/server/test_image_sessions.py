@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,14 @@ from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest, SessionView
+from support.image_lab import image_lab, need_image_programs
 from support.image_registry import Registry
 from support.images import KERNEL, programs, python, write_layer
-from support.lab_process import LabProcess, start_lab
-from support.namespaces import why_no_namespaces
+from support.lab_process import LabProcess
 from support.notebook_client import SessionBrowser
+from support.small_lab import client
+
+__all__ = ["client", "image_lab"]
 
 #: What a cell finds around it.
 LOOK = """
@@ -54,11 +56,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
     """Has an image with ipykernel, one with Python alone, and one without."""
-    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not found (Debian: apt-get install {' '.join(missing)})")
-    if why_no_namespaces():
-        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
+    need_image_programs()
     base = write_layer({**programs("sh", "cat", "ls"), "etc/motd": b"an image\n"})
     variables = {"PATH": "/usr/bin:/bin", "FLAVOUR": "mild"}
     with Registry() as registry:
@@ -66,24 +64,6 @@ def registry() -> Iterator[Registry]:
         registry.publish("python", [base, write_layer(python())], variables)
         registry.publish("bare", [base], variables)
         yield registry
-
-
-@pytest.fixture(scope="module", params=["kernel", "none"])
-def lab(request: pytest.FixtureRequest, registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProcess]:
-    home = tmp_path_factory.mktemp("images") / "lab"
-    home.mkdir(mode=0o700)
-    (home / "carrel.toml").write_text(f'isolation = "{request.param}"\ntracking = false\n')
-    (home.parent / "user").mkdir()
-    lab = start_lab(home, "--cpus", "16", simulate_gpus=1, variables={"HOME": str(home.parent / "user")})
-    yield lab
-    lab.end_jobs()
-    lab.stop()
-
-
-@pytest.fixture
-def client(lab: LabProcess) -> Iterator[Client]:
-    with Client(url=lab.url, token=lab.token) as client:
-        yield client
 
 
 def start(client: Client, **asked: Any) -> SessionView:

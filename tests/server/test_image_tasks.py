@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,13 @@ import pytest
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
 from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.image_lab import image_lab
 from support.image_registry import Registry
 from support.images import make_image, programs, write_archive, write_layer
-from support.lab_process import LabProcess, start_lab
-from support.namespaces import why_no_namespaces
+from support.lab_process import LabProcess
+from support.small_lab import client
+
+__all__ = ["client", "image_lab"]
 
 #: What such a task finds around it.
 LOOK = """
@@ -28,36 +30,10 @@ test -e /etc/debian_version || echo "not the machine"; exit 7
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _tools() -> None:
-    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not found (Debian: apt-get install {' '.join(missing)})")
-    if why_no_namespaces():
-        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
-
-
 @pytest.fixture(scope="module")
 def layers() -> list[bytes]:
     base = {**programs("sh", "cat", "ls", "test"), "etc/motd": b"base\n", "etc/gone": b"", "usr/bin/env": "/bin/sh"}
     return [write_layer(base), write_layer({"etc/.wh.gone": b"", "etc/motd": b"an image\n"})]
-
-
-@pytest.fixture(scope="module", params=["kernel", "none"])
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProcess]:
-    home = tmp_path_factory.mktemp("images") / "lab"
-    home.mkdir(mode=0o700)
-    (home / "carrel.toml").write_text(f'isolation = "{request.param}"\ntracking = false\n')
-    (home.parent / "user").mkdir()
-    lab = start_lab(home, simulate_gpus=1, variables={"HOME": str(home.parent / "user")})
-    yield lab
-    lab.stop()
-
-
-@pytest.fixture
-def client(lab: LabProcess) -> Iterator[Client]:
-    with Client(url=lab.url, token=lab.token) as client:
-        yield client
 
 
 def _project(directory: Path, environment: str, command: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import tempfile
 import threading
@@ -17,11 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from websockets.exceptions import InvalidStatus
 
 from carrel.client import Client
 from carrel.core.domain.errors import CarrelError
-from carrel.core.spool import AttemptDirectory
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
 from support.lab_process import start_lab
@@ -128,21 +125,6 @@ def test_a_task_sees_its_own_and_nothing_of_the_labs(clients: tuple[Client, Clie
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [("bob@x.org", "x626f6240782e6f7267"), ("b" * 64 + "1", "b" * 64 + "2")],
-    ids=["encoded", "long"],
-)
-def test_no_two_users_have_one_home(clients: tuple[Client, Client], tmp_path: Path, one: str, other: str) -> None:
-    lab, _ = clients
-    text = "import os, pathlib; p = pathlib.Path.home() / 'key'; print(p.exists(), os.getuid()); p.write_text('mine')"
-    code = write(tmp_path / "code", text)
-    for name in (one, other):
-        with Client(url=lab.url, token=lab.add_user(name).token) as client:
-            job, log = run(client, code, "task.py")
-            assert (job.state, log.split()[0]) == ("COMPLETED", "False"), log
-
-
-@pytest.mark.parametrize(
     ("text", "state", "code_of"),
     [
         ("import sys; sys.exit(3)", "FAILED", 3),
@@ -169,19 +151,6 @@ def test_jobs_end_as_they_do_without(
     assert job.state == state, log
     assert job.exit_code == code_of
     assert ("DiskLimit" in job.reason) == ("big" in text)
-
-
-def test_a_task_of_several_processes_is_one_behind_the_walls(clients: tuple[Client, Client], home: Path, tmp_path: Path) -> None:
-    _own, other = clients
-    (tmp_path / "part.py").write_text(
-        "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['HOME'])"
-    )
-    (tmp_path / "MLproject").write_text('name: parts\nentry_points:\n  main:\n    command: "python3 part.py"\n')
-    job, log = run(other, tmp_path, tasks_per_node=2)
-    assert job.state == "COMPLETED", (job.reason, log)
-    assert sorted(line.split("rank ")[1] for line in log.splitlines() if "rank" in line) == [
-        f"{rank} of 2 {home / 'homes' / 'mallory'}" for rank in (0, 1)
-    ]
 
 
 REACH = """
@@ -227,46 +196,6 @@ def test_a_task_has_the_network_that_it_is_given_at_most(
 def test_a_network_that_there_is_not_is_refused(clients: tuple[Client, Client], code: Path) -> None:
     with pytest.raises(CarrelError, match="loopback"):
         clients[1].submit_project(code, script="look.py", network="wlan")
-
-
-BACKEND = """
-import os, resource, sys, zipfile
-def get_requires_for_build_wheel(settings=None):
-    return []
-def build_wheel(place, settings=None, metadata=None):
-    seen = {}
-    for name in ("token", "secret", "lab.db"):
-        try:
-            seen[name] = open(os.path.join(HOME, name)).read()
-        except OSError as error:
-            seen[name] = type(error).__name__
-    seen["limit"] = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    with zipfile.ZipFile(os.path.join(place, "pkg-1-py3-none-any.whl"), "w") as wheel:
-        wheel.writestr("pkg.py", f"seen = {seen!r}; home = {os.environ['HOME']!r}")
-        wheel.writestr("pkg-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: pkg\\nVersion: 1\\n")
-        wheel.writestr("pkg-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr("pkg-1.dist-info/RECORD", "")
-    return "pkg-1-py3-none-any.whl"
-"""
-
-
-def test_what_a_package_runs_when_it_is_built_sees_nothing_of_the_labs(
-    clients: tuple[Client, Client], home: Path, tmp_path: Path
-) -> None:
-    """Without a network: the package lies in the code."""
-    _own, other = clients
-    (tmp_path / "pkg").mkdir()
-    (tmp_path / "pkg/backend.py").write_text(f"HOME = {str(home)!r}\n{BACKEND}")
-    (tmp_path / "pkg/pyproject.toml").write_text(
-        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "pkg"\nversion = "1"\n'
-    )
-    (tmp_path / "requirements.txt").write_text("./pkg\n")
-    (tmp_path / "look.py").write_text("import json, pkg; print(json.dumps([pkg.seen, pkg.home]))")
-    job, log = run(other, tmp_path, "look.py")
-    assert job.state == "COMPLETED", (job.reason, log)
-    seen, at_home = json.loads(log.splitlines()[-1])
-    assert seen == {**dict.fromkeys(("token", "secret", "lab.db"), "FileNotFoundError"), "limit": 600}
-    assert at_home == str(home / "homes" / "mallory")
 
 
 @pytest.fixture
@@ -389,63 +318,3 @@ def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], h
         kernel.close()
     other.cancel(session.job.id)
     assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
-
-
-#: What a session does to be answered by another server than its own, whose socket it does not even see.
-LEAD_ASTRAY = """
-import os
-os.chdir(os.environ["TMPDIR"])
-os.rename("jupyter.sock", "real.sock")
-os.symlink({elsewhere!r}, "jupyter.sock")
-print(os.path.exists("jupyter.sock"), os.path.islink("jupyter.sock"))
-"""
-
-
-def test_a_session_leads_the_lab_to_no_socket_of_its_user(clients: tuple[Client, Client]) -> None:
-    _own, other = clients
-    session = other.start_session(SessionRequest(gpus=0))
-    wait_until(lambda: other.session(session.job.id).ready, "the session")
-    with tempfile.TemporaryDirectory(prefix="carrel-", dir="/var/tmp") as place, socket.socket(socket.AF_UNIX) as daemon:
-        daemon.bind(f"{place}/docker.sock")
-        daemon.listen()
-        daemon.setblocking(False)
-        with SessionBrowser(other.open_session(session.job.id)) as browser:
-            kernel = browser.start_kernel()
-            assert kernel.execute(LEAD_ASTRAY.format(elsewhere=f"{place}/docker.sock")).text.split() == ["False", "True"]
-            with pytest.raises(InvalidStatus), browser.websocket("/v1.41/containers/create"):
-                pass
-            kernel.execute("os.unlink('jupyter.sock'); os.rename('real.sock', 'jupyter.sock')")
-            with browser.websocket(f"/terminals/websocket/{browser.request('POST', '/api/terminals').json()['name']}"):
-                pass
-            kernel.close()
-        with pytest.raises(BlockingIOError):
-            daemon.accept()
-    other.cancel(session.job.id)
-    assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
-
-
-DIG = """
-import os
-for place in ("/tmp", os.environ["TMPDIR"], os.environ["CARREL_CHECKPOINT_DIR"]):
-    os.chdir(place)
-    for _ in range(3000):
-        os.mkdir("d" * 50)
-        os.chdir("d" * 50)
-os.chmod("/tmp", 0o500)
-"""
-
-
-def test_what_a_job_dug_goes_and_the_lab_goes_on(clients: tuple[Client, Client], home: Path, tmp_path: Path) -> None:
-    own, other = clients
-    job, log = run(other, write(tmp_path / "code", DIG), "task.py")
-    assert job.state == "COMPLETED", log
-    attempt = AttemptDirectory(home / "spool" / str(job.id) / "1")
-    left = (attempt.work, attempt.temporary, attempt.checkpoint, *attempt.private_places)
-    wait_until(lambda: not [path for path in left if os.path.lexists(path)], "that nothing is left")
-    assert run(own, write(tmp_path / "next", "print('next')"), "task.py")[0].state == "COMPLETED"
-
-
-def test_a_lab_says_what_it_does_not_know(tmp_path: Path) -> None:
-    (tmp_path / "carrel.toml").write_text('isolation = "walls"\n')
-    with pytest.raises(RuntimeError, match=r"(?s)isolation is .walls..*kernel"):
-        start_lab(tmp_path)

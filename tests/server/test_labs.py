@@ -110,18 +110,6 @@ def test_what_is_private_is_closed_to_others(tmp_path: Path, project: Path) -> N
     assert not (lab.home / "address.json").exists(), "a stopped lab has no address"
 
 
-def test_simulated_devices_are_called_simulated(tmp_path: Path) -> None:
-    lab = start_lab(tmp_path / "home", simulate_gpus=3)
-    try:
-        with Client(url=lab.url, token=lab.token) as client:
-            (node,) = client.nodes()
-            assert [device.simulated for device in node.devices] == [True] * 3
-            assert all("simulated" in device.name for device in node.devices)
-            assert client.lab().simulated
-    finally:
-        lab.stop()
-
-
 def test_the_token_of_a_lost_database_is_replaced(tmp_path: Path) -> None:
     home = tmp_path / "home"
     first = start_lab(home)

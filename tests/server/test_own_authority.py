@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import ssl
@@ -238,14 +237,3 @@ def test_what_is_trusted_is_judged_before_anything_is_told(own: LabProcess, tmp_
         client.lab()
     with pytest.raises(httpx.TransportError):
         httpx.get(own.url.replace("https", "http"))
-
-
-def test_a_lab_without_an_authority_says_so(client: Client, tmp_path: Path) -> None:
-    assert httpx.get(f"{client.url}/authority.pem").status_code in (401, 404)
-    with pytest.raises((Invalid, Unavailable)):
-        trust(client.url, "sha256:" + "B" * 43, {"HOME": str(tmp_path)})
-
-
-def test_the_address_file_names_the_authority(own: LabProcess) -> None:
-    about = json.loads((own.home / "address.json").read_text())
-    assert about["authority"] == str(own.home / "tls" / "authority.pem")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from carrel import Client
-from carrel.testing.waiting import PATIENCE, wait_until
-from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
-from support.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import wait_until
+from carrel.wire.v1 import ResourceRequest, SessionRequest
+from support.small_lab import MortalLab
 
 RULES = """
 [qos.desk]
@@ -42,51 +41,16 @@ echo counted to $step
 TICK = "echo started >> $WITNESS; while [ ! -e $WITNESS.go ]; do echo tick >> $WITNESS.ticks; sleep 0.05; done"
 
 
-class Lab:
-    """A lab with two simulated GPUs that can be killed and started again."""
+class Lab(MortalLab):
+    """A lab with two simulated GPUs."""
 
     def __init__(self, home: Path, rules: str = RULES) -> None:
-        home.mkdir()
-        (home / "carrel.toml").write_text(rules)
-        self.home = home
-        self.scripts = home.parent / "scripts"
-        self.scripts.mkdir(exist_ok=True)
-        self.process = self._start()
-        self.client = Client(url=self.process.url, token=self.process.token)
+        super().__init__(home, "--cpus", "8", rules=rules, simulate_gpus=2)
+        self.witness = home.parent / "witness"
 
-    def _start(self) -> LabProcess:
-        return start_lab(self.home, "--cpus", "8", simulate_gpus=2)
-
-    def kill_and_restart(self) -> None:
-        self.client.close()
-        self.process.kill()
-        self.process = self._start()
-        self.client = Client(url=self.process.url, token=self.process.token)
-
-    def submit(self, script: str, qos: str, gpus: int = 2, **more: object) -> int:
-        self.scripts.mkdir(exist_ok=True)
-        directory = self.scripts / f"{time.monotonic_ns()}"
-        directory.mkdir()
-        (directory / "work.sh").write_text(script)
-        variables = {"WITNESS": str(self.witness)}
+    def task(self, script: str, qos: str, gpus: int = 2, **more: Any) -> int:
         resources = ResourceRequest(gpus=gpus, memory="64M")
-        return self.client.submit_project(
-            directory / "work.sh", qos=qos, resources=resources, variables=variables, **more  # type: ignore[arg-type]
-        ).id  # fmt: skip
-
-    @property
-    def witness(self) -> Path:
-        return self.home.parent / "witness"
-
-    def until(self, job_id: int, happened: Callable[[JobDetail], bool]) -> JobDetail:
-        return wait_until(lambda: job if happened(job := self.client.job(job_id)) else None, lambda: self.client.job(job_id))  # type: ignore[return-value]
-
-    def log(self, job_id: int, attempt: int | None = None) -> str:
-        return b"".join(self.client.log(job_id, attempt=attempt)).decode()
-
-    def stop(self) -> None:
-        self.client.close()
-        self.process.stop()
+        return self.submit(script, qos=qos, resources=resources, variables={"WITNESS": str(self.witness)}, **more).id
 
 
 @pytest.fixture
@@ -103,13 +67,13 @@ def touch(lab: Lab, name: str) -> None:
 @pytest.mark.gate
 def test_who_is_requeued_writes_a_checkpoint_and_goes_on_from_it(lab: Lab) -> None:
     touch(lab, "go1")
-    batch = lab.submit(COUNT, "batch")
+    batch = lab.task(COUNT, "batch")
     wait_until(lambda: "step 2" in lab.log(batch))
-    desk = lab.submit("echo here", "desk")
-    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
+    desk = lab.task("echo here", "desk")
+    assert lab.ended(desk).state == "COMPLETED"
     touch(lab, "go2")
     touch(lab, "go3")
-    done = lab.client.wait(batch, timeout=PATIENCE)
+    done = lab.ended(batch)
     assert (done.state, done.attempt) == ("COMPLETED", 2), done.message
     assert lab.witness.read_text() == "begins at 0\nbegins at 2\n"
     job = lab.client.job(batch)
@@ -126,32 +90,32 @@ def test_who_is_requeued_writes_a_checkpoint_and_goes_on_from_it(lab: Lab) -> No
 
 
 def test_who_waits_reads_who_gives_way(lab: Lab) -> None:
-    batch = lab.submit("trap '' TERM; echo deaf; while [ ! -e $WITNESS.go ]; do sleep 0.05; done", "batch")
+    batch = lab.task("trap '' TERM; echo deaf; while [ ! -e $WITNESS.go ]; do sleep 0.05; done", "batch")
     wait_until(lambda: "deaf" in lab.log(batch))
-    desk = lab.submit("echo here", "desk")
+    desk = lab.task("echo here", "desk")
     job = lab.until(desk, lambda job: "giving way" in job.message)
     assert '; 1 job of QoS "batch" is giving way, at most ' in job.message
     assert (job.state, job.reason) == ("PENDING", "Resources")
     assert lab.client.job(batch).reason == "Preempting"
     touch(lab, "go")
     # It ended by itself, and well: it is not done again.
-    assert lab.client.wait(batch, timeout=PATIENCE).state == "COMPLETED"
+    assert lab.ended(batch).state == "COMPLETED"
     assert lab.client.job(batch).attempt == 1
-    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
+    assert lab.ended(desk).state == "COMPLETED"
 
 
 def test_who_is_suspended_goes_on_where_it_was(lab: Lab) -> None:
-    rack = lab.submit(TICK, "rack")
+    rack = lab.task(TICK, "rack")
     ticks = Path(f"{lab.witness}.ticks")
     wait_until(ticks.exists)
-    desk = lab.submit("while [ ! -e $WITNESS.desk ]; do sleep 0.05; done", "desk")
+    desk = lab.task("while [ ! -e $WITNESS.desk ]; do sleep 0.05; done", "desk")
     lab.until(desk, lambda job: job.state == "RUNNING")
     job = lab.client.job(rack)
     assert (job.state, job.reason) == ("SUSPENDED", "Suspended")
     assert job.message == f'Job {desk} of QoS "desk" took this job\'s GPUs. This job resumes by itself when they are free.'
     assert lab.client.job(desk).devices == job.devices
     size = ticks.stat().st_size
-    other = lab.submit("true", "batch")  # it comes later, and stays behind
+    other = lab.task("true", "batch")  # it comes later, and stays behind
     lab.kill_and_restart()
     assert ticks.stat().st_size == size
     assert lab.client.job(rack).state == "SUSPENDED"
@@ -160,42 +124,42 @@ def test_who_is_suspended_goes_on_where_it_was(lab: Lab) -> None:
     assert lab.client.job(other).state == "PENDING"
     wait_until(lambda: ticks.stat().st_size > size)
     touch(lab, "go")
-    done = lab.client.wait(rack, timeout=PATIENCE)
+    done = lab.ended(rack)
     assert (done.state, done.attempt) == ("COMPLETED", 1), done.message
     assert lab.witness.read_text() == "started\n"
-    assert lab.client.wait(other, timeout=PATIENCE).state == "COMPLETED"
+    assert lab.ended(other).state == "COMPLETED"
     assert "SIGSTOP" in lab.log(rack)
     assert "SIGCONT" in lab.log(rack)
 
 
 def test_who_cannot_be_interrupted_is_not_touched(lab: Lab) -> None:
-    batch = lab.submit(TICK, "batch", preemptible=False)
+    batch = lab.task(TICK, "batch", preemptible=False)
     lab.until(batch, lambda job: job.state == "RUNNING")
     assert not lab.client.job(batch).preemptible
-    desk = lab.submit("true", "desk")
-    other = lab.submit(TICK, "batch", gpus=0)
+    desk = lab.task("true", "desk")
+    other = lab.task(TICK, "batch", gpus=0)
     lab.until(other, lambda job: job.state == "RUNNING")
-    third = lab.submit("true", "desk", gpus=0)
-    assert lab.client.wait(third, timeout=PATIENCE).state == "COMPLETED"
+    third = lab.task("true", "desk", gpus=0)
+    assert lab.ended(third).state == "COMPLETED"
     assert (lab.client.job(batch).reason, lab.client.job(desk).state) == ("Running", "PENDING")
     touch(lab, "go")
-    assert lab.client.wait(batch, timeout=PATIENCE).state == "COMPLETED"
-    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
+    assert lab.ended(batch).state == "COMPLETED"
+    assert lab.ended(desk).state == "COMPLETED"
     assert len(lab.client.job(batch).attempts) == 1
 
 
 @pytest.mark.chaos
 def test_a_server_that_is_killed_while_jobs_give_way_loses_none_and_runs_none_twice(lab: Lab) -> None:
     slow = "trap 'while [ ! -e $WITNESS.go ]; do sleep 0.05; done; exit 1' TERM; echo started >> $WITNESS; "
-    batch = lab.submit(slow + "if [ $CARREL_ATTEMPT = 2 ]; then exit 0; fi; while :; do sleep 0.05; done", "batch")
+    batch = lab.task(slow + "if [ $CARREL_ATTEMPT = 2 ]; then exit 0; fi; while :; do sleep 0.05; done", "batch")
     lab.until(batch, lambda job: job.state == "RUNNING")
-    desk = lab.submit("echo here >> $WITNESS", "desk")
+    desk = lab.task("echo here >> $WITNESS", "desk")
     lab.until(batch, lambda job: job.reason == "Preempting")
     lab.kill_and_restart()
     assert lab.client.job(batch).reason == "Preempting"
     touch(lab, "go")
-    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
-    done = lab.client.wait(batch, timeout=PATIENCE)
+    assert lab.ended(desk).state == "COMPLETED"
+    done = lab.ended(batch)
     assert (done.state, done.attempt) == ("COMPLETED", 2), done.message
     assert lab.witness.read_text().splitlines() == ["started", "here", "started"]
 
@@ -203,8 +167,8 @@ def test_a_server_that_is_killed_while_jobs_give_way_loses_none_and_runs_none_tw
 def test_a_session_that_reserves_takes_from_batch_without_any_rules(tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab", "")
     try:
-        batch = lab.submit(TICK, "batch")
-        normal = lab.submit("true", "normal", gpus=1)
+        batch = lab.task(TICK, "batch")
+        normal = lab.task("true", "normal", gpus=1)
         wait_until(Path(f"{lab.witness}.ticks").exists)
         lab.until(batch, lambda job: job.state == "RUNNING")  # one that is still prepared is requeued
         session = lab.client.start_session(SessionRequest(gpus=2, reserve=True, kind="terminal", memory="256M")).job.id
@@ -214,7 +178,7 @@ def test_a_session_that_reserves_takes_from_batch_without_any_rules(tmp_path: Pa
         lab.client.cancel(session)
         lab.until(batch, lambda job: job.state == "RUNNING")
         lab.client.cancel(batch)
-        assert lab.client.wait(normal, timeout=PATIENCE).state == "COMPLETED"
+        assert lab.ended(normal).state == "COMPLETED"
     finally:
         lab.stop()
 
@@ -228,12 +192,12 @@ def test_a_server_killed_at_random_moments_while_places_change_hands(lab: Lab) -
     jobs: dict[int, str] = {}
     for _ in range(4):
         for qos, count in (("batch", 12), ("rack", 12), ("desk", 4), ("rack", 5), ("desk", 3)):
-            jobs[lab.submit(script.format(count=count), qos, gpus=chance.choice([1, 2]))] = qos
+            jobs[lab.task(script.format(count=count), qos, gpus=chance.choice([1, 2]))] = qos
         # Somewhere within what five jobs do, never the same.
         threading.Event().wait(chance.uniform(0.1, 1.0))
         lab.kill_and_restart()
     for job_id in jobs:
-        done = lab.client.wait(job_id, timeout=PATIENCE)
+        done = lab.ended(job_id)
         assert done.state == "COMPLETED", done
     begun = Counter(tuple(map(int, line.split())) for line in lab.witness.read_text().splitlines())
     assert set(begun.values()) == {1}, "an attempt ran twice"
@@ -247,13 +211,13 @@ def test_a_server_killed_at_random_moments_while_places_change_hands(lab: Lab) -
 
 
 def test_who_is_stopped_can_be_cancelled(lab: Lab) -> None:
-    rack = lab.submit(TICK, "rack")
+    rack = lab.task(TICK, "rack")
     wait_until(Path(f"{lab.witness}.ticks").exists)
-    desk = lab.submit("while [ ! -e $WITNESS.desk ]; do sleep 0.05; done", "desk")
+    desk = lab.task("while [ ! -e $WITNESS.desk ]; do sleep 0.05; done", "desk")
     lab.until(rack, lambda job: job.state == "SUSPENDED")
     lab.until(desk, lambda job: job.state == "RUNNING")
     lab.client.cancel(rack)
-    assert lab.client.wait(rack, timeout=PATIENCE).state == "CANCELLED"
+    assert lab.ended(rack).state == "CANCELLED"
     assert lab.client.job(desk).state == "RUNNING"
     touch(lab, "desk")
-    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
+    assert lab.ended(desk).state == "COMPLETED"

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel import Client
 from carrel.core.spool import Spool, read_claim
 from carrel.lab.server.preload import find_library
-from carrel.testing.waiting import PATIENCE, wait_until
+from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
 from support.fake_driver import FakeDriver, build, find_compiler
-from support.lab_process import LabProcess, start_lab
+from support.small_lab import MortalLab
 
 pytestmark = [
     pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C"),
@@ -54,32 +53,20 @@ while not pathlib.Path(here + ".go").exists():
 """
 
 
-class Lab:
-    """A lab on a machine with fake GPUs of 100 MiB, which can be killed and started again."""
+class Lab(MortalLab):
+    """A lab on a machine with fake GPUs of 100 MiB."""
 
     def __init__(self, place: Path, driver: FakeDriver) -> None:
-        self.home, self.driver = place / "lab", driver
-        self.home.mkdir()
-        names = ("LD_LIBRARY_PATH", "CARREL_FAKE_DRIVER")
         environment = driver.environment()
-        self.variables = {name: environment[name] for name in names}
-        self.process = self._start()
-        self.client = Client(url=self.process.url, token=self.process.token)
-
-    def _start(self) -> LabProcess:
+        self.driver = driver
+        self.variables = {name: environment[name] for name in ("LD_LIBRARY_PATH", "CARREL_FAKE_DRIVER")}
         variables = {**self.variables, "CARREL_LINGER_TIME": "1s"}
-        return start_lab(self.home, "--cpus", "8", simulate_gpus=0, variables=variables, python=[sys.executable])
-
-    def kill_and_restart(self) -> None:
-        self.client.close()
-        self.process.kill()
-        self.process = self._start()
-        self.client = Client(url=self.process.url, token=self.process.token)
+        super().__init__(place / "lab", "--cpus", "8", variables=variables, python=[sys.executable])
 
     def kill_broker(self) -> None:
         os.kill(json.loads((self.home / "broker" / "broker.lock").read_text())["pid"], signal.SIGKILL)
 
-    def submit(self, name: str, qos: str = "batch", *, size: int = 60 * MIB, library: bool = True) -> int:
+    def task(self, name: str, qos: str = "batch", *, size: int = 60 * MIB, library: bool = True) -> int:
         directory = self.home.parent / name
         directory.mkdir()
         (directory / "task.py").write_text(TASK)
@@ -104,9 +91,6 @@ class Lab:
     def starts(self, name: str) -> int:
         return (self.home.parent / name / "is.started").read_text().count("started")
 
-    def until(self, job_id: int, happened: Callable[[JobDetail], bool]) -> JobDetail:
-        return wait_until(lambda: job if happened(job := self.client.job(job_id)) else None, lambda: self.client.job(job_id))  # type: ignore[return-value]
-
     def computes(self, name: str) -> None:
         """The task computes from now on."""
         steps = self.steps(name)
@@ -117,7 +101,7 @@ class Lab:
 
     def ends(self, job_id: int, name: str) -> JobDetail:
         self.let_end(name)
-        done = self.client.wait(job_id, timeout=PATIENCE)
+        done = self.ended(job_id)
         # Of one that begins the attempt may be another: where its GPU cannot be cleared at once, it is placed again.
         assert (done.state, self.starts(name)) == ("COMPLETED", 1), done.message
         return done
@@ -132,17 +116,12 @@ class Lab:
         """What its owner is told, until it ends."""
         return (str(event.data["message"]) for event in self.client.events(job_id) if event.type == "progress")
 
-    def stop(self) -> None:
-        self.process.end_jobs()
-        self.client.close()
-        self.process.stop()
-
 
 def two(lab: Lab) -> tuple[int, int]:
     """The first one has been suspended for the second one."""
-    first = lab.submit("first")
+    first = lab.task("first")
     lab.computes("first")
-    second = lab.submit("second", "short")
+    second = lab.task("second", "short")
     lab.out(first)
     lab.computes("second")
     return first, second
@@ -181,36 +160,12 @@ def test_a_task_is_suspended_for_one_that_does_not_fit_beside_it_and_goes_on(lab
     assert ours in list(lab.told(first))
 
 
-def test_a_task_that_is_suspended_is_cancelled(labs: Callable[..., Lab]) -> None:
-    lab = labs()
-    first, second = two(lab)
-    lab.client.cancel(first)
-    assert lab.client.wait(first, timeout=PATIENCE).state == "CANCELLED"
-    lab.ends(second, "second")
-
-
-def test_a_task_that_the_driver_does_not_move_is_requeued_and_its_owner_reads_why(labs: Callable[..., Lab]) -> None:
-    lab = labs()
-    stays = lab.submit("stays", library=False)
-    lab.computes("stays")
-    lab.driver.inject("cuCheckpointProcessCheckpoint", "error", 801, count=-1)
-    second = lab.submit("second", "short")
-    lab.ends(second, "second")
-    lab.let_end("stays")
-    done = lab.client.wait(stays, timeout=PATIENCE)
-    assert (done.state, done.attempt, lab.starts("stays")) == ("COMPLETED", 2, 2), done.message
-    (told,) = (text for text in lab.told(stays) if "goes back to the queue" in text)
-    assert told.startswith(f'Job {second} of QoS "short" takes this job\'s GPUs. This job cannot be stopped and resumed here: ')
-    assert "the checkpoint answered CUDA_ERROR" in told
-    assert "This job has 1 min to end, and goes back to the queue. What it writes into $CARREL_CHECKPOINT_DIR" in told
-
-
 def test_a_task_goes_on_on_its_own_gpu_although_another_is_free(labs: Callable[..., Lab]) -> None:
     lab = labs(gpus=2)
-    jobs = {lab.submit(name): name for name in ("first", "second")}
+    jobs = {lab.task(name): name for name in ("first", "second")}
     for name in jobs.values():
         lab.computes(name)
-    third = lab.submit("third", "short")
+    third = lab.task("third", "short")
     lab.computes("third")
     (stopped,) = [one for one in jobs if lab.client.job(one).devices == lab.client.job(third).devices]
     (other,) = jobs.keys() - {stopped}
@@ -222,49 +177,28 @@ def test_a_task_goes_on_on_its_own_gpu_although_another_is_free(labs: Callable[.
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("when", ["runs", "gives way", "waits", "goes on"])
-def test_a_server_that_is_killed_loses_nothing_of_a_task_that_is_suspended(labs: Callable[..., Lab], when: str) -> None:
+@pytest.mark.parametrize("who", ["server", "broker"])
+def test_a_kill_loses_nothing_of_a_task_that_is_suspended(labs: Callable[..., Lab], who: str, when: str) -> None:
     lab = labs()
-    first = lab.submit("first")
+    kill = lab.kill_and_restart if who == "server" else lab.kill_broker
+    first = lab.task("first")
     lab.computes("first")
-    if when == "runs":  # the new server has not heard yet what can be moved
-        lab.kill_and_restart()
-    second = lab.submit("second", "short")
+    if when == "runs":  # a new server has not heard yet what can be moved
+        kill()
+    second = lab.task("second", "short")
     if when == "gives way":
         lab.until(first, lambda job: job.reason in ("Preempting", "Suspended"))
-        lab.kill_and_restart()
-    lab.computes("second")
-    if when == "waits":
-        lab.out(first)
-        lab.kill_and_restart()
-        assert lab.client.job(first).state == "SUSPENDED"
-    lab.let_end("second")
-    if when == "goes on":
-        wait_until(lambda: lab.client.job(second).ended)
-        lab.kill_and_restart()
-    lab.ends(second, "second")
-    lab.goes_on_and_ends(first, "first")
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("when", ["gives way", "waits", "goes on"])
-def test_a_broker_that_is_killed_loses_nothing_of_a_task_that_is_suspended(labs: Callable[..., Lab], when: str) -> None:
-    lab = labs()
-    first = lab.submit("first")
-    lab.computes("first")
-    second = lab.submit("second", "short")
-    if when == "gives way":
-        lab.until(first, lambda job: job.reason in ("Preempting", "Suspended"))
-        lab.kill_broker()
+        kill()
     lab.computes("second")
     lab.out(first)
     if when == "waits":
-        lab.kill_broker()
+        kill()
         lab.computes("second")
         assert lab.client.job(first).state == "SUSPENDED"
     lab.let_end("second")
     if when == "goes on":
-        wait_until(lambda: lab.client.job(second).ended)
-        lab.kill_broker()
+        lab.until(second, lambda job: job.ended)
+        kill()
     lab.ends(second, "second")
     lab.goes_on_and_ends(first, "first")
 
@@ -276,9 +210,9 @@ def test_a_runner_that_is_killed_while_its_task_is_suspended_leaves_the_gpu_to_o
     runner = read_claim(Spool(lab.home / "spool").attempt(first, 1).claim)
     assert runner is not None
     os.kill(runner.pid, signal.SIGKILL)
-    assert lab.client.wait(first, timeout=PATIENCE).reason == "RunnerLost"
+    assert lab.ended(first).reason == "RunnerLost"
     lab.computes("second")
-    third = lab.submit("third")
+    third = lab.task("third")
     lab.ends(second, "second")
     lab.computes("third")
     lab.ends(third, "third")

@@ -64,6 +64,12 @@ def carrel(home: Path, *words: str) -> str:
     return subprocess.run(command(home, *words), check=True, capture_output=True, text=True).stdout
 
 
+def charged(home: Path) -> float:
+    """GPU-seconds that fair share knows of."""
+    with Client(home=home) as client:
+        return sum(row.hours for row in client.share().standings) * 3600
+
+
 def rows_of(text: str) -> list[dict[str, Any]]:
     """What `carrel simulate --notebooks --json` says of the notebooks."""
     rows: list[dict[str, Any]] = json.loads(text)["notebooks"]
@@ -106,6 +112,9 @@ def test_two_sessions_run_cells_and_the_lab_writes_down_who_had_the_gpu_when(lab
             assert (cell.gpus, cell.gpu_memory) == (1, client.gpus().devices[0].memory)
         assert held.asked_at < waited.asked_at < (held.returned_at or 0.0) <= waited.granted_at + 0.01, "it had to wait"
         assert next(iter(client.cells("all", since=again.asked_at))).cells == (again,)
+        used = sum((cell.returned_at or 0.0) - cell.granted_at for cell in (held, waited, again))
+        wait_until(lambda: charged(home) == pytest.approx(used, abs=0.2), "the charge")
+        wait_until(lambda: [row.name for row in client.report_use(by="kind").rows if row.lent] == ["session"], "the report of it")
     names = carrel(home, "gpus", "--cells").splitlines()
     assert names[0] == (
         "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,session,user,granted,returned,gpu_type"
@@ -122,6 +131,9 @@ def test_two_sessions_run_cells_and_the_lab_writes_down_who_had_the_gpu_when(lab
     ]
     assert len(json.loads(carrel(home, "gpus", "--cells", "--json"))["cells"]) == 3
     simulated(home, tmp_path / "cells.csv", [held, waited, again])
+    lab[0].kill()
+    lab[0] = start_lab(home, "--cpus", "16", simulate_gpus=1)
+    wait_until(lambda: charged(home) == pytest.approx(used, abs=0.2), "the charge after a kill")
     lab[0].end_jobs()
     not_for_others(home, lab[0].url)
 

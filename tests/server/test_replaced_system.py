@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.core.domain.errors import CarrelError, Invalid, NotFound
+from carrel.core.domain.errors import Invalid
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobDetail, ResourceRequest
 from support.lab_process import LabProcess
@@ -65,61 +65,12 @@ def test_entry_point_and_parameters_reach_the_job(client: Client, project: Path)
     assert run(client, project, entry_point="train", parameters={"note": "x"})[1] == "0.5|x", "defaults too"
 
 
-def test_what_others_own_does_not_exist(client: Client, bob: Client, project: Path) -> None:
-    theirs = started(client, project)
-    calls = {
-        "show": lambda: bob.job(theirs),
-        "cancel": lambda: bob.cancel(theirs),
-        "rerun": lambda: bob.rerun(theirs),
-        "record": lambda: bob.record(theirs),
-        "log": lambda: list(bob.log(theirs)),
-        "outputs": lambda: bob.outputs(theirs),
-        "events": lambda: list(bob.events(theirs)),
-    }
-    with pytest.raises(NotFound) as never_was:
-        bob.job(99_999_999)
-    missing = str(never_was.value)
-    for name, call in calls.items():
-        with pytest.raises(NotFound) as refused:
-            call()
-        assert str(refused.value).replace(str(theirs), "99999999") == missing, f"{name} tells that the job exists"
-    assert client.job(theirs).state == "RUNNING", "untouched"
-    assert list(bob.jobs()) == []
-    with pytest.raises(CarrelError, match="may not"):
-        list(bob.jobs(owner="all"))
-    client.cancel(theirs)
-    assert client.wait(theirs).state == "CANCELLED"
-
-
-def test_nobody_becomes_a_second_user_of_the_same_subject(client: Client) -> None:
-    admin = client.lab().caller
-    with pytest.raises(CarrelError, match="exists"):
-        client.add_user(admin.name)
-
-
-def test_cancelling_does_not_forget(client: Client, project: Path) -> None:
-    job_id = started(client, project)
-    client.cancel(job_id)
-    job = client.wait(job_id, timeout=PATIENCE)
-    assert (job.state, job.reason) == ("CANCELLED", "Cancelled")
-    assert client.lab().caller.name in job.message
-    assert b"started" in b"".join(client.log(job_id))
-    assert job_id in [job.id for job in client.jobs(limit=None)]
-
-
 def test_every_end_has_its_own_name(client: Client, project: Path) -> None:
     timeout, _ = run(client, project, entry_point="slow", resources=ResourceRequest(time="1s"))
     assert (timeout.state, timeout.reason) == ("TIMEOUT", "TimeLimit")
     hungry, _ = run(client, project, entry_point="hungry", resources=ResourceRequest(memory="64M"))
     assert (hungry.state, hungry.reason) == ("OUT_OF_MEMORY", "OutOfMemory")
     assert "64" in hungry.message
-
-
-def test_what_the_machine_does_not_have_is_refused_with_what_would_fit(client: Client, project: Path) -> None:
-    with pytest.raises(Invalid) as refused:
-        client.submit_project(project, resources=ResourceRequest(gpus=64))
-    assert "64" in str(refused.value)
-    assert "4" in refused.value.remedy
 
 
 @pytest.mark.parametrize("config", [{"mem_per_gpu": "4G"}, {"mem": "lots"}, {"nodes": 9}, {"gres": "tpu:1"}])
@@ -136,17 +87,6 @@ def test_backend_config_with_the_usual_names_counts(client: Client, project: Pat
     assert (job.resources.gpus, job.resources.cpus, job.resources.memory, job.resources.time) == wanted
     assert len(job.devices) == 2
     assert job.simulated
-
-
-def test_virtual_environments_in_the_code_do_not_travel(client: Client, project: Path) -> None:
-    for name in ("venv", "a/venv", "a/b/.venv"):
-        (project / name / "lib").mkdir(parents=True)
-        (project / name / "pyvenv.cfg").write_text("home = /usr")
-        (project / name / "lib" / "big").write_text("x")
-    (project / "a" / "kept.txt").write_text("x")
-    (project / "list.sh").write_text("find . -name 'pyvenv.cfg' -o -name kept.txt")
-    _, log = run(client, project, entry_point="list.sh")
-    assert log.split() == ["./a/kept.txt"]
 
 
 def test_commit_and_uncommitted_changes_are_recorded(client: Client, project: Path) -> None:
@@ -203,15 +143,6 @@ def test_no_token_shows_up_in_logs_outputs_or_command_lines(lab: LabProcess, cli
             continue
         assert lab.token.encode() not in words
     assert "carrel-job." not in json.dumps(client.record(job.id))
-
-
-def test_history_is_complete_and_ordered(client: Client, bob: Client, project: Path) -> None:
-    ids = [client.submit_project(project).id for _ in range(3)]
-    for job_id in ids:
-        client.wait(job_id)
-    listed = [job.id for job in client.jobs(limit=None)]
-    assert listed == sorted(listed, reverse=True)
-    assert set(ids) <= set(listed)
 
 
 @pytest.mark.parametrize(

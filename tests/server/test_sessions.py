@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from carrel import Client
-from carrel.core.domain.errors import NotFound
 from carrel.testing.waiting import PATIENCE, wait_until
-from carrel.wire.v1 import SessionRequest, SessionView, TaskRequest
+from carrel.wire.v1 import SessionRequest, SessionView
 from support.lab_process import LabProcess, start_lab
 from support.notebook_client import SessionBrowser
 
@@ -112,34 +111,6 @@ def test_shutting_jupyterlab_down_is_a_good_end(client: Client) -> None:
     assert client.wait(session.job.id).state == "COMPLETED"
 
 
-def test_a_task_and_a_cell_take_turns_on_one_gpu(client: Client, tmp_path: Path) -> None:
-    session = start(client)
-    go = tmp_path / "go"
-    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
-    (tmp_path / "task.py").write_text(f"{wait}print('task done')\n")
-
-    def look(message: dict[str, Any]) -> None:
-        if any("a task" in text for text in _shown([message])):
-            go.touch()
-
-    with enter(client, session) as browser:
-        kernel = browser.start_kernel()
-        kernel.execute("# carrel: gpus=1\nx = [1]")
-        job = client.submit_project(tmp_path / "task.py", resources=None, backend_config={"gpus": 1})
-        wait_until(lambda: client.job(job.id).state == "RUNNING", "the task to start")
-        # It waits until it is told that a task has the GPU.
-        cell = kernel.execute("# carrel: gpus=1\nprint('cell done')", on_message=look)
-        assert cell.status == "ok"
-        assert go.exists(), _shown(cell.messages)
-        assert client.wait(job.id).state == "COMPLETED"
-        wait_until(lambda: [row.state for row in client.gpus().tenants] == ["resident"], "the state to be back on the GPU")
-    client.cancel(session.job.id)
-
-
-def _shown(messages: list[dict[str, Any]]) -> list[str]:
-    return [message["content"].get("data", {}).get("text/plain", "") for message in messages if "data" in message["content"]]
-
-
 def test_what_a_notebook_installs_is_there_tomorrow_and_in_the_lock(client: Client) -> None:
     session = start(client, environment="default")
     with enter(client, session) as browser:
@@ -184,11 +155,6 @@ def test_a_reservation_holds_its_gpu_and_cells_of_others_wait(client: Client) ->
         client.cancel(held.job.id)
         assert kernel.result(waiting).text == "got it\n"
     client.cancel(other.job.id)
-
-
-def test_an_environment_that_does_not_exist_is_refused_at_once(client: Client) -> None:
-    with pytest.raises(NotFound, match="no-such-thing"):
-        client.start_session(SessionRequest(environment="no-such-thing"))
 
 
 def test_a_path_without_an_environment_ends_the_session_with_words(client: Client, tmp_path: Path) -> None:
@@ -239,8 +205,3 @@ def test_who_waits_for_the_memory_of_idle_sessions_reads_which_and_can_end_one(t
     finally:
         lab.end_jobs()
         lab.stop()
-
-
-def test_submitted_tasks_still_need_code(client: Client) -> None:
-    with pytest.raises(Exception, match="no code"):
-        client.submit(TaskRequest(snapshot="sha256:" + "0" * 64))

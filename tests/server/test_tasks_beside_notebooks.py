@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,65 +85,3 @@ def _told(job: JobDetail) -> str:
 def _end(client: Client, session: int) -> None:
     client.cancel(session)
     client.wait(session, timeout=PATIENCE)
-
-
-class SlowData:
-    """An input that comes when the test says so."""
-
-    def __init__(self) -> None:
-        self.asked, self.go = threading.Event(), threading.Event()
-        data = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                data.asked.set()
-                data.go.wait(PATIENCE)
-                self.send_response(200)
-                self.send_header("Content-Length", "5")
-                self.end_headers()
-                self.wfile.write(b"data\n")
-
-            def log_message(self, *_words: object) -> None:
-                """Not to the terminal."""
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/data"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.go.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def test_a_task_that_cannot_begin_where_it_was_placed_goes_back_to_the_line(lab: LabProcess, tmp_path: Path) -> None:
-    """While it is prepared a cell leaves 6 GiB on one of its GPUs, which host memory cannot take."""
-    data = SlowData()
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "MLproject").write_text(
-        "name: wide\nentry_points: {main: {command: cat data}}\n"
-        f"carrel: {{resources: {{gpus: 2, memory: 64M}}, inputs: [{{path: data, uri: '{data.url}'}}]}}\n"
-    )
-    try:
-        with Client(home=lab.home) as client:
-            session = client.start_session(SessionRequest(gpus=1, memory="512M")).job.id
-            wait_until(lambda: client.session(session).ready, "the session")
-            task = client.submit_project(project).id
-            wait_until(data.asked.is_set, "the task to be prepared")
-            with SessionBrowser(client.open_session(session)) as browser:
-                kernel = browser.start_kernel("c.ipynb")
-                cell = CELL.format(size=6, here=str(tmp_path / "here"), go=str(tmp_path / "here"))
-                assert kernel.result(kernel.send(cell)).status == "ok"
-                data.go.set()
-                back = wait_until(lambda: (job := client.job(task)).attempt == 1 and job.state == "PENDING" and job, "its return")
-                (attempt,) = back.attempts
-                assert (attempt.state, attempt.reason) == ("PREEMPTED", "GpuBlocked")
-                assert "cannot be had for it now: host memory has no room" in attempt.message
-                wait_until(lambda: "not offered: GPU " in client.job(task).message, "the reason")
-                kernel.close()
-            _end(client, session)
-            ended = client.wait(task, timeout=PATIENCE)
-            assert (ended.state, ended.attempt) == ("COMPLETED", 2)
-    finally:
-        data.close()

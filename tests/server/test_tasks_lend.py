@@ -121,34 +121,6 @@ def test_all_processes_of_a_task_stand_still_and_go_on(lab: LabProcess, kernel: 
         assert client.wait(task, timeout=PATIENCE).state == "COMPLETED"
 
 
-def test_a_task_that_cannot_be_interrupted_keeps_its_gpu(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
-    here, go = tmp_path / "here", tmp_path / "go"
-    go.touch()
-    with Client(home=lab.home) as client:
-        task = submit(client, tmp_path, preemptible=False)
-        wait_until((tmp_path / "witness").exists, "the task to compute")
-        cell = kernel.send(CELL.format(here=str(here), go=str(go)))
-        waits = wait_until(lambda: client.gpus().queue, "the cell to wait")
-        assert "a task of your own has it" in waits[0].message
-        (tmp_path / "witness.go").touch()
-        assert client.wait(task, timeout=PATIENCE).state == "COMPLETED"
-        assert kernel.result(cell).status == "ok"
-
-
-def test_a_paused_task_can_be_cancelled_and_the_cell_computes_on(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
-    here, go = tmp_path / "here", tmp_path / "go"
-    with Client(home=lab.home) as client:
-        task = submit(client, tmp_path)
-        wait_until((tmp_path / "witness").exists, "the task to compute")
-        cell = kernel.send(CELL.format(here=str(here), go=str(go)))
-        wait_until(lambda: client.job(task).reason == "GpuLent", "the task to be paused")
-        client.cancel(task)
-        assert client.wait(task, timeout=PATIENCE).state == "CANCELLED"
-        wait_until(here.exists, "the cell to run")
-        go.touch()
-        assert kernel.result(cell).status == "ok"
-
-
 def test_a_task_whose_state_is_lost_on_the_way_back_is_in_line_again_but_not_for_ever(tmp_path: Path) -> None:
     """Each way back of a simulated state fails here, and the two do not fit beside each other."""
     variables = {"CARREL_TASK_TURN": "1s", "CARREL_TASK_SHARE": "1", "CARREL_SIMULATE_MEMORY": "3G", "CARREL_LINGER_TIME": "1s"}

@@ -8,9 +8,12 @@ import os
 import pwd
 
 import pytest
+from slurm_engines import slurm_engine
 from slurm_lab import Lab
 
+from carrel.testing.builders import EngineListener, LabHome
 from carrel.testing.waiting import wait_until
+from support.slurm_faults import SlurmFaults
 from support.slurm_site import PACKAGES, SlurmSite, missing_programs
 from support.unix_users import common_ground, python_for_all
 
@@ -59,6 +62,35 @@ def site(shared_site):
     """The shared cluster; what a test left running is ended after it, and what it killed must be running again."""
     yield shared_site
     shared_site.clear()
+
+
+@pytest.fixture
+def home(site, tmp_path):
+    return LabHome(tmp_path)
+
+
+@pytest.fixture
+def faults(site, tmp_path):
+    return SlurmFaults(tmp_path / "bin", site.environ)
+
+
+@pytest.fixture
+def engines(home):
+    """Makes engines, which are closed after the test."""
+    made = []
+
+    def make(environ, **options):
+        made.append(slurm_engine(home, environ, **options))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def listener(engine):
+    return EngineListener(engine)
 
 
 @pytest.fixture

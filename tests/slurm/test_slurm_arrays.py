@@ -73,11 +73,6 @@ class Elements:
 
 
 @pytest.fixture
-def faults(site: SlurmSite, tmp_path: Any) -> SlurmFaults:
-    return SlurmFaults(tmp_path / "bin", site.environ)
-
-
-@pytest.fixture
 def elements(tmp_path: Any, faults: SlurmFaults) -> Iterator[Elements]:
     made = Elements(LabHome(tmp_path), faults.environ)
     yield made

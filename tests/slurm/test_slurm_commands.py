@@ -11,16 +11,10 @@ from carrel.engines.slurm.errors import SlurmDown, SlurmEmpty, SlurmFailed, Slur
 from carrel.engines.slurm.listing import Garbage, find
 from carrel.engines.slurm.states import end_of, is_live
 from carrel.testing.waiting import wait_until
-from support.slurm_faults import SlurmFaults
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 SCRIPT = "#!/bin/sh\nsleep 600\n"
-
-
-@pytest.fixture
-def faults(site, tmp_path):
-    return SlurmFaults(tmp_path / "bin", site.environ)
 
 
 @pytest.fixture
@@ -61,16 +55,6 @@ def test_a_job_is_followed_from_submission_to_its_end(site, faults, json):
     records = wait_until(lambda: [job for job in commands.history([number]) if end_of(job) and job.directory])
     assert "Slurm by " in end_of(records[-1]).reason.message
     assert {job.directory for job in records} == {str(site.shared)}
-
-
-def test_one_call_lists_all_jobs(site, faults, commands):
-    names = [f"carrel.lab.{number}.1" for number in range(20)]
-    for name in names:
-        submit(site, commands, name, "#!/bin/sh\ntrue\n")
-    commands.version()
-    before = len(faults.calls("squeue"))
-    assert set(names) <= {job.identity for job in commands.listing()}
-    assert len(faults.calls("squeue")) == before + 1
 
 
 def test_only_waiting_jobs_are_cancelled_when_asked_so_and_only_the_script_gets_the_signal(site, commands):
@@ -250,7 +234,3 @@ def test_accounting_that_is_down_is_no_end(site, commands):
 def test_missing_programs_are_told(tmp_path):
     with pytest.raises(SlurmFailed, match="sbatch cannot be started"):
         SlurmCommands(environ={"PATH": str(tmp_path)}).version()
-
-
-def test_nodes_are_listed(commands):
-    assert [node["NodeName"] for node in commands.nodes()] == ["node1", "node2", "node3", "node4"]

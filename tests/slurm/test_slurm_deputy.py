@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from slurm_engines import said
 
 from carrel.core.domain.array import ArrayElement
 from carrel.core.domain.errors import NotFound, Unavailable
@@ -112,15 +113,22 @@ class TestDeputyEngine(EngineContract):
 
 
 @pytest.fixture
-def engine(home, site, python):
-    engine = deputy_engine(home, site, python)
-    yield engine
-    engine.close()
+def deputed(home, site, python):
+    """Makes engines, which are closed after the test."""
+    made = []
+
+    def make(**options):
+        made.append(deputy_engine(home, site, python, **options))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
 
 
 @pytest.fixture
-def listener(engine):
-    return EngineListener(engine)
+def engine(deputed):
+    return deputed()
 
 
 def test_elements_of_an_array_are_one_array_of_slurms_of_their_owner(site, home, engine, listener):
@@ -139,10 +147,6 @@ def test_elements_of_an_array_are_one_array_of_slurms_of_their_owner(site, home,
         assert home.attempt(launch).log.read_text() == f"{launch.job_id}\n"
     (number,) = {(home.attempt(launch).path / "slurm").read_text().split()[-1] for launch in launches}
     assert set(site.run("squeue", "-h", "-t", "all", f"--jobs={number}", "-o", "%F %u").out.split()) == {number, ALICE}
-
-
-def said(story, words):
-    return any(isinstance(record, Preparing) and words in record.message for record in story.records)
 
 
 def deputies(home):
@@ -236,46 +240,40 @@ def asked_by(site, user):
     return int(found[1]) if found else 0
 
 
-def test_while_a_job_runs_the_labs_listing_is_enough(home, site, python):
+def test_while_a_job_runs_the_labs_listing_is_enough(home, site, deputed):
     os.mkfifo(home.root / "go")
     asked = []
     commands = SlurmCommands(environ=site.environ, json=False)
     listing = SharedListing(lambda: (asked.append(1), commands.listing())[1])
-    engine = deputy_engine(home, site, python, listing=listing)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, f"echo ready; read line < {home.root}/go")
-        engine.start(launch, token=TOKEN)
-        listener.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
-        before, already = asked_by(site, ALICE), len(asked)
-        wait_until(lambda: len(asked) >= already + 3)
-        assert asked_by(site, ALICE) == before
-        (home.root / "go").write_text("go\n")
-        assert listener.ended(launch).state is JobState.COMPLETED
-    finally:
-        engine.close()
+    engine = deputed(listing=listing)
+    listener = EngineListener(engine)
+    launch = make_launch(home, f"echo ready; read line < {home.root}/go")
+    engine.start(launch, token=TOKEN)
+    listener.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
+    before, already = asked_by(site, ALICE), len(asked)
+    wait_until(lambda: len(asked) >= already + 3)
+    assert asked_by(site, ALICE) == before
+    (home.root / "go").write_text("go\n")
+    assert listener.ended(launch).state is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("lab", ["sees nothing", "has no answer"])
-def test_where_the_lab_does_not_see_a_users_jobs_the_deputy_looks_itself(home, site, python, lab):
+def test_where_the_lab_does_not_see_a_users_jobs_the_deputy_looks_itself(home, site, lab, deputed):
     def listing():
         if lab == "sees nothing":
             return ()
         raise SlurmDown("no", remedy="none")
 
-    engine = deputy_engine(home, site, python, listing=SharedListing(listing))
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "echo ready; sleep 600")
-        engine.start(launch, token=TOKEN)
-        listener.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
-        site.run("scancel", (home.attempt(launch).path / "slurm").read_text().strip())
-        assert listener.ended(launch).state is JobState.CANCELLED
-    finally:
-        engine.close()
+    engine = deputed(listing=SharedListing(listing))
+    listener = EngineListener(engine)
+    launch = make_launch(home, "echo ready; sleep 600")
+    engine.start(launch, token=TOKEN)
+    listener.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
+    site.run("scancel", (home.attempt(launch).path / "slurm").read_text().strip())
+    assert listener.ended(launch).state is JobState.CANCELLED
 
 
-def test_a_log_that_was_cut_short_is_completed_after_a_restart(home, site, python, engine, listener):
+def test_a_log_that_was_cut_short_is_completed_after_a_restart(home, engine, listener, deputed):
     os.mkfifo(home.root / "go")
     launch = make_launch(home, f"echo ready; read line < {home.root}/go; head -c 1000000 /dev/zero")
     engine.start(launch, token=TOKEN)
@@ -284,28 +282,22 @@ def test_a_log_that_was_cut_short_is_completed_after_a_restart(home, site, pytho
     engine.close()
     log.write_bytes(b"rea")
     (home.root / "go").write_text("go\n")
-    second = deputy_engine(home, site, python)
-    try:
-        listener = EngineListener(second)
-        second.adopt([(Attempt(job_id=1, number=1, offset=offset), launch, TOKEN)])
-        assert listener.ended(launch).state is JobState.COMPLETED
-    finally:
-        second.close()
+    second = deputed()
+    listener = EngineListener(second)
+    second.adopt([(Attempt(job_id=1, number=1, offset=offset), launch, TOKEN)])
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert log.read_bytes() == b"ready\n" + bytes(1000000)
 
 
-def test_who_has_no_deputy_waits_and_is_told_why(home, site, python):
+def test_who_has_no_deputy_waits_and_is_told_why(home, deputed):
     words = ["sh", "-c", "echo sudo: unable to fork >&2; exit 1"]
-    engine = deputy_engine(home, site, python, command=words)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "true")
-        engine.start(launch, token=TOKEN)
-        listener.wait(launch, lambda story: said(story, f"user {ALICE}") and said(story, "sudo: unable to fork"))
-        engine.cancel(1, 1, by="carol")
-        ended = listener.ended(launch)
-    finally:
-        engine.close()
+    engine = deputed(command=words)
+    listener = EngineListener(engine)
+    launch = make_launch(home, "true")
+    engine.start(launch, token=TOKEN)
+    listener.wait(launch, lambda story: said(story, f"user {ALICE}") and said(story, "sudo: unable to fork"))
+    engine.cancel(1, 1, by="carol")
+    ended = listener.ended(launch)
     assert ended.state is JobState.CANCELLED
     assert "carol" in ended.reason.message
 
@@ -318,17 +310,14 @@ def test_who_has_no_deputy_waits_and_is_told_why(home, site, python):
         'carrel-deputy: games is not in the group "lab". An administrator of the cluster adds them.',
     ],
 )
-def test_whom_sudo_refuses_is_told_and_not_left_waiting(home, site, python, words):
-    engine = deputy_engine(home, site, python, command=["sh", "-c", 'echo "$0" >&2; exit 1', words])
-    try:
-        listener = EngineListener(engine)
-        first, second = make_launch(home, "true"), make_launch(home, "true", job_id=2)
-        engine.start(first, token=TOKEN)
-        ends = [listener.ended(first)]
-        engine.start(second, token=TOKEN)  # who comes later is told as well
-        ends.append(listener.ended(second))
-    finally:
-        engine.close()
+def test_whom_sudo_refuses_is_told_and_not_left_waiting(home, words, deputed):
+    engine = deputed(command=["sh", "-c", 'echo "$0" >&2; exit 1', words])
+    listener = EngineListener(engine)
+    first, second = make_launch(home, "true"), make_launch(home, "true", job_id=2)
+    engine.start(first, token=TOKEN)
+    ends = [listener.ended(first)]
+    engine.start(second, token=TOKEN)  # who comes later is told as well
+    ends.append(listener.ended(second))
     for ended in ends:
         assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
         assert f"may not act as the Unix user {ALICE}: {words}" in ended.reason.message
@@ -344,19 +333,16 @@ def test_whom_sudo_refuses_is_told_and_not_left_waiting(home, site, python, word
         ('{"is": "log", "job": 1, "attempt": 1, "at": 0, "bytes": -1}', "frame was expected"),
     ],
 )
-def test_what_makes_no_sense_is_not_believed(home, site, python, said_by_deputy, told):
-    engine = deputy_engine(home, site, python, command=["sh", "-c", 'echo "$0"; cat > /dev/null', said_by_deputy])
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "true")
-        engine.start(launch, token=TOKEN)
-        listener.wait(launch, lambda story: said(story, told))
-    finally:
-        engine.close()
+def test_what_makes_no_sense_is_not_believed(home, said_by_deputy, told, deputed):
+    engine = deputed(command=["sh", "-c", 'echo "$0"; cat > /dev/null', said_by_deputy])
+    listener = EngineListener(engine)
+    launch = make_launch(home, "true")
+    engine.start(launch, token=TOKEN)
+    listener.wait(launch, lambda story: said(story, told))
     assert listener.story(launch).ended is None
 
 
-def test_news_of_jobs_of_others_are_not_believed(home, site, python):
+def test_news_of_jobs_of_others_are_not_believed(home, deputed):
     hello = '{"is":"hello","version":1,"carrel":"1","user":"games","nonce":"1"}'
     ready = '{"is":"ready","code":[]}'
     ended = '{"at":1.0,"type":"ended","state":"FAILED","reason":{"code":"NonZeroExitCode","message":"ha"}}'
@@ -368,19 +354,16 @@ def test_news_of_jobs_of_others_are_not_believed(home, site, python):
     log = '{"is":"log","job":2,"attempt":1,"at":0,"bytes":3}\nha\n'
     script = "".join(f"printf '%s\\n' '{line}'; " for line in (hello, ready)) + "read a; read b; "
     script += "".join(f"printf '%s\\n' '{line}'; " for line in (log.rstrip("\n"), *lies)) + "cat > /dev/null"
-    engine = deputy_engine(home, site, python, command=["bash", "-c", script])
-    try:
-        listener = EngineListener(engine)
-        mine, other = make_launch(home, "true"), make_launch(home, "true", job_id=2)
-        engine.start(mine, token=TOKEN)
-        assert listener.ended(mine).reason.message == "ha"
-    finally:
-        engine.close()
+    engine = deputed(command=["bash", "-c", script])
+    listener = EngineListener(engine)
+    mine, other = make_launch(home, "true"), make_launch(home, "true", job_id=2)
+    engine.start(mine, token=TOKEN)
+    assert listener.ended(mine).reason.message == "ha"
     assert listener.story(other).ended is None
     assert not home.spool.attempt(2, 1).log.exists()
 
 
-def test_who_has_a_deputys_pipe_asks_slurm_no_more_than_a_deputy_does(home, site, python):
+def test_who_has_a_deputys_pipe_asks_slurm_no_more_than_a_deputy_does(home, deputed):
     hello, ready = '{"is":"hello","version":1,"carrel":"1","user":"games","nonce":"1"}', '{"is":"ready","code":[]}'
     questions = 'for n in $(seq 400); do echo \'{"is":"list","id":\'$n\',"since":1e18}\'; done'
     script = f"echo '{hello}'; echo '{ready}'; read a; read b; {questions}; cat > /dev/null"
@@ -390,15 +373,12 @@ def test_who_has_a_deputys_pipe_asks_slurm_no_more_than_a_deputy_does(home, site
         asked.append(since)
         return []
 
-    engine = deputy_engine(home, site, python, command=["bash", "-c", script], listing=listing)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "true")
-        engine.start(launch, token=TOKEN)
-        listener.wait(launch, lambda story: said(story, "questions for a listing came at once"))
-        assert len([one for one in threading.enumerate() if one.name == "carrel-slurm-listing"]) <= 8
-    finally:
-        engine.close()
+    engine = deputed(command=["bash", "-c", script], listing=listing)
+    listener = EngineListener(engine)
+    launch = make_launch(home, "true")
+    engine.start(launch, token=TOKEN)
+    listener.wait(launch, lambda story: said(story, "questions for a listing came at once"))
+    assert len([one for one in threading.enumerate() if one.name == "carrel-slurm-listing"]) <= 8
     assert len(asked) <= 8
     ask = SharedListing(lambda: asked.append(0.0) or [], monotonic=lambda: 5.0)
     before = len(asked)
@@ -407,19 +387,17 @@ def test_who_has_a_deputys_pipe_asks_slurm_no_more_than_a_deputy_does(home, site
     assert len(asked) == before + 1
 
 
-def test_a_deputy_refuses_what_its_administrator_has_not_allowed(home, site, python):
+def test_a_deputy_refuses_what_its_administrator_has_not_allowed(home, site, python, deputed):
     def last_words(user, text, mode=0o644):
         command = command_of(home, site, python, user)
         Path(command[-1]).write_text(text)
         Path(command[-1]).chmod(mode)
-        engine = deputy_engine(home, site, python, command=command)
-        try:
-            listener = EngineListener(engine)
-            launch = make_launch(home, "true")
-            engine.start(launch, token=TOKEN)
-            story = listener.wait(launch, lambda story: story.records)
-        finally:
-            engine.close()
+        engine = deputed(command=command)
+        listener = EngineListener(engine)
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        story = listener.wait(launch, lambda story: story.records)
+        engine.close()
         return story.records[0].message
 
     assert "root has no deputy" in last_words("root", "")
@@ -432,7 +410,7 @@ def test_a_deputy_refuses_what_its_administrator_has_not_allowed(home, site, pyt
     assert "This is not the lab that deputies serve here" in last_words(ALICE, f'lab_key = "{other}"')
 
 
-def test_a_deputy_serves_the_lab_that_its_administrator_has_named_and_no_other(home, site, python):
+def test_a_deputy_serves_the_lab_that_its_administrator_has_named_and_no_other(home, site, python, deputed):
     """A second lab that somebody starts where the rule of sudo holds, with a map of its own, has another key."""
     command = command_of(home, site, python)
     file = Path(command[-1])
@@ -441,14 +419,11 @@ def test_a_deputy_serves_the_lab_that_its_administrator_has_named_and_no_other(h
     for signer in (key_of(home, "other"), None):
         with pytest.raises(Unavailable, match="not the lab that deputies serve here"):
             try_deputy(command, signer=signer)
-    engine = deputy_engine(home, site, python, command=command)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "true")
-        engine.start(launch, token=TOKEN)
-        assert listener.ended(launch).state is JobState.COMPLETED
-    finally:
-        engine.close()
+    engine = deputed(command=command)
+    listener = EngineListener(engine)
+    launch = make_launch(home, "true")
+    engine.start(launch, token=TOKEN)
+    assert listener.ended(launch).state is JobState.COMPLETED
     order = json.loads(home.attempt(launch).order.read_bytes())
     assert (order["user"], order["launch"]["job_id"]) == (ALICE, 1)
 
@@ -472,37 +447,34 @@ def test_a_launch_file_that_is_changed_while_it_waits_in_slurm_never_runs(home, 
     assert not list((home.root / "users").glob("[rs]*"))
 
 
-def refusal(home, site, python):
+def refusal(home, deputed):
     """What the lab is told when a deputy refuses to work in the directory that its user has."""
-    engine = deputy_engine(home, site, python)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, f"touch {home.root}/users/ran")
-        engine.start(launch, token=TOKEN)
-        story = listener.wait(launch, lambda story: any(isinstance(record, Preparing) for record in story.records))
-    finally:
-        engine.close()
+    engine = deputed()
+    listener = EngineListener(engine)
+    launch = make_launch(home, f"touch {home.root}/users/ran")
+    engine.start(launch, token=TOKEN)
+    story = listener.wait(launch, lambda story: any(isinstance(record, Preparing) for record in story.records))
     assert not (home.root / "users" / "ran").exists()
     return " ".join(record.message for record in story.records if isinstance(record, Preparing))
 
 
-def test_a_directory_that_somebody_else_made_first_is_not_used(home, site, python):
+def test_a_directory_that_somebody_else_made_first_is_not_used(home, site, deputed):
     site.run("mkdir", "-m", "777", str(home.root / "users" / ALICE), user="bob")
-    assert f"{home.root}/users/{ALICE} belongs to {BOB}, who could put anything there" in refusal(home, site, python)
+    assert f"{home.root}/users/{ALICE} belongs to {BOB}, who could put anything there" in refusal(home, deputed)
 
 
-def test_a_directory_of_ones_own_in_one_that_others_may_write_is_not_used(home, site, python):
+def test_a_directory_of_ones_own_in_one_that_others_may_write_is_not_used(home, site, deputed):
     (home.root / "users" / ALICE).mkdir()
     (home.root / "users" / ALICE).chmod(0o777)
     site.run("mkdir", "-m", "700", str(home.root / "users" / ALICE / home.lab), user="alice")
-    assert f"may be written by everybody, who could put another {home.lab} there" in refusal(home, site, python)
+    assert f"may be written by everybody, who could put another {home.lab} there" in refusal(home, deputed)
 
 
-def test_a_way_through_somebody_elses_link_is_not_used(home, site, python):
+def test_a_way_through_somebody_elses_link_is_not_used(home, site, deputed):
     own = home.root / "users" / "own"
     site.run("mkdir", "-m", "700", str(own), user="alice")
     site.run("ln", "-s", str(own), str(home.root / "users" / ALICE), user="bob")
-    assert f"{home.root}/users/{ALICE} belongs to {BOB}" in refusal(home, site, python)
+    assert f"{home.root}/users/{ALICE} belongs to {BOB}" in refusal(home, deputed)
 
 
 def test_a_directory_that_is_opened_to_others_while_the_deputy_works_is_noticed(home, site, python, engine, listener):
@@ -518,17 +490,14 @@ def test_a_directory_that_is_opened_to_others_while_the_deputy_works_is_noticed(
     assert listener.ended(second).state is JobState.COMPLETED
 
 
-def test_a_configuration_below_a_directory_of_somebody_else_is_not_believed(home, site, python):
+def test_a_configuration_below_a_directory_of_somebody_else_is_not_believed(home, site, python, deputed):
     command = command_of(home, site, python)
     hers = home.root / "hers"
     site.run("mkdir", str(hers), user="bob")
     Path(command[-1]).rename(hers / "deputy.toml")
     command[-1] = str(hers / "deputy.toml")
-    engine = deputy_engine(home, site, python, command=command)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "true")
-        engine.start(launch, token=TOKEN)
-        listener.wait(launch, lambda story: said(story, f"{hers} belongs to {BOB}"))
-    finally:
-        engine.close()
+    engine = deputed(command=command)
+    listener = EngineListener(engine)
+    launch = make_launch(home, "true")
+    engine.start(launch, token=TOKEN)
+    listener.wait(launch, lambda story: said(story, f"{hers} belongs to {BOB}"))

@@ -5,20 +5,20 @@ import signal
 from dataclasses import replace
 
 import pytest
+from slurm_engines import go_on, lab_of, running, said, slurm_engine
 
 from carrel.core.domain.job import JobState
-from carrel.core.domain.launch import Preparing, Started
+from carrel.core.domain.launch import Started
 from carrel.core.domain.ports import Attempt
 from carrel.core.domain.resources import Resources
 from carrel.core.spool import read_claim
 from carrel.engines.attempts import Watched, write_launch
 from carrel.engines.slurm import follower, missing
 from carrel.engines.slurm.commands import SlurmCommands
-from carrel.engines.slurm.engine import SlurmEngine, options_for
+from carrel.engines.slurm.engine import options_for
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until
-from support.slurm_faults import SlurmFaults
 from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
@@ -26,47 +26,15 @@ pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 GIB = 1024**3
 
 
-def lab_of(home):
-    """Tests reuse the numbers of jobs; a lab of its own keeps their jobs in Slurm apart."""
-    return f"t{abs(hash(str(home.root))):x}"
-
-
-def slurm_engine(home, environ, **options):
-    commands = SlurmCommands(environ=environ, json=False, timeout=options.pop("timeout", 60))
-    options.setdefault("interval", 0.3)
-    return SlurmEngine(spool=home.spool, run_dir=home.run, lab=lab_of(home), environ=environ, commands=commands, **options)
-
-
-@pytest.fixture
-def home(site, tmp_path):
-    return LabHome(tmp_path)
-
-
 class TestSlurmEngine(EngineContract):
-    @pytest.fixture
-    def home(self, site, tmp_path):
-        return LabHome(tmp_path)
-
     @pytest.fixture
     def make_engine(self, site, home):
         return lambda: slurm_engine(home, site.environ)
 
 
 @pytest.fixture
-def faults(site, tmp_path):
-    return SlurmFaults(tmp_path / "bin", site.environ)
-
-
-@pytest.fixture
-def engine(home, faults):
-    engine = slurm_engine(home, faults.environ)
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def listener(engine):
-    return EngineListener(engine)
+def engine(engines, faults):
+    return engines(faults.environ)
 
 
 def number_of(home, launch):
@@ -77,15 +45,6 @@ def number_of(home, launch):
 
     wait_until(numbers)
     return numbers()[0]
-
-
-def said(story, words):
-    return any(isinstance(record, Preparing) and words in record.message for record in story.records)
-
-
-def go_on(home, name="go"):
-    os.mkfifo(home.root / name)
-    return f"read line < {home.root / name}"
 
 
 def test_a_job_has_the_gpus_that_slurm_gave_it(home, engine, listener):
@@ -119,23 +78,18 @@ def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, listener):
     assert "Requested node configuration is not available" in ended.reason.message
 
 
-def test_a_script_that_never_reaches_the_runner_has_failed(home, faults):
-    engine = slurm_engine(home, faults.environ, python="/nowhere/python")
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "true")
-        engine.start(launch, token=TOKEN)
-        ended = listener.ended(launch)
-    finally:
-        engine.close()
+def test_a_script_that_never_reaches_the_runner_has_failed(home, faults, engines):
+    engine = engines(faults.environ, python="/nowhere/python")
+    listener = EngineListener(engine)
+    launch = make_launch(home, "true")
+    engine.start(launch, token=TOKEN)
+    ended = listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
     assert "/nowhere/python" in ended.reason.message
 
 
 def test_somebody_cancels_the_job_in_slurm(site, home, engine, listener):
-    launch = make_launch(home, "echo ready; sleep 600")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, "sleep 600")
     site.run("scancel", str(number_of(home, launch)))
     ended = listener.ended(launch)
     assert ended.state is JobState.CANCELLED
@@ -143,9 +97,7 @@ def test_somebody_cancels_the_job_in_slurm(site, home, engine, listener):
 
 
 def test_a_node_fails(site, home, engine, listener):
-    launch = make_launch(home, "echo ready; sleep 600")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, "sleep 600")
     node = site.run("squeue", "-h", "-j", str(number_of(home, launch)), "-o", "%N").out.strip()
     site.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
@@ -156,20 +108,15 @@ def test_a_node_fails(site, home, engine, listener):
     assert ended.retryable
 
 
-def test_a_job_is_preempted(site, home, faults):
+def test_a_job_is_preempted(site, home, faults, engines):
     def low(launch):
         return replace(options_for(launch), qos="lowcancel", passed=("--nodelist=node4",))
 
-    engine = slurm_engine(home, faults.environ, options=low)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "echo ready; sleep 600", resources=Resources(gpus=4, memory=GIB, time=60))
-        engine.start(launch, token=TOKEN)
-        listener.wrote(launch, home.attempt(launch).log, b"ready")
-        site.submit("sleep 600", "--qos=high", "--gres=gpu:4", "--nodelist=node4")
-        ended = listener.ended(launch)
-    finally:
-        engine.close()
+    engine = engines(faults.environ, options=low)
+    listener = EngineListener(engine)
+    launch = running(home, engine, listener, "sleep 600", resources=Resources(gpus=4, memory=GIB, time=60))
+    site.submit("sleep 600", "--qos=high", "--gres=gpu:4", "--nodelist=node4")
+    ended = listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.PREEMPTED, "Preempted")
 
 
@@ -188,30 +135,23 @@ def test_a_submission_that_goes_wrong_is_made_again_and_runs_once(home, engine, 
 
 
 @pytest.mark.parametrize("fault", ["down", "fails", "silent", "garbage", "busy", "slow"])
-def test_a_job_runs_to_its_end_while_slurm_says_nothing_of_use(home, faults, fault):
-    engine = slurm_engine(home, faults.environ, timeout=3 if fault == "slow" else 60)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
-        engine.start(launch, token=TOKEN)
-        listener.wrote(launch, home.attempt(launch).log, b"ready")
-        faults.set(fault)
-        asked = len(faults.calls("squeue"))
-        wait_until(lambda: len(faults.calls("squeue")) > asked + 1)
-        assert listener.story(launch).ended is None
-        assert not listener.story(launch).gone
-        (home.root / "go").write_text("go\n")
-        assert listener.ended(launch).exit_code == 4
-    finally:
-        faults.clear()
-        engine.close()
+def test_a_job_runs_to_its_end_while_slurm_says_nothing_of_use(home, faults, engines, fault):
+    engine = engines(faults.environ, timeout=3 if fault == "slow" else 60)
+    listener = EngineListener(engine)
+    launch = running(home, engine, listener, f"{go_on(home)}; exit 4")
+    faults.set(fault)
+    asked = len(faults.calls("squeue"))
+    wait_until(lambda: len(faults.calls("squeue")) > asked + 1)
+    assert listener.story(launch).ended is None
+    assert not listener.story(launch).gone
+    (home.root / "go").write_text("go\n")
+    assert listener.ended(launch).exit_code == 4
+    faults.clear()
 
 
 @pytest.mark.parametrize("accounting", [True, False])
 def test_a_job_that_slurm_has_lost_is_neither_done_nor_failed(site, home, engine, listener, faults, accounting):
-    launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, f"{go_on(home)}; exit 4")
     faults.set("loses", "squeue", text="carrel.t")
     faults.set("loses" if accounting else "down", "sacct", text="carrel.t")
     asked = len(faults.calls("sacct"))
@@ -221,27 +161,24 @@ def test_a_job_that_slurm_has_lost_is_neither_done_nor_failed(site, home, engine
     assert listener.ended(launch).exit_code == 4
 
 
-def test_a_waiting_job_that_slurm_has_lost_says_so_and_can_be_given_up(site, home, faults):
+def test_a_waiting_job_that_slurm_has_lost_says_so_and_can_be_given_up(site, home, faults, engines):
     def held(launch):
         return replace(options_for(launch), passed=("--begin=now+1hour",))
 
-    engine = slurm_engine(home, faults.environ, options=held)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, f"touch {home.root}/ran")
-        engine.start(launch, token=TOKEN)
-        listener.wait(launch, lambda story: said(story, "BeginTime"))
-        faults.set("loses", "squeue", "sacct", text="carrel.t")
-        story = listener.wait(launch, lambda story: said(story, "does not know job"))
-        assert story.ended is None
-        engine.cancel(1, 1, by="bob")
-        assert listener.ended(launch).state is JobState.CANCELLED
-    finally:
-        engine.close()
+    engine = engines(faults.environ, options=held)
+    listener = EngineListener(engine)
+    launch = make_launch(home, f"touch {home.root}/ran")
+    engine.start(launch, token=TOKEN)
+    listener.wait(launch, lambda story: said(story, "BeginTime"))
+    faults.set("loses", "squeue", "sacct", text="carrel.t")
+    story = listener.wait(launch, lambda story: said(story, "does not know job"))
+    assert story.ended is None
+    engine.cancel(1, 1, by="bob")
+    assert listener.ended(launch).state is JobState.CANCELLED
     assert not (home.root / "ran").exists()
 
 
-def test_a_waiting_job_that_slurm_has_forgotten_is_submitted_again_and_runs_once(site, home, faults, monkeypatch):
+def test_a_waiting_job_that_slurm_has_forgotten_is_submitted_again_and_runs_once(site, home, faults, monkeypatch, engines):
     monkeypatch.setattr(missing, "FORGOTTEN", 1.0)
     asked = []
 
@@ -249,36 +186,30 @@ def test_a_waiting_job_that_slurm_has_forgotten_is_submitted_again_and_runs_once
         asked.append(launch)
         return replace(options_for(launch), passed=() if len(asked) > 1 else ("--begin=now+4",))
 
-    engine = slurm_engine(home, faults.environ, options=later)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, f"echo ran >> {home.root}/ran; sleep 1")
-        engine.start(launch, token=TOKEN)
-        listener.wait(launch, lambda story: said(story, "BeginTime"))
-        first = number_of(home, launch)
-        faults.set("loses", "squeue", "sacct", text="carrel.t")
-        wait_until(lambda: number_of(home, launch) != first)
-        faults.clear()
-        assert listener.ended(launch).state is JobState.COMPLETED
-        site.wait_for(first, "COMPLETED")  # it came after all, and found the attempt claimed
-    finally:
-        engine.close()
+    engine = engines(faults.environ, options=later)
+    listener = EngineListener(engine)
+    launch = make_launch(home, f"echo ran >> {home.root}/ran; sleep 1")
+    engine.start(launch, token=TOKEN)
+    listener.wait(launch, lambda story: said(story, "BeginTime"))
+    first = number_of(home, launch)
+    faults.set("loses", "squeue", "sacct", text="carrel.t")
+    wait_until(lambda: number_of(home, launch) != first)
+    faults.clear()
+    assert listener.ended(launch).state is JobState.COMPLETED
+    site.wait_for(first, "COMPLETED")  # it came after all, and found the attempt claimed
     assert (home.root / "ran").read_text() == "ran\n"
 
 
-def test_runners_on_other_machines_ring_over_the_network(site, home, monkeypatch):
+def test_runners_on_other_machines_ring_over_the_network(site, home, monkeypatch, engines):
     monkeypatch.setattr(follower, "POLL", 1000.0)  # nobody looks by himself
-    engine = slurm_engine(home, site.environ, host="127.0.0.1", interval=1000.0)
-    try:
-        listener = EngineListener(engine)
-        (home.run / "doorbell").unlink()  # no other machine has it
-        launch = make_launch(home, f"echo ready; {go_on(home)}; echo done")
-        engine.start(launch, token=TOKEN)
-        listener.wait(launch, lambda story: story.first(Started))
-        (home.root / "go").write_text("go\n")
-        assert listener.ended(launch).state is JobState.COMPLETED
-    finally:
-        engine.close()
+    engine = engines(site.environ, host="127.0.0.1", interval=1000.0)
+    listener = EngineListener(engine)
+    (home.run / "doorbell").unlink()  # no other machine has it
+    launch = make_launch(home, f"echo ready; {go_on(home)}; echo done")
+    engine.start(launch, token=TOKEN)
+    listener.wait(launch, lambda story: story.first(Started))
+    (home.root / "go").write_text("go\n")
+    assert listener.ended(launch).state is JobState.COMPLETED
 
 
 def test_the_controller_is_killed_and_forgets_the_job(slurm_programs, tmp_path):
@@ -288,9 +219,7 @@ def test_the_controller_is_killed_and_forgets_the_job(slurm_programs, tmp_path):
         engine = slurm_engine(home, site.environ)
         try:
             listener = EngineListener(engine)
-            launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
-            engine.start(launch, token=TOKEN)
-            listener.wrote(launch, home.attempt(launch).log, b"ready")
+            launch = running(home, engine, listener, f"{go_on(home)}; exit 4")
             site.kill("slurmctld")
             site.start_controller()
             (home.root / "go").write_text("go\n")
@@ -321,9 +250,7 @@ def test_slurm_remembers_the_exit_code_of_the_command(site, home, engine, listen
 
 
 def test_a_job_that_somebody_renamed_is_still_ours(site, home, engine, listener):
-    launch = make_launch(home, f"echo ready; {go_on(home)}")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, f"{go_on(home)}")
     site.run("scontrol", "update", f"job={number_of(home, launch)}", "name=better")
     engine.cancel(1, 1, by="alice")
     assert listener.ended(launch).state is JobState.CANCELLED
@@ -342,25 +269,22 @@ def test_a_number_that_is_another_jobs_by_now_is_not_cancelled(site, home, engin
     assert site.state(other) == "RUNNING"
 
 
-def test_a_new_engine_finds_a_job_whose_number_nobody_wrote_down(home, faults):
+def test_a_new_engine_finds_a_job_whose_number_nobody_wrote_down(home, faults, engines):
     """The server died between sbatch and its answer."""
     launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
-    first = slurm_engine(home, faults.environ)
+    first = engines(faults.environ)
     listener = EngineListener(first)
     first.start(launch, token=TOKEN)
     listener.wrote(launch, home.attempt(launch).log, b"ready")
     number = number_of(home, launch)
     first.close()
     (home.attempt(launch).path / "slurm").write_text("")
-    second = slurm_engine(home, faults.environ)
-    try:
-        listener = EngineListener(second)
-        second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
-        listener.wait(launch, lambda story: story.first(Started))
-        (home.root / "go").write_text("go\n")
-        assert listener.ended(launch).state is JobState.COMPLETED
-    finally:
-        second.close()
+    second = engines(faults.environ)
+    listener = EngineListener(second)
+    second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+    listener.wait(launch, lambda story: story.first(Started))
+    (home.root / "go").write_text("go\n")
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert number
     assert (home.root / "ran").read_text() == "ran\n"
 
@@ -385,23 +309,18 @@ def test_the_nodes_are_those_of_the_cluster(site, engine):
 
 
 def test_a_runner_that_is_killed_keeps_slurms_word_out_of_it(home, engine, listener):
-    launch = make_launch(home, "echo ready; sleep 600")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, "sleep 600")
     os.kill(read_claim(home.attempt(launch).claim).pid, signal.SIGKILL)
     story = listener.wait(launch, lambda story: story.gone)
     assert story.ended is None
 
 
-def test_a_script_that_ends_well_without_a_runner_is_submitted_again_and_given_up(site, home):
-    engine = slurm_engine(home, site.environ, python="/bin/true")
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "echo never")
-        engine.start(launch, token=TOKEN)
-        ended = listener.ended(launch)
-    finally:
-        engine.close()
+def test_a_script_that_ends_well_without_a_runner_is_submitted_again_and_given_up(site, home, engines):
+    engine = engines(site.environ, python="/bin/true")
+    listener = EngineListener(engine)
+    launch = make_launch(home, "echo never")
+    engine.start(launch, token=TOKEN)
+    ended = listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
     assert "It had not begun." in ended.reason.message
     name = f"carrel.{lab_of(home)}.1.1"

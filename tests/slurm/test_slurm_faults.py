@@ -6,18 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
+from slurm_engines import said
 from slurm_lab import Lab
 
 from carrel.core.domain.job import JobState
-from carrel.core.domain.launch import Preparing
 from carrel.engines.slurm.commands import SlurmCommands
-from carrel.engines.slurm.engine import SlurmEngine, options_for
+from carrel.engines.slurm.engine import options_for
 from carrel.engines.slurm.errors import SlurmRefused
 from carrel.engines.slurm.faults import SiteFaults, elsewhere, fault_of, may_be_the_sites, was_held
 from carrel.engines.slurm.listing import SlurmJob, parse_events, parse_out_of_use
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.states import end_of
-from carrel.testing.builders import EngineListener, LabHome, make_launch
+from carrel.testing.builders import EngineListener, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.waiting import wait_until
 from support.slurm_site import SlurmSite
@@ -124,31 +124,6 @@ def test_where_nodes_are_hidden_nobody_can_tell(tmp_path):
 # --- on the cluster ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def home(tmp_path):
-    return LabHome(tmp_path)
-
-
-@pytest.fixture
-def make(site: SlurmSite, home: LabHome):
-    engines = []
-
-    def make_engine(interval=0.3, **options):
-        commands = SlurmCommands(environ=site.environ, json=False, timeout=60)
-        lab = f"f{abs(hash(str(home.root))):x}"
-        engine = SlurmEngine(
-            spool=home.spool, run_dir=home.run / f"{len(engines)}", lab=lab, environ=site.environ, commands=commands,
-            interval=interval,
-            **options,
-        )  # fmt: skip
-        engines.append(engine)
-        return engine
-
-    yield make_engine
-    for engine in engines:
-        engine.close()
-
-
 def only_on(*nodes):
     """Options by which jobs go to these nodes alone."""
     others = sorted({"node1", "node2", "node3", "node4"} - set(nodes))
@@ -172,17 +147,13 @@ def first_on_node1():
     return options
 
 
-def said(story, words):
-    return any(isinstance(record, Preparing) and words in record.message for record in story.records)
-
-
 class TestOnTheCluster:
     pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
     @pytest.mark.parametrize("immediate", [False, True], ids=["batch", "immediate"])
-    def test_a_prolog_that_fails_costs_a_job_nothing(self, site, home, make, immediate):
+    def test_a_prolog_that_fails_costs_a_job_nothing(self, site, home, engines, immediate):
         site.break_node("node1")
-        engine = make(options=first_on_node1(), immediate=lambda _launch: immediate)
+        engine = engines(site.environ, options=first_on_node1(), immediate=lambda _launch: immediate)
         listener = EngineListener(engine)
         launches = [make_launch(home, f"echo $SLURMD_NODENAME >> {home.root}/ran", job_id=number) for number in range(1, 4)]
         for launch in launches:
@@ -193,8 +164,8 @@ class TestOnTheCluster:
         if not immediate:
             assert said(listener.story(launches[0]), "node1: Prolog error")
 
-    def test_a_node_that_was_mended_since_is_still_the_reason(self, site, home, make):
-        first = make(interval=600, options=only_on("node1"))  # nobody looks while the node fails and is mended
+    def test_a_node_that_was_mended_since_is_still_the_reason(self, site, home, engines):
+        first = engines(site.environ, interval=600, options=only_on("node1"))  # nobody looks while the node fails and is mended
         EngineListener(first)
         site.break_node("node1")
         launch = make_launch(home, "true")
@@ -207,17 +178,17 @@ class TestOnTheCluster:
         wait_until(lambda: "node1" in site.run("sinfo", "-h", "-R", "-o", "%N").out)
         site.mend_nodes()
         wait_until(lambda: "node1" not in site.run("sinfo", "-h", "-R", "-o", "%N").out)
-        second = make(options=only_on("node1", "node2"))
+        second = engines(site.environ, run_dir=home.run / "second", options=only_on("node1", "node2"))
         listener = EngineListener(second)
         second.start(launch, token=TOKEN)
         assert listener.ended(launch).state is JobState.COMPLETED
         assert said(listener.story(launch), "Prolog error")
 
-    def test_it_is_tried_a_few_times_and_then_has_failed(self, site, home, make):
+    def test_it_is_tried_a_few_times_and_then_has_failed(self, site, home, engines):
         nodes = ("node1", "node2", "node3", "node4")
         for node in nodes:
             site.break_node(node)
-        engine = make()
+        engine = engines(site.environ)
         listener = EngineListener(engine)
         launch = make_launch(home, f"touch {home.root}/ran")
         engine.start(launch, token=TOKEN)
@@ -227,8 +198,8 @@ class TestOnTheCluster:
         assert "4 times" in ended.reason.message
         assert not (home.root / "ran").exists()
 
-    def test_an_administrator_who_cancels_is_a_person(self, site, home, make):
-        engine = make(python="/nowhere/python")
+    def test_an_administrator_who_cancels_is_a_person(self, site, home, engines):
+        engine = engines(site.environ, python="/nowhere/python")
         listener = EngineListener(engine)
         launch = make_launch(home, "true")
         site.run("scontrol", "update", "partitionname=main", "state=down")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from distributed import Client as DaskClient
 from distributed.utils import get_ip
-from slurm_lab import RULES, Lab, go_on
+from slurm_lab import RULES, Lab
 
 from carrel import submitit
 from carrel.client.executor import Executor, WorkerDied
@@ -32,6 +32,7 @@ def write(directory: Path, **files: str) -> Path:
     return directory
 
 
+@pytest.mark.gate
 def test_calls_outlive_their_worker_and_the_server(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:
     def where(number: int) -> tuple[int, str]:
         import os
@@ -65,39 +66,6 @@ def test_calls_outlive_their_worker_and_the_server(lab: Lab, site: SlurmSite, tm
         assert [number for number, _ in again.result(PATIENCE)] == [1, 2]
 
 
-TRIAL = """
-import os, pathlib, time
-import carrel
-trial = int(os.environ["CARREL_TRIAL"])
-print("in Slurm as", os.environ["SLURM_JOB_ID"], flush=True)
-while trial in (3, 6) and not pathlib.Path(f"GO-{trial}").exists():
-    time.sleep(0.05)
-for step in range(1000 if trial == 6 else 3):
-    carrel.report(9.0 if trial == 6 else trial, step)
-    time.sleep(0.05)
-"""
-
-
-def test_a_sweep_goes_on_and_prunes_when_its_server_was_killed(lab: Lab, tmp_path: Path) -> None:
-    script = write(tmp_path / "sweep", train_py=TRIAL.replace("GO", str(tmp_path / "go"))) / "train.py"
-    options = {"metric": "loss", "parallel": 3, "trials": 6, "pruner": "median"}
-    started = lab.client.sweep_project(
-        script, distributions={"x": "uniform(0, 1)"}, options=options,
-        packed=lambda _travelling: None, resources=SMALL, partition="cluster",
-    )  # fmt: skip
-    wait_until(lambda: len([one for one in lab.client.sweep(started.id).all_trials if one.state == "COMPLETED"]) >= 2)
-    lab.kill()
-    lab.start()
-    (tmp_path / "go-3").touch()
-    # The sixth reports when the five others have ended: from then on the median is known.
-    wait_until(lambda: len([one for one in lab.client.sweep(started.id).all_trials if one.state == "COMPLETED"]) == 5)
-    (tmp_path / "go-6").touch()
-    wait_until(lambda: lab.client.sweep(started.id).state != "RUNNING", lambda: lab.client.sweep(started.id))
-    sweep = lab.client.sweep(started.id)
-    assert {one.number: one.state for one in sweep.all_trials} == dict.fromkeys(range(1, 6), "COMPLETED") | {6: "PRUNED"}
-    assert {lab.client.job(one.job_id).partition for one in sweep.all_trials if one.job_id} == {"cluster"}
-
-
 STEPS = """
 name: digits
 carrel:
@@ -124,35 +92,6 @@ def test_steps_of_a_pipeline_run_on_both_sides_of_a_mixed_lab(lab: Lab, tmp_path
     assert [lab.client.job(one.id).partition for one in jobs.values()] == ["cluster", "cluster", "here"]
     again = lab.client.submit_pipeline(project)
     assert [(one.id, one.cached) for one in again.values()] == [(one.id, True) for one in jobs.values()]
-
-
-PARENT = """
-import carrel
-from carrel.wire.v1 import ResourceRequest
-with carrel.Client() as lab:
-    child = lab.submit_project("child.sh", partition="cluster", resources=ResourceRequest(cpus=8, memory="64M"))
-    print("child", child.id, flush=True)
-    print(lab.wait(child.id).state, *lab.stream_log(child.id))
-"""
-
-
-def test_a_parent_on_a_full_cluster_says_why_its_child_has_no_place(lab: Lab, tmp_path: Path) -> None:
-    line, go = go_on(lab)
-    whole = v1.ResourceRequest(cpus=8, memory="64M")
-    others = [lab.submit(line, resources=whole) for _ in range(3)]
-    for other in others:
-        lab.until(other, lambda job: job.state == "RUNNING")
-    files = {"parent_py": PARENT, "child_sh": "echo ran", "MLproject": f"entry_points: {{main: {{command: '{BARE} parent.py'}}}}"}
-    parent = lab.client.submit_project(write(tmp_path / "flow", **files), partition="cluster", resources=whole).id
-    stuck = lab.until(parent, lambda job: job.reason == "WaitsForJob")
-    child = int(wait_until(lambda: lab.log(parent).partition("child ")[2].partition("\n")[0]))
-    assert f"job {child}, which has no place yet" in stuck.message
-    assert "a job on a cluster cannot give its place away" in stuck.message
-    assert f"Job {parent}, which submitted it, waits for it" in lab.client.job(child).message
-    assert f"waits for job {child}" in lab.carrel("ps").stdout
-    go.touch()
-    assert lab.ended(parent).state == "COMPLETED", lab.log(parent)
-    assert "COMPLETED ran" in lab.log(parent)
 
 
 def test_submitits_arrays_and_checkpoints(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

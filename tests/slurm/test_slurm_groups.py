@@ -17,7 +17,7 @@ from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import Launcher
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.testing.builders import EngineListener, LabHome, make_launch
+from carrel.testing.builders import EngineListener, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.waiting import wait_until
 
@@ -29,22 +29,8 @@ LONG = 120
 
 
 @pytest.fixture
-def home(site, tmp_path):
-    return LabHome(tmp_path)
-
-
-@pytest.fixture
-def engine(site, home):
-    commands = SlurmCommands(environ=site.environ, json=False, timeout=60)
-    lab = f"g{abs(hash(str(home.root))):x}"
-    engine = SlurmEngine(spool=home.spool, run_dir=home.run, lab=lab, environ=site.environ, commands=commands, interval=0.3)
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def listener(engine):
-    return EngineListener(engine)
+def engine(engines, site):
+    return engines(site.environ)
 
 
 def group(home, command, nodes=2, processes=1, launcher=Launcher.NONE, **more):

@@ -23,10 +23,10 @@ from carrel.core.domain.errors import Denied, Impossible, Invalid, NotFound
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import EnvironmentRequest, ResourceRequest, SessionRequest
 from support.forged_journal import FORGER
+from support.image_lab import need_image_programs
 from support.image_registry import Registry
 from support.images import programs, write_layer
 from support.lab_process import LabProcess, start_lab
-from support.namespaces import why_no_namespaces
 from support.notebook_client import Kernel, SessionBrowser
 from support.package_index import PackageIndex
 from support.slurm_site import USERS, SlurmSite
@@ -264,6 +264,7 @@ def owner_of_file(path: Path) -> str:
     return pwd.getpwuid(path.stat().st_uid).pw_name
 
 
+@pytest.mark.gate
 def test_inputs_are_fetched_as_their_owner_before_the_place(lab: Lab) -> None:
     code = lab.root / "code"
     code.mkdir()
@@ -288,9 +289,7 @@ def test_inputs_are_fetched_as_their_owner_before_the_place(lab: Lab) -> None:
 
 
 def test_an_image_is_fetched_and_run_as_its_owner(lab: Lab) -> None:
-    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
-    if missing or why_no_namespaces():
-        pytest.skip(f"{', '.join(missing)} not found" if missing else why_no_namespaces())
+    need_image_programs()
     code = lab.root / "code"
     code.mkdir()
     with Registry() as registry, lab.client("alice") as client:
@@ -401,20 +400,6 @@ def test_without_the_rule_of_sudo_nobody_is_left_waiting(lab: Lab) -> None:
         [*run_as(KEEPER), "sudo", "-n", "--", lab.python.parent / "carrel-deputy"], capture_output=True, check=False
     )
     assert done.returncode != 0
-
-
-def test_what_slurm_limits_is_enforced_there_and_explained_here(lab: Lab) -> None:
-    """QoS "short" of the cluster: one job at a time, three submitted, a minute of walltime (less what the lab adds)."""
-    go = lab.root / "go"
-    wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
-    late = lab.ended("alice", lab.submit("alice", "true", qos="short", resources=ResourceRequest(memory="64M", time="10m")))
-    assert (late.state, late.reason) == ("FAILED", "LaunchFailed")  # type: ignore[attr-defined]
-    assert "Job violates accounting/QOS policy" in late.message  # type: ignore[attr-defined]
-    first = lab.submit("alice", wait)
-    with lab.client("alice") as alice:
-        wait_until(lambda: alice.job(first).state == "RUNNING")
-    go.touch()
-    assert lab.ended("alice", first).state == "COMPLETED"  # type: ignore[attr-defined]
 
 
 def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
@@ -539,15 +524,3 @@ def test_a_job_that_attacks_the_lab_is_repelled(lab: Lab) -> None:
     open_ = attack()
     assert open_.returncode == 1, (open_.stdout, open_.stderr)
     assert f"SUCCEEDED  look into {lab.root}/users/{BOB}, which is {BOB}'s" in open_.stdout.splitlines()
-
-
-def test_an_identity_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
-    for text, words in (
-        ("everybody", 'slurm_identity is "everybody"'),
-        ("map:people.toml", "with a whole path"),
-        ("lab:x", 'slurm_identity is "lab:x"'),
-    ):
-        with pytest.raises(RuntimeError, match=re.escape(words)):
-            start_lab(tmp_path / "lab", variables={"CARREL_SLURM_IDENTITY": text})
-    with pytest.raises(RuntimeError, match=re.escape('It has to name "{user}"')):
-        start_lab(tmp_path / "lab", variables={"CARREL_SLURM_DEPUTY": "sudo carrel-deputy"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +12,10 @@ import pytest
 from slurm_lab import RULES, Lab
 
 from carrel.core.domain.errors import Impossible
-from carrel.testing.waiting import PATIENCE, wait_until
-from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
+from carrel.wire.v1 import JobDetail, ResourceRequest
+from support.image_lab import need_image_programs
 from support.image_registry import Registry
 from support.images import programs, write_layer
-from support.namespaces import why_no_namespaces
-from support.notebook_client import SessionBrowser
 from support.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
@@ -33,11 +30,7 @@ echo x > "$TMPDIR/x" && echo x > /tmp/y && echo "temporary files"; echo made > "
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
-    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not found (Debian: apt-get install {' '.join(missing)})")
-    if why_no_namespaces():
-        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
+    need_image_programs()
     base = write_layer({**programs("sh", "cat", "ls", "test", "grep", "sleep"), "etc/motd": b"an image\n"})
     variables = {"PATH": "/usr/bin:/bin", "FLAVOUR": "mild"}
     with Registry() as registry:
@@ -104,30 +97,6 @@ def test_processes_on_several_nodes_run_in_the_image(lab: Lab, registry: Registr
     assert sorted(output.path for output in lab.client.outputs(ended.id)) == [f"outputs/{rank}" for rank in range(4)]
     with pytest.raises(Impossible, match="MPI of an image cannot start processes on 2 nodes"):
         run(lab, project(tmp_path / "b", name, "true", "carrel: {launcher: mpi}"), two)
-
-
-def test_a_terminal_of_a_session_runs_in_the_image_on_a_node(lab: Lab, registry: Registry) -> None:
-    asked = SessionRequest(kind="terminal", image=f"{registry.host}/lab/train:1", partition="soon", memory="512M")
-    number = lab.client.start_session(asked).job.id
-
-    def look() -> bool:
-        found = lab.client.session(number)
-        assert not found.job.ended, (found.job.message, lab.log(number))
-        return found.ready
-
-    wait_until(look, lambda: lab.client.job(number))
-    with SessionBrowser(lab.client.open_session(number)) as browser:
-        name = browser.request("POST", "/api/terminals").json()["name"]
-        with browser.websocket(f"/terminals/websocket/{name}") as shell:
-            shell.send(json.dumps(["stdin", "cat /etc/motd; echo $((6 * 7)) $FLAVOUR; ls /etc/debian_version\r"]))
-            said = ""
-            while "No such file" not in said:
-                said += str(json.loads(shell.recv(timeout=PATIENCE))[1:])
-    assert "an image" in said
-    assert "42 mild" in said
-    lab.client.cancel(number)
-    assert lab.ended(number).state == "CANCELLED"
-    assert registry.tags["1"] in json.dumps(lab.client.record(number))
 
 
 def test_a_node_without_the_programs_says_what_is_missing(site: SlurmSite, registry: Registry, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slurm_engines import AT_ONCE, go_on, lab_of, running, slurm_engine
 
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Started
@@ -16,68 +17,29 @@ from carrel.core.domain.resources import Resources
 from carrel.core.spool import read_claim
 from carrel.engines.attempts import Watched, write_launch
 from carrel.engines.slurm import immediate
-from carrel.engines.slurm.commands import SlurmCommands
-from carrel.engines.slurm.engine import SlurmEngine, options_for
-from carrel.testing.builders import EngineListener, LabHome, make_launch
+from carrel.engines.slurm.engine import options_for
+from carrel.testing.builders import EngineListener, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import PATIENCE, wait_until
-from support.slurm_faults import SlurmFaults
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 GIB = 1024**3
 
 
-def immediate_engine(home, environ, **options):
-    commands = SlurmCommands(environ=environ, json=False, timeout=60)
-    options.setdefault("interval", 0.3)
-    options.setdefault("immediate", lambda _launch: True)
-    return SlurmEngine(spool=home.spool, run_dir=home.run, lab=lab_of(home), environ=environ, commands=commands, **options)
-
-
-def lab_of(home):
-    return f"t{abs(hash(str(home.root))):x}"
-
-
 class TestImmediateSlurmEngine(EngineContract):
     @pytest.fixture
-    def home(self, site, tmp_path):
-        return LabHome(tmp_path)
-
-    @pytest.fixture
     def make_engine(self, site, home):
-        return lambda: immediate_engine(home, site.environ)
+        return lambda: slurm_engine(home, site.environ, **AT_ONCE)
 
 
 @pytest.fixture
-def home(site, tmp_path):
-    return LabHome(tmp_path)
-
-
-@pytest.fixture
-def faults(site, tmp_path):
-    return SlurmFaults(tmp_path / "bin", site.environ)
-
-
-@pytest.fixture
-def engine(home, faults):
-    engine = immediate_engine(home, faults.environ)
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def listener(engine):
-    return EngineListener(engine)
+def engine(engines, faults):
+    return engines(faults.environ, **AT_ONCE)
 
 
 def name_of(home):
     return f"carrel.{lab_of(home)}.1.1.now"
-
-
-def go_on(home, name="go"):
-    os.mkfifo(home.root / name)
-    return f"read line < {home.root / name}"
 
 
 def allocations(site, home):
@@ -133,15 +95,12 @@ def test_where_nothing_is_free_it_is_submitted(site, home, engine, listener, fau
     assert (home.root / "ran").read_text() == "ran\n"
 
 
-def test_what_only_a_batch_job_can_do_is_submitted(home, faults):
-    engine = immediate_engine(home, faults.environ, options=lambda launch: replace(options_for(launch), requeue=True))
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "true")
-        engine.start(launch, token=TOKEN)
-        assert listener.ended(launch).state is JobState.COMPLETED
-    finally:
-        engine.close()
+def test_what_only_a_batch_job_can_do_is_submitted(home, faults, engines):
+    engine = engines(faults.environ, **AT_ONCE, options=lambda launch: replace(options_for(launch), requeue=True))
+    listener = EngineListener(engine)
+    launch = make_launch(home, "true")
+    engine.start(launch, token=TOKEN)
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert faults.calls("srun") == []
 
 
@@ -165,28 +124,23 @@ def test_an_allocation_that_goes_wrong_does_not_make_it_run_twice(site, home, en
 
 def test_a_runner_that_has_begun_needs_no_srun(home, engine, listener, monkeypatch):
     monkeypatch.setattr(immediate, "_DETACH", 0.0)
-    launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, f"{go_on(home)}; exit 4")
     wait_until(lambda: not sruns(launch))
     (home.root / "go").write_text("go\n")
     assert listener.ended(launch).exit_code == 4
 
 
 @pytest.mark.parametrize("known", ["held\n", "held {number}\n"])
-def test_a_new_engine_gives_an_allocation_without_a_runner_back(site, home, faults, known):
+def test_a_new_engine_gives_an_allocation_without_a_runner_back(site, home, faults, known, engines):
     """Server and srun died before there was a step, and before or after the number was known."""
     number = re.search(r"allocation (\d+)", site.run("salloc", "--no-shell", "--time=15", f"--comment={name_of(home)}").err)[1]
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     write_launch(Watched(launch=launch, token=TOKEN, directory=home.attempt(launch)))
     (home.attempt(launch).path / "slurm").write_text(known.format(number=number))
-    engine = immediate_engine(home, faults.environ)
-    try:
-        listener = EngineListener(engine)
-        engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
-        assert listener.ended(launch).state is JobState.COMPLETED
-    finally:
-        engine.close()
+    engine = engines(faults.environ, **AT_ONCE)
+    listener = EngineListener(engine)
+    engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
     assert site.state(int(number)) == "CANCELLED"
 
@@ -214,9 +168,7 @@ def test_of_two_allocations_the_second_finds_the_attempt_claimed_and_ends(site, 
 
 
 def test_an_allocation_whose_guardian_was_killed_is_given_back(site, home, engine, listener):
-    launch = make_launch(home, "echo ready; sleep 600")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, "sleep 600")
     runner = read_claim(home.attempt(launch).claim).pid
     guardian = int(Path(f"/proc/{runner}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(guardian, signal.SIGKILL)
@@ -235,9 +187,7 @@ def test_a_command_that_kills_itself_has_failed_though_slurm_calls_it_cancelled(
 
 
 def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, listener):
-    launch = make_launch(home, "echo ready; sleep 600")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, "sleep 600")
     site.run("scancel", (home.attempt(launch).path / "slurm").read_text().split()[1])
     ended = listener.ended(launch)
     assert ended.state is JobState.CANCELLED
@@ -246,9 +196,7 @@ def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, listener):
 
 def test_a_killed_srun_is_no_cancel_by_a_person(home, engine, listener):
     """Its helper ends the step, of which Slurm says that its user has cancelled it."""
-    launch = make_launch(home, "echo ready; sleep 600")
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, "sleep 600")
     os.kill(srun_of_attempt(home, launch), signal.SIGKILL)
     story = listener.wait(launch, lambda story: story.gone or story.ended, timeout=PATIENCE)
     assert story.gone or (story.ended.state, story.ended.reason.code) != (JobState.CANCELLED, "Cancelled")

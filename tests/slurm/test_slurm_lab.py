@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from slurm_lab import RULES, Lab, go_on
 
-from carrel.core.domain.errors import Impossible
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest
 from support.slurm_site import SlurmSite
@@ -62,49 +61,6 @@ def test_what_a_task_says_reaches_sbatch(lab: Lab, site: SlurmSite) -> None:
     assert lab.ended(job).state == "COMPLETED"
 
 
-def test_cancel_walltime_and_memory_are_told_as_everywhere(lab: Lab) -> None:
-    runs = lab.submit("echo begun; sleep 600")
-    late = lab.submit("sleep 600", resources=ResourceRequest(memory="64M", time="2s"))
-    fat = lab.submit(
-        "python3 -c \"import time; kept = b'x' * 2**28; time.sleep(600)\"", resources=ResourceRequest(memory="64M", time="5m")
-    )
-    lab.until(runs, lambda _: "begun" in lab.log(runs))
-    lab.client.cancel(runs)
-    for job, state, reason in (
-        (runs, "CANCELLED", "Cancelled"),
-        (late, "TIMEOUT", "TimeLimit"),
-        (fat, "OUT_OF_MEMORY", "OutOfMemory"),
-    ):
-        ended = lab.ended(job)
-        assert (ended.state, ended.reason) == (state, reason), ended
-
-
-def test_a_job_that_waits_in_slurm_says_why_and_can_be_cancelled(lab: Lab, site: SlurmSite) -> None:
-    full = site.submit("sleep 600", "--partition=main", "--nodes=4", "--exclusive", "--mem=0")
-    site.wait_for(full, "RUNNING")
-    job = lab.submit(f"touch {lab.home}/ran")
-    told = lab.until(job, lambda job: "waits in Slurm" in job.message)
-    assert told.state == "CONFIGURING"
-    assert re.search(r"It waits in Slurm as job \d+, PENDING", told.message)
-    # What waits there has nothing, and costs nothing.
-    assert lab.client.share().held == 0
-    lab.client.cancel(job)
-    assert lab.ended(job).state == "CANCELLED"
-    assert not (lab.home / "ran").exists()
-
-
-def test_limits_of_the_lab_hold_for_slurm_too(lab: Lab) -> None:
-    wait, go = go_on(lab)
-    first = lab.submit(wait, qos="one")
-    second = lab.submit("echo second", qos="one", partition="here")
-    third = lab.submit("echo third", qos="one")
-    for job in (second, third):
-        lab.until(job, lambda job: job.reason == "QOSMaxJobsPerUserLimit")
-    assert lab.client.job(first).state in ("CONFIGURING", "RUNNING")
-    go.touch()
-    assert [lab.ended(job).state for job in (first, second, third)] == ["COMPLETED"] * 3
-
-
 def test_jobs_in_slurm_outlive_the_lab(lab: Lab) -> None:
     wait, go = go_on(lab)
     witness = lab.home.parent / "witness"
@@ -143,17 +99,6 @@ def test_short_jobs_have_an_allocation_at_once_where_the_partition_says_so(lab: 
     assert lab.ended(again).state == "COMPLETED"
     assert lab.number(again) == lab.number(short)
     assert "Slurm: main (short tasks: an allocation at once, kept 5 min for the next)" in lab.carrel("lab").stdout
-
-
-def test_what_slurm_can_never_run_is_refused_at_submit(lab: Lab) -> None:
-    with pytest.raises(Impossible, match='9 GPUs on one node, but the largest node of partition "cluster" has 4'):
-        lab.submit("true", resources=ResourceRequest(gpus=9))
-    # A partition that Slurm does not have: the lab cannot tell, Slurm can.
-    ended = lab.ended(lab.submit("true", partition="gone"))
-    assert (ended.state, ended.reason) == ("FAILED", "LaunchFailed")
-    assert "invalid partition" in ended.message.lower()
-    parts = {part.name: part.slurm for part in lab.client.lab().partitions}
-    assert parts == {"here": None, "cluster": "main", "exact": "main", "soon": "main", "gone": "gone"}
 
 
 def test_without_slurms_programs_the_own_machine_works_and_the_others_wait(lab: Lab, tmp_path: Path) -> None:

@@ -76,20 +76,6 @@ def test_squeue_is_read(listing, name):
     assert job.nodes == {"high": "node4", "low": "node4", "lost": "node2", "suspended": "node3"}.get(name, job.nodes)
 
 
-def test_both_forms_of_a_listing_say_the_same():
-    text = {job.id: job for job in parse_squeue(answer("squeue"), MARK)}
-    objects = {job.id: job for job in parse_json(answer("squeue.json"))}
-    assert text.keys() == objects.keys()
-    for number, job in text.items():
-        other = objects[number]
-        assert (job.state, job.reason, job.nodes, job.user, job.starts_at) == (
-            other.state, other.reason, other.nodes, other.user, other.starts_at,
-        )  # fmt: skip
-        # A line end cuts the text.
-        assert other.name.startswith(job.name)
-        assert other.comment.startswith(job.comment)
-
-
 def test_lines_in_the_names_of_jobs_are_no_jobs():
     listing = parse_squeue(answer("squeue"), MARK)
     assert {job.id for job in listing} >= set(json.loads(answer("numbers.json")).values())

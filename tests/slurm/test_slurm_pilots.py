@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slurm_engines import AT_ONCE, lab_of, running, slurm_engine
 
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Started
@@ -13,59 +14,25 @@ from carrel.core.domain.ports import Attempt
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.spool import read_claim
-from carrel.engines.slurm.commands import SlurmCommands
-from carrel.engines.slurm.engine import SlurmEngine
-from carrel.testing.builders import EngineListener, LabHome, make_launch
+from carrel.testing.builders import EngineListener, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
+#: Allocations stay for the next task.
+HOLD = {**AT_ONCE, "hold": lambda _launch: 60.0}
 SHORT = Resources(cpus=1, memory=256 * 1024**2, time=60)
-
-
-def lab_of(home):
-    return f"t{abs(hash(str(home.root))):x}"
-
-
-def holding_engine(home, environ, hold=60.0, **options):
-    return SlurmEngine(
-        spool=home.spool,
-        run_dir=home.run,
-        lab=lab_of(home),
-        environ=environ,
-        commands=SlurmCommands(environ=environ, json=False, timeout=60),
-        interval=0.3,
-        immediate=lambda _launch: True,
-        hold=lambda _launch: hold,
-        **options,
-    )
 
 
 class TestEngineWithPilots(EngineContract):
     @pytest.fixture
-    def home(self, site, tmp_path):
-        return LabHome(tmp_path)
-
-    @pytest.fixture
     def make_engine(self, site, home):
-        return lambda: holding_engine(home, site.environ)
+        return lambda: slurm_engine(home, site.environ, **HOLD)
 
 
 @pytest.fixture
-def home(site, tmp_path):
-    return LabHome(tmp_path)
-
-
-@pytest.fixture
-def engine(home, site):
-    engine = holding_engine(home, site.environ)
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def listener(engine):
-    return EngineListener(engine)
+def engine(engines, site):
+    return engines(site.environ, **HOLD)
 
 
 def jobs_of(site, home):
@@ -125,20 +92,18 @@ def test_a_held_allocation_is_called_as_the_task_in_it(home, site, engine, liste
     assert [home.attempt(launch).log.read_text() for launch in (first, second)] == ["train\n", "evaluate it_ twice\n"]
 
 
-def test_an_allocation_without_work_is_given_back(home, site):
-    engine = holding_engine(home, site.environ, hold=0.5)
-    try:
-        listener = EngineListener(engine)
-        launch = make_launch(home, "true", resources=SHORT)
-        engine.start(launch, token=TOKEN)
-        assert listener.ended(launch).state is JobState.COMPLETED
-        wait_until(lambda: not jobs_of(site, home))
-        # The next one has another.
-        again = make_launch(home, "true", job_id=2, resources=SHORT)
-        engine.start(again, token=TOKEN)
-        assert listener.ended(again).state is JobState.COMPLETED
-    finally:
-        engine.close()
+def test_an_allocation_without_work_is_given_back(home, site, engines):
+    engine = engines(site.environ, **AT_ONCE, hold=lambda _launch: 0.5)
+    listener = EngineListener(engine)
+    launch = make_launch(home, "true", resources=SHORT)
+    engine.start(launch, token=TOKEN)
+    assert listener.ended(launch).state is JobState.COMPLETED
+    wait_until(lambda: not jobs_of(site, home))
+    # The next one has another.
+    again = make_launch(home, "true", job_id=2, resources=SHORT)
+    engine.start(again, token=TOKEN)
+    assert listener.ended(again).state is JobState.COMPLETED
+    engine.close()
     wait_until(lambda: not jobs_of(site, home))
     wait_until(lambda: not list(home.spool.root.glob("carrel.*")))
 
@@ -171,21 +136,18 @@ def test_who_waits_for_a_pilot_can_be_cancelled(home, site, engine, listener):
     assert not (home.root / "ran").exists()
 
 
-def test_the_next_engine_finds_the_task_and_the_allocation_goes(home, site, engine, listener):
+def test_the_next_engine_finds_the_task_and_the_allocation_goes(home, site, engine, listener, engines):
     os.mkfifo(home.root / "go")
     launch = make_launch(home, f"echo ran >> {home.root}/ran; read line < {home.root}/go", resources=SHORT)
     engine.start(launch, token=TOKEN)
     offset = listener.wait(launch, lambda story: story.first(Started)).offset
     engine.close()
-    second = holding_engine(home, site.environ)
-    try:
-        listener = EngineListener(second)
-        second.adopt([(Attempt(job_id=1, number=1, offset=offset), launch, TOKEN)])
-        (home.root / "go").write_text("go\n")
-        assert listener.ended(launch).state is JobState.COMPLETED
-        wait_until(lambda: not jobs_of(site, home))
-    finally:
-        second.close()
+    second = engines(site.environ, **HOLD)
+    listener = EngineListener(second)
+    second.adopt([(Attempt(job_id=1, number=1, offset=offset), launch, TOKEN)])
+    (home.root / "go").write_text("go\n")
+    assert listener.ended(launch).state is JobState.COMPLETED
+    wait_until(lambda: not jobs_of(site, home))
     assert (home.root / "ran").read_text() == "ran\n"
 
 
@@ -223,9 +185,7 @@ def test_a_pilot_that_is_killed_loses_no_task(home, site, engine, listener):
 
 
 def test_slurm_ends_a_held_allocation(home, site, engine, listener):
-    launch = make_launch(home, "echo ready; sleep 600", resources=SHORT)
-    engine.start(launch, token=TOKEN)
-    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    launch = running(home, engine, listener, "sleep 600", resources=SHORT)
     site.run("scancel", number(home, launch))
     ended = listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.CANCELLED, "Cancelled")

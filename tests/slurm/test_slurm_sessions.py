@@ -390,23 +390,6 @@ def printed_node(lab: Lab) -> dict[str, Any]:
     return dict(node)
 
 
-def test_a_session_that_nobody_uses_is_ended_there_too(lab: Lab) -> None:
-    session = lab.ready(lab.ask(qos="brief", gpus=0))
-    ended = lab.client.wait(session.job.id, timeout=PATIENCE)
-    assert ended.state == "CANCELLED"
-    assert "idle" in ended.message
-
-
-def test_a_session_waits_in_slurm_and_says_so(lab: Lab, site: SlurmSite) -> None:
-    site.wait_for(site.submit("sleep 600", "--partition=main", "--nodes=1", "--exclusive", "--mem=0"), "RUNNING")
-    session = lab.ask()
-    told = lab.until(session, lambda found: "waits in Slurm" in found.job.message)
-    assert told.job.state == "CONFIGURING"
-    assert re.search(r"as job \d+, PENDING", told.job.message)
-    lab.client.cancel(session.job.id)
-    assert lab.client.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
-
-
 def test_whole_gpus_are_reserved_and_the_walltime_ends_the_session(lab: Lab) -> None:
     session = lab.ask(gpus=2, reserve=True, time="4s")
     lab.until(session, lambda found: found.job.state == "RUNNING")

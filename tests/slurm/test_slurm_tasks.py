@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from slurm_lab import Lab, go_on
 
-from carrel.core.domain.errors import Impossible, Invalid
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import ResourceRequest, SlurmRequest
 from support.slurm_site import SlurmSite
@@ -87,18 +86,6 @@ def test_what_a_task_asks_of_slurm_reaches_it(lab: Lab, site: SlurmSite, tmp_pat
         assert f" {words} " in shown, shown
     assert "--constraint=fast --exclusive=exclusive --mail-user=ada@example.org --mail-type=FAIL --nice=9" in told
     assert lab.ended(job).state == "COMPLETED"
-
-
-def test_what_cannot_be_is_refused_by_name_at_submit(lab: Lab) -> None:
-    with pytest.raises(Impossible, match='constraint, which only.*"here" is the lab\'s own machine'):
-        lab.submit("true", partition="here", slurm=SlurmRequest(constraint="fast", modules=["cuda"]))
-    with pytest.raises(Invalid, match='--exclude is "--exclude=node1"'):
-        lab.submit("true", partition="fenced", slurm=SlurmRequest(options=["--exclude=node1"]))
-    with pytest.raises(Invalid, match="--licences"):
-        lab.submit("true", slurm=SlurmRequest(options=["--licences=matlab"]))
-    # Work that names no partition goes where it can be done.
-    job = lab.submit("true", partition=None, slurm=SlurmRequest(constraint="slow"))
-    assert (lab.ended(job).partition, lab.ended(job).state) == ("cluster", "COMPLETED")
 
 
 @pytest.mark.parametrize("partition", ["cluster", "soon"])
@@ -228,17 +215,6 @@ def test_mlflow_run_takes_the_configuration_of_the_mltf_as_it_is(lab: Lab, site:
         assert note in lab.carrel("show", str(job.id)).stdout
 
 
-def test_limits_of_slurms_own_are_explained(lab: Lab) -> None:
-    (lab.home / "carrel.toml").write_text(
-        RULES + '[partitions.short]\nengine = "slurm"\nslurm_partition = "main"\nslurm_qos = "short"\n'
-    )
-    lab.client.reload_rules()
-    refused = lab.ended(lab.submit("true", "short", resources=ResourceRequest(memory="64M", time="5m")))
-    assert (refused.state, refused.reason) == ("FAILED", "LaunchFailed")
-    assert 'QoS "short" of Slurm has limits. Running jobs per user: 1, ' in refused.message
-    assert "walltime per job: 00:01:00" in refused.message
-
-
 def test_show_and_nodes_say_what_slurm_has_chosen(lab: Lab, site: SlurmSite) -> None:
     job = lab.submit("echo $SLURM_JOB_NODELIST", slurm=SlurmRequest(options=["--nodelist=node3"]))
     assert lab.ended(job).state == "COMPLETED"
@@ -252,18 +228,6 @@ def test_show_and_nodes_say_what_slurm_has_chosen(lab: Lab, site: SlurmSite) -> 
     told = lab.carrel("nodes").stdout
     assert "NODE OF SLURM" in told
     assert "4 fake" in told
-
-
-def test_jobs_here_and_in_slurm_wait_for_each_other(lab: Lab) -> None:
-    wait, go = go_on(lab)
-    first = lab.submit(wait, "cluster")
-    second = lab.submit("true", "here", dependency=f"afterok:{first}")
-    third = lab.submit("true", "cluster", dependency=f"afterok:{second}")
-    lab.until(first, lambda job: job.state == "RUNNING")
-    assert [lab.client.job(job).reason for job in (second, third)] == ["Dependency", "Dependency"]
-    go.touch()
-    assert [lab.ended(job).state for job in (first, second, third)] == ["COMPLETED"] * 3
-    assert [lab.ended(job).partition for job in (first, second, third)] == ["cluster", "here", "cluster"]
 
 
 def test_who_ends_as_it_likes_when_slurm_ends_it_is_still_said_to_be_preempted(lab: Lab, site: SlurmSite) -> None:

@@ -92,9 +92,7 @@ for kind, paths in about["files"].items():
                 finally:
                     os.unlink(place)
 for path in about["directories"]:
-    @attempt("directories", f"list {path}")
-    def _():
-        return os.listdir(path)
+    attempt("directories", f"list {path}")(lambda: os.listdir(path))
     @attempt("directories", f"make a file in {path}")
     def _():
         open(os.path.join(path, "planted"), "x").close()
@@ -105,9 +103,7 @@ for path in about["directories"]:
         return "planted"
 for path in about["scratch"]:
     # What another left where everybody may write: a directory that only they may enter.
-    @attempt("scratch takeover", f"look into {path}")
-    def _():
-        return [*os.listdir(path), "listed"]
+    attempt("scratch takeover", f"look into {path}")(lambda: [*os.listdir(path), "listed"])
     @attempt("scratch takeover", f"put another in the place of {path}")
     def _():
         os.rename(path, path + ".taken")

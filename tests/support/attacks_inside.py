@@ -29,9 +29,7 @@ if about["closed"]:
     def _():
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300):
             return "opened"
-    @attempt("network", "find names")
-    def _():
-        return socket.getaddrinfo("example.org", 80)
+    attempt("network", "find names")(lambda: socket.getaddrinfo("example.org", 80))
     @attempt("network", "the address of a cloud's metadata")
     def _():
         socket.create_connection(("169.254.169.254", 80), 2).close()
@@ -43,16 +41,10 @@ INSIDE = r"""
 @attempt("proc environ", "the memory of the first process")
 def _():
     return open("/proc/1/environ", "rb").read(8) or os.readlink("/proc/1/cwd")
-@attempt("mounts", "mount")
-def _():
-    return libc.mount(b"none", b"/mnt", b"tmpfs", 0, None) == 0 and "mounted"
+attempt("mounts", "mount")(lambda: libc.mount(b"none", b"/mnt", b"tmpfs", 0, None) == 0 and "mounted")
 for path in (*about["hidden"], "/tmp", "/dev", "/proc", "/run"):
-    @attempt("mounts", f"unmount {path}")
-    def _():
-        return libc.umount2(path.encode(), 2) == 0 and "unmounted"
-    @attempt("mounts", f"remount {path}")
-    def _():
-        return libc.mount(None, path.encode(), None, 32 | 4096, None) == 0 and "remounted"
+    attempt("mounts", f"unmount {path}")(lambda: libc.umount2(path.encode(), 2) == 0 and "unmounted")
+    attempt("mounts", f"remount {path}")(lambda: libc.mount(None, path.encode(), None, 32 | 4096, None) == 0 and "remounted")
 @attempt("namespaces", "a user namespace of its own in which mounts can be taken away")
 def _():
     pid = os.fork()
@@ -70,9 +62,7 @@ def nested(flags, then=lambda: True):
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1 and "made"
 for name, flags in {"user": 0, "mount": 0x20000, "cgroup": 0x2000000, "network": 0x40000000, "process": 0x20000000}.items():
-    @attempt("namespaces", f"a {name} namespace of its own")
-    def _():
-        return nested(flags)
+    attempt("namespaces", f"a {name} namespace of its own")(lambda: nested(flags))
 @attempt("cgroups", "mount them in a namespace of its own, to raise the limit of memory")
 def _():
     place = os.path.join(about["writable"], "cgroups")

