@@ -324,8 +324,6 @@ def test_a_terminal_without_a_character_shows_another(alone: CommandLine) -> Non
 
 def test_a_reader_that_goes_away_is_no_fault(alone: CommandLine) -> None:
     process = alone.start("version", "--json")
-    assert process.stdout is not None
-    assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait(timeout=PATIENCE) == 0
@@ -365,7 +363,6 @@ def test_colours_are_for_terminals_that_want_them(lab: LabProcess, lab_home: Pat
 
 def test_ctrl_c_stops_a_lab_cleanly(alone: CommandLine) -> None:
     process = alone.start("up", "--port", "0", "--no-tracking", "--simulate-gpus", "1", "--json")
-    assert process.stdout is not None
     assert '"url"' in process.stdout.readline()
     assert alone("lab").code == 0
     process.send_signal(signal.SIGINT)

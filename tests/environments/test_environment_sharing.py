@@ -235,7 +235,6 @@ def test_a_hold_is_not_inherited_by_the_job(lab: Lab) -> None:
     command = [environment.python, "-c", "input('running\\n')"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False) as job:
         # execve(2) lets the parent of a vfork go on before it has closed the descriptors: the job has to say that it runs.
-        assert job.stdout is not None
         assert job.stdout.readline() == b"running\n"
         lab.release()
         assert len(lab.store().collect(unused_for=0, now=time.time() + 10)) == 1

@@ -29,7 +29,6 @@ def offered(found: GpuState, *taken: str, first: tuple[str, ...] = ()) -> Offer:
 
 def reason(snapshot: Snapshot, job: int) -> str:
     hold = place(snapshot, NOW).wait_of(job)
-    assert hold is not None
     return hold.reason.message
 
 

@@ -41,7 +41,6 @@ def test_limits_hold_them_back_together_with_what_runs_here() -> None:
     placement = place(lab(NODES, waits, [busy], qos=qos, partitions=PARTS), NOW)
     assert [start.job_id for start in placement.starts] == [3]
     held = placement.wait_of(1)
-    assert held is not None
     assert held.reason.code == "QOSMaxGRESPerUser"
     assert held.reason.message == 'needs 2 GPUs; its owner holds 2 of at most 3 GPUs in QoS "batch"; in 10 min at the latest'
 

@@ -17,7 +17,6 @@ def starts(placement: Placement) -> dict[int, tuple[str, ...]]:
 
 def reason(snapshot: Snapshot, job_id: int) -> tuple[str, str]:
     hold = place(snapshot, NOW).wait_of(job_id)
-    assert hold is not None
     return hold.reason.code, hold.reason.message
 
 

@@ -26,7 +26,6 @@ def starts(snapshot: Snapshot) -> dict[int, str]:
 
 def reason(snapshot: Snapshot, job_id: int) -> tuple[str, str]:
     hold = place(snapshot, NOW).wait_of(job_id)
-    assert hold is not None
     return hold.reason.code, hold.reason.message
 
 

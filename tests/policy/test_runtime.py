@@ -241,7 +241,6 @@ def test_what_is_common_is_a_share_and_the_ladder_rises(history: list[Ended], li
 def test_what_remains_is_learned_from_jobs_that_ran_for_longer() -> None:
     times = of_name(*[10.0] * 30, *(1000.0 + 100 * number for number in range(1, 10)))
     found = times.remaining("ada", "train", DAY, 1000)
-    assert found is not None
     assert (found.low, found.median, found.high, found.of) == pytest.approx((100, 500, 900, 9))
 
 
@@ -249,7 +248,6 @@ def test_who_ran_for_longer_than_all_of_its_name_is_looked_up_among_the_owners_o
     jobs = [Ended("ada", f"run-{number}", HOUR * (6 + number), 20 * HOUR) for number in range(OWNER_SPEAKS)]
     times = learned(*jobs, *[Ended("ada", "train", 60.0, 20 * HOUR)] * 20)
     found = times.remaining("ada", "train", 20 * HOUR, 5 * HOUR)
-    assert found is not None
     assert found.of == OWNER_SPEAKS
     assert found.median == pytest.approx((10 * 11) ** 0.5 * HOUR - 5 * HOUR)
 
@@ -294,8 +292,6 @@ def test_who_has_run_for_longer_ends_no_sooner(seconds: list[float], one: float,
     early, late = sorted((one, other))
     if sum(second > late for second in seconds) >= NAME_SPEAKS:
         before, after = (times.remaining("ada", "train", 1e9, elapsed) for elapsed in (early, late))
-        assert before is not None
-        assert after is not None
         assert after.median + late >= before.median + early - 1e-6
 
 

@@ -32,8 +32,6 @@ def test_a_program_in_c_waits_and_its_memory_moves(how: str, machine: Rig, tmp_p
     with subprocess.Popen(
         [program], env=machine.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as running:
-        assert running.stdin is not None
-        assert running.stdout is not None
         peer = machine.server.accept(linger=3600)
         assert peer.pid == running.pid
         assert peer.hello["gate"] == "closed"

@@ -61,7 +61,6 @@ def test_generated_jobs_with_every_weight_and_seed() -> None:
         for seed in (1, 2, 3):
             one = fair_share.run(fair_share.generated(seed), weight * HOUR)
             assert one.wait_seconds is not None
-            assert one.bounded_slowdown is not None
             waits = one.wait_seconds
             found = (waits.mean / HOUR, waits.p95 / HOUR, waits.max / HOUR, one.bounded_slowdown.mean, one.finish_time_fairness)
             told = tuple(column[seed - 1] for column in (mean, p95, longest, slowdown, fairness))

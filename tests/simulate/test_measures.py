@@ -40,12 +40,9 @@ def trace(jobs: Sequence[TraceJob]) -> Trace:
 def test_a_small_outcome_is_measured_as_by_hand() -> None:
     found = measure(outcome(RUNS, refused=[(3, "too large")]), trace(JOBS))
     assert (found.jobs, found.refused, found.makespan_seconds, found.preemptions) == (3, 1, 200, 1)
-    assert found.wait_seconds is not None
     assert (found.wait_seconds.median, found.wait_seconds.p95, found.wait_seconds.p99, found.wait_seconds.max) == (10, 40, 40, 40)
     assert found.wait_seconds.mean == pytest.approx(50 / 3)
-    assert found.completion_seconds is not None
     assert (found.completion_seconds.median, found.completion_seconds.max) == (90, 100)
-    assert found.bounded_slowdown is not None
     assert found.bounded_slowdown.mean == pytest.approx((1 + 90 / 50 + 50 / 20) / 3)
     assert found.gpu_hours * 3600 == pytest.approx(100 + 100 + 40)
     assert found.gpu_hours_lost == pytest.approx(20 / 3600)
@@ -124,7 +121,6 @@ def test_measures_agree_with_a_slow_computation(runs: list[Run]) -> None:
     slowdowns = [max(1.0, (run.end - run.submitted) / max(run.ran, 10.0)) for run in runs]
     spreads = (found.wait_seconds, found.completion_seconds, found.bounded_slowdown)
     for spread, values in zip(spreads, (waits, completions, slowdowns), strict=True):
-        assert spread is not None
         assert spread.mean == pytest.approx(fmean(values))
         expected = [nearest_rank(values, percent) for percent in (50, 95, 99, 100)]
         assert [spread.median, spread.p95, spread.p99, spread.max] == expected
@@ -153,7 +149,6 @@ def test_use_while_jobs_are_submitted_is_what_overlaps_that_time(runs: list[Run]
     )
     assert found == pytest.approx(used / (100 * (last - begin)), abs=1e-9)
     few = measure(outcome(runs, gpus=1), needs(runs)).utilisation_while_submitting
-    assert few is not None
     assert 0 <= few <= 1
 
 
