@@ -5,17 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from residency_rig import MIB, Peer, Program, Rig, rig
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 def waiting(program: Program, count: int) -> None:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from residency_rig import LIMIT, MIB, Rig, libcuda, library, rig
+from residency_rig import LIMIT, MIB, Rig, libcuda, library
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 def compiled(target: Path, source: str, *flags: str) -> Path:
