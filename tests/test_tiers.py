@@ -44,6 +44,12 @@ def test_every_room_without_servers_is_in_it_and_nothing_that_starts_one(collect
         assert not [name for name in STARTERS if name in text], f"{path} starts servers, and is run by `make quick`"
 
 
+def pytest_in(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a directory, with nothing of ours."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(directory), *words]
+    return subprocess.run([*command, str(directory)], cwd=directory, capture_output=True, text=True, check=False)
+
+
 HELD = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -68,20 +74,7 @@ def test_a_server():
 def test_a_quick_test_that_starts_a_server_fails_and_says_where_it_belongs(tmp_path: Path, line: str) -> None:
     (tmp_path / "conftest.py").write_text(HELD.format(tests=str(tiers.TESTS)))
     (tmp_path / "test_new.py").write_text(SERVER.format(line=line))
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-    ]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = pytest_in(tmp_path, "-q")
     assert done.returncode == 1, done.stdout
     assert "ROOMS_WITH_SERVERS" in done.stdout
 
@@ -122,21 +115,7 @@ def test_what_fails_is_run_once_more_alone(tmp_path: Path, failures: dict[str, i
     plugin += "        config.pluginmanager.register(second_look.SecondLook())\n\n\ndef pytest_addoption(parser):\n"
     plugin += "    parser.addoption('--look', action='store_true')\n"
     (tmp_path / "conftest.py").write_text(plugin)
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        "1",
-        "--dist",
-        "loadgroup",
-        "--look",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-    ]
-    done = subprocess.run([*words, "--rootdir", str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = pytest_in(tmp_path, "-n", "1", "--dist", "loadgroup", "--look")
     assert (done.returncode, said in done.stdout) == (code, True), done.stdout
     runs = {name: int((tmp_path / name).read_text()) for name in ("a", "b@c", "d", "e")}
     again = set(failures) if len(failures) < 4 else set()

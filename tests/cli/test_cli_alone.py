@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import shlex
 import signal
@@ -106,23 +105,27 @@ def test_client_and_commands_work_without_the_servers_packages(lab: LabProcess, 
     assert (tmp_path / "o/outputs/one").read_text() == "1\n"
 
 
-def test_no_lab_is_said_with_what_to_do(alone: CommandLine) -> None:
-    done = alone("ps")
-    assert (done.code, done.out) == (6, "")
-    assert "No lab is running" in done.err.splitlines()[0]
-    assert "carrel up" in done.err.splitlines()[1]
+NOWHERE = {"CARREL_URL": "http://127.0.0.1:9", "CARREL_HOME": "/nonexistent"}
 
 
-def test_an_address_without_a_token_is_refused(tmp_path: Path) -> None:
-    done = CommandLine({"CARREL_URL": "http://127.0.0.1:9", "CARREL_HOME": str(tmp_path)})("ps", "--json")
-    assert done.code == 4
-    assert done.problem["type"] == "urn:carrel:problem:unauthenticated"
-
-
-def test_a_lab_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
-    away = CommandLine({"CARREL_URL": "http://127.0.0.1:9", "CARREL_TOKEN": "x"})
-    assert away("ps").code == 6
-    assert away("submit", script(tmp_path / "code", "true\n")).code == 6
+@pytest.mark.parametrize(
+    ("variables", "code", "kind", "remedy"),
+    [
+        ({}, 6, "unavailable", "carrel up"),
+        (NOWHERE, 4, "unauthenticated", ""),
+        ({**NOWHERE, "CARREL_TOKEN": "x"}, 6, "unavailable", ""),
+    ],
+    ids=["no lab", "no token", "no answer"],
+)
+def test_without_a_lab_it_is_said_what_is_missing(
+    alone: CommandLine, tmp_path: Path, variables: dict[str, str], code: int, kind: str, remedy: str
+) -> None:
+    here = CommandLine({**alone.variables, **variables})
+    for words in (("ps",), ("submit", script(tmp_path / "code", "true\n"))):
+        done = here(*words)
+        assert (done.code, done.out) == (code, "")
+        assert remedy in done.err.splitlines()[1]
+        assert here(*words, "--json").problem["type"] == f"urn:carrel:problem:{kind}"
 
 
 @pytest.mark.parametrize(
@@ -225,15 +228,11 @@ def test_doctor_says_once_what_is_wrong_in_the_settings(alone: CommandLine, tmp_
     failed = [check["name"] for check in done.json["checks"] if check["status"] == "fail"]
     assert (done.code, failed) == (1, ["settings"])
     assert done.out.count("accounts.a.users") == 1
-    # `carrel up` will close the directory in which the file was put.
-    assert [check["status"] for check in done.json["checks"] if check["name"] == "home"] == ["warn"]
-
-
-def test_doctor_knows_of_simulated_gpus(alone: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "carrel.toml").write_text("simulate_gpus = 4\n")
     (gpus,) = [check for check in alone("doctor", "--json").json["checks"] if check["name"] == "gpus"]
     assert (gpus["status"], "4 simulated GPUs" in gpus["message"]) == ("ok", True)
+    # `carrel up` will close the directory in which the file was put.
+    assert [check["status"] for check in done.json["checks"] if check["name"] == "home"] == ["warn"]
 
 
 def test_a_group_alone_shows_its_commands(alone: CommandLine) -> None:
@@ -302,70 +301,29 @@ def test_a_full_disk_is_no_fault_of_our_own(alone: CommandLine) -> None:
     assert "fault" not in done.stderr
 
 
-def test_an_argument_that_is_no_text_is_refused(alone: CommandLine) -> None:
-    done = alone("ps", "--name", "\udcff")
-    assert done.code == 2
-    assert "no text" in done.err
-
-
-@pytest.mark.parametrize("number", ["x", "0", "1.5", "9" * 30])
-def test_a_number_that_is_none_is_refused(alone: CommandLine, number: str) -> None:
-    done = alone("show", number)
-    assert done.code == 2
-    assert f'"{number}" is not the number of a job' in done.err
-
-
-def test_a_terminal_without_a_character_shows_another(alone: CommandLine) -> None:
-    plain = CommandLine({**alone.variables, "PYTHONIOENCODING": "ascii"})
-    done = plain("show", "ü")
-    assert done.code == 2
-    assert '"?" is not the number' in done.err
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        *((("show", number), f'"{number}" is not the number of a job') for number in ("x", "0", "1.5", "9" * 30)),
+        (("ps", "--name", "\udcff"), "no text"),
+        (("show", "ü"), '"?" is not the number'),  # on a terminal without that character
+    ],
+)
+def test_an_argument_that_is_none_is_refused(alone: CommandLine, words: tuple[str, ...], fact: str) -> None:
+    done = CommandLine({**alone.variables, "PYTHONIOENCODING": "ascii"})(*words)
+    assert (done.code, fact in done.err) == (2, True)
 
 
 def test_a_reader_that_goes_away_is_no_fault(alone: CommandLine) -> None:
     process = alone.start("version", "--json")
-    assert process.stdout is not None
-    assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait(timeout=PATIENCE) == 0
     process.stderr.close()
 
 
-def on_terminal(words: list[str], variables: dict[str, str]) -> tuple[int, str]:
-    """Exit code and output of a command that has a terminal."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.environ.update({"TERM": "xterm", "COLUMNS": "60", **variables})
-        os.execv(sys.executable, [*CARREL, *words])
-    said = b""
-    while True:
-        try:
-            piece = os.read(terminal, 65536)
-        except OSError:  # the terminal's other end is closed (EIO)
-            break
-        if not piece:
-            break
-        said += piece
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said.decode()
-
-
-def test_colours_are_for_terminals_that_want_them(lab: LabProcess, lab_home: Path, tmp_path: Path) -> None:
-    home = {"CARREL_HOME": str(lab_home)}
-    words = ["run", script(tmp_path / "code", "echo shown\n"), "--name", "n" * 30]
-    code, said = on_terminal(words, home)
-    assert code == 0
-    assert "\x1b[32mCOMPLETED\x1b[0m" in said
-    assert "shown\r\n" in said
-    code, said = on_terminal(["ps"], {**home, "NO_COLOR": "1"})
-    assert code == 0
-    assert "\x1b" not in said
-
-
 def test_ctrl_c_stops_a_lab_cleanly(alone: CommandLine) -> None:
     process = alone.start("up", "--port", "0", "--no-tracking", "--simulate-gpus", "1", "--json")
-    assert process.stdout is not None
     assert '"url"' in process.stdout.readline()
     assert alone("lab").code == 0
     process.send_signal(signal.SIGINT)

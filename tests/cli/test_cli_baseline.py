@@ -118,8 +118,6 @@ def test_later_jobs_of_the_name_are_compared_and_no_others(carrel: CommandLine, 
     assert [row.job for row in found.rows] == [moved, code]
     assert (before < first, found.baseline.job, found.rows[0].state, found.rows[1].state) == (True, first, "COMPLETED", "FAILED")
     (drift, failed) = (row.drift for row in found.rows)
-    assert drift is not None
-    assert failed is not None
     assert (drift.words, drift.moved_outputs, drift.others) == ("different", ["outputs/loss"], [])
     assert [one.what for one in failed.others] == ["code"]
     rows = list(csv.DictReader(io.StringIO(carrel("baseline", "show", name, "--csv").out)))

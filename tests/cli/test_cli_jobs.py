@@ -113,39 +113,11 @@ def test_outputs(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> Non
 
 
 #: What files may be called, and as what they are fetched.
+NAMES = rb"""two\nlines end\n \n a\r\nb tab\tq quo"t'es 100% a%2Fb %0A #h q?x=1&y back\\ \x20lead trail\x20
+\x01\x1b[31m \x7f \xff\xfe -dash ;semi, ~ a:b +p ... dir\nname/in\x20it $(x)`y` *?[a] {b} <i>"""
 STRANGE = {
     name: name.decode(errors="backslashreplace")
-    for name in (
-        *(
-            b"two\nlines",
-            b"end\n",
-            b"\n",
-            b"a\r\nb",
-            b"tab\tq",
-            b"quo\"t'es",
-            b"100%",
-            b"a%2Fb",
-            b"%0A",
-            b"#h",
-            b"q?x=1&y",
-            b"back\\",
-        ),
-        *(
-            b" lead",
-            b"trail ",
-            b"\x01\x1b[31m",
-            b"\x7f",
-            "é\u2028…".encode(),
-            b"\xff\xfe",
-            b"-dash",
-            b";semi,",
-            b"~",
-            b"a:b",
-            b"+p",
-            b"...",
-        ),
-        *(b"dir\nname/in it", b"$(x)`y`", b"*?[a]", b"{b}", b"<i>"),
-    )
+    for name in (*(one.decode("unicode_escape").encode("latin-1") for one in NAMES.split()), "é\u2028…".encode())
 }
 
 

@@ -66,8 +66,6 @@ def test_a_job_goes_on_when_nobody_reads_its_log(carrel: CommandLine, client: Cl
     gate = tmp_path / "gate"
     text = f"echo first; until [ -e {gate} ]; do sleep 0.05; done; echo second; until [ -e {gate}.2 ]; do sleep 0.05; done\n"
     process = carrel.start("run", script(tmp_path / "code", text), "--name", "unread")
-    assert process.stdout is not None
-    assert process.stderr is not None
     assert process.stdout.readline() == "first\n"
     process.stdout.close()
     gate.touch()
@@ -125,7 +123,6 @@ def test_json_is_one_document_a_line(carrel: CommandLine, tmp_path: Path) -> Non
 
 def test_ctrl_c_cancels_the_job(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     process = carrel.start("run", script(tmp_path / "code", "echo started; exec sleep 600\n"), "--name", "stopped")
-    assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
@@ -139,7 +136,6 @@ def test_a_second_ctrl_c_leaves_the_job(carrel: CommandLine, client: Client, tmp
     go = tmp_path / "go"
     stubborn = script(tmp_path / "code", f"trap '' TERM; echo started; while [ ! -e {go} ]; do sleep 0.1; done\n")
     process = carrel.start("run", stubborn, "--name", "stubborn")
-    assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "started\n"
     process.send_signal(signal.SIGINT)
@@ -158,7 +154,6 @@ def test_a_second_ctrl_c_leaves_the_job(carrel: CommandLine, client: Client, tmp
 def test_ctrl_c_in_logs_leaves_the_job_alone(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     job = client.submit_project(script(tmp_path / "code", "echo started; exec sleep 600\n"))
     process = carrel.start("logs", "-f", str(job.id))
-    assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE)

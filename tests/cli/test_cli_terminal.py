@@ -134,3 +134,10 @@ def test_no_text_in_csv_is_a_formula(capsys: pytest.CaptureFixture[str]) -> None
     print_csv(("name", "value"), [['=HYPERLINK("http://x")', -1.5], ["@a", "+1"], ["a=b", ""], ["\t=1", None], ["1.5", 3]])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["name,value", '"\'=HYPERLINK(""http://x"")",-1.5', "'@a,'+1", "a=b,", "'\t=1,", "1.5,3"]
+
+
+def test_colours_are_for_terminals_that_want_them(carrel: CommandLine, tmp_path: Path) -> None:
+    said = on_a_terminal(carrel, "run", script(tmp_path / "code", "echo shown\n"), "--name", "n" * 30)
+    assert "\x1b[32mCOMPLETED\x1b[0m" in said
+    assert "shown\r\n" in said
+    assert "\x1b" not in on_a_terminal(CommandLine({**carrel.variables, "NO_COLOR": "1"}), "ps")

@@ -79,13 +79,6 @@ def test_what_cannot_be_asked_is_said(carrel: CommandLine, words: list[str], fac
     assert fact.split(". ")[0] in ran.err
 
 
-def test_a_job_that_repeats_nothing_is_no_repetition(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
-    first, other = (job(client, tmp_path / name, "echo same > outputs/r\n") for name in "ab")
-    assert client.wait(other, timeout=PATIENCE).state == "COMPLETED"
-    ran = carrel("verify", str(first), "--rerun", str(other))
-    assert (ran.code, f"Job {other} does not repeat job {first}." in ran.err) == (2, True)
-
-
 def test_only_what_is_complete_is_verified(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     first = job(client, tmp_path / "a", "exit 3\n")
     assert client.wait(first, timeout=PATIENCE).state == "FAILED"

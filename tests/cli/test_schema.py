@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,13 @@ from carrel.lab.server.schema import settings_schema
 
 pytestmark = pytest.mark.quick
 
+
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
     (page.name, language, text)
-    for page in PAGES
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     for language, text in re.findall(r"^ *```(toml|yaml)\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
 ]
-PROJECTS = sorted((ROOT / "examples").glob("**/MLproject"))
 
 
 def _faults(schema: dict[str, Any], document: Any) -> list[str]:
@@ -34,55 +34,40 @@ def _faults(schema: dict[str, Any], document: Any) -> list[str]:
     return [fault.message for fault in jsonschema.Draft202012Validator(schema).iter_errors(document)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [text for _, language, text in BLOCKS if language == "toml" and "[environment]" not in text and "# costs.toml" not in text],
-)
-def test_settings_of_the_pages_are_right(text: str) -> None:
-    assert _faults(settings_schema(), tomllib.loads(text)) == []
+def _right() -> Iterator[tuple[str, Any, Any]]:
+    """What the pages and the examples show: where, the schema of it, and what it says."""
+    for page, language, text in BLOCKS:
+        if language == "toml" and "# costs.toml" in text:
+            yield page, costs_schema, tomllib.loads(text)
+        elif language == "toml" and "[environment]" not in text:
+            yield page, settings_schema, tomllib.loads(text)
+        elif language == "yaml" and "# MLproject" in text:
+            yield page, task_schema, yaml.safe_load(text)
+    for file in sorted((ROOT / "examples").glob("**/MLproject")):
+        yield file.parent.name, task_schema, yaml.safe_load(file.read_text())
 
 
-@pytest.mark.parametrize("text", [text for _, language, text in BLOCKS if language == "toml" and "# costs.toml" in text])
-def test_cost_files_of_the_pages_are_right(text: str) -> None:
-    assert _faults(costs_schema(), tomllib.loads(text)) == []
-
-
-@pytest.mark.parametrize("file", PROJECTS, ids=lambda file: file.parent.name)
-def test_projects_of_the_examples_are_right(file: Path) -> None:
-    assert _faults(task_schema(), yaml.safe_load(file.read_text())) == []
-
-
-@pytest.mark.parametrize("text", [text for _, language, text in BLOCKS if language == "yaml" and "# MLproject" in text])
-def test_projects_of_the_pages_are_right(text: str) -> None:
-    assert _faults(task_schema(), yaml.safe_load(text)) == []
+@pytest.mark.parametrize(("where", "schema", "document"), list(_right()))
+def test_what_is_shown_is_right(where: str, schema: Callable[[], dict[str, Any]], document: Any) -> None:
+    assert _faults(schema(), document) == [], where
 
 
 @pytest.mark.parametrize(
-    ("project", "says"),
+    ("schema", "document", "says"),
     [
-        ({"carrel": {"retires": 2}}, "'retires' was unexpected"),
-        ({"carrel": {"retries": 101}}, "101"),
-        ({"carrel": {"resources": {"gpu": 1}}}, "'gpu' was unexpected"),
-        ({"carrel": {"launcher": "mpirun"}}, "'mpirun'"),
-        ({"entry_points": {"main": {"parameters": {"lr": "flaot"}}}}, "'flaot'"),
+        (task_schema, {"carrel": {"retires": 2}}, "'retires' was unexpected"),
+        (task_schema, {"carrel": {"retries": 101}}, "101"),
+        (task_schema, {"carrel": {"resources": {"gpu": 1}}}, "'gpu' was unexpected"),
+        (task_schema, {"carrel": {"launcher": "mpirun"}}, "'mpirun'"),
+        (task_schema, {"entry_points": {"main": {"parameters": {"lr": "flaot"}}}}, "'flaot'"),
+        (settings_schema, {"prot": 80}, "'prot' was unexpected"),
+        (settings_schema, {"port": "http"}, "'http'"),
+        (settings_schema, {"qos": {"batch": {"max_gpu": 4}}}, "'max_gpu' was unexpected"),
+        (settings_schema, {"sign_in": {"oidc": {"isuer": "x"}}}, "'isuer' was unexpected"),
     ],
 )
-def test_a_mistake_in_a_project_is_marked(project: dict[str, Any], says: str) -> None:
-    (fault,) = _faults(task_schema(), project)
-    assert says in fault
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"prot": 80}, "'prot' was unexpected"),
-        ({"port": "http"}, "'http'"),
-        ({"qos": {"batch": {"max_gpu": 4}}}, "'max_gpu' was unexpected"),
-        ({"sign_in": {"oidc": {"isuer": "x"}}}, "'isuer' was unexpected"),
-    ],
-)
-def test_a_mistake_in_the_settings_is_marked(settings: dict[str, Any], says: str) -> None:
-    (fault,) = _faults(settings_schema(), settings)
+def test_a_mistake_is_marked(schema: Callable[[], dict[str, Any]], document: Any, says: str) -> None:
+    (fault,) = _faults(schema(), document)
     assert says in fault
 
 

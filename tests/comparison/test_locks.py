@@ -26,7 +26,6 @@ def test_packages_of_another_lock_take_the_place_of_ones_own() -> None:
     mine = "--index-url https://x\nFoo_Bar[x]==1.0 ; python_version < '3.12' \\\n    --hash=sha256:aa\nbaz @ https://x/baz.whl\n"
     theirs = "foo-bar==2.0 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\nnew==1\n"
     taken = mix_locks(mine, theirs, {"foo-bar", "new"})
-    assert taken is not None
     assert taken.splitlines() == [
         "--index-url https://x",
         "baz @ https://x/baz.whl",

@@ -132,8 +132,6 @@ def test_nothing_of_it_is_left(walls: Walls, mirror: int) -> None:
             stdin=subprocess.PIPE,
         )
         with program.process as process:
-            assert process.stdout is not None
-            assert process.stdin is not None
             assert process.stdout.readline() == b"here\n"
             below = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             assert len(below) == 2

@@ -343,7 +343,6 @@ def test_a_link_in_an_environment_that_its_owner_writes_opens_nothing(tmp_path: 
     activated = {"VIRTUAL_ENV": str(prefix)}
     prepared = Prepared(command="true", directory=directory.path, places=places, activated=activated, lock="")
     walls = walls_of(launch, directory, prepared)
-    assert walls is not None
     opened = [Path(bind.place) for bind in walls.binds]
     assert prefix in opened
     assert not [place for place in opened if (home.spool.root / "2").is_relative_to(place)]
@@ -364,5 +363,4 @@ def test_what_lies_on_another_disk_is_there_as_it_is_called(tmp_path: Path) -> N
     activated = {"VIRTUAL_ENV": str(prefix)}
     prepared = Prepared(command="true", directory=directory.path, places=places, activated=activated, lock="")
     walls = walls_of(launch, directory, prepared)
-    assert walls is not None
     assert {str(prefix), str(tmp_path / "disk/envs/one")} <= {bind.place for bind in walls.binds}

@@ -9,31 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from played import BADLY, READY, WELL, Played, builds, job, news
+from played import READY, WELL, Played, builds, job, news
+from scheduled import machines, rules, settings
 
 from carrel.core.control.admission import Admission
 from carrel.core.control.held_users import NO_ROOM, held_by
 from carrel.core.control.inbox import News
-from carrel.core.control.launching import LaunchSettings
-from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.ports import NewJob, OutboxEntry
 from carrel.core.control.rules import RuleBook
 from carrel.core.control.scheduler import Scheduler
 from carrel.core.domain.job import Job, JobState, Reason
-from carrel.core.domain.launch import LaunchPaths
-from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.rules import LabRules
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import User
 from carrel.lab.store import Database, Store
-from carrel.simulate.lab.machines import VirtualMachines, nodes_of
-from carrel.simulate.trace import Cluster
 
 TASK = TaskSpec(entry_point="main", command="true", snapshot="")
 SUSPENDED = Reason(code="UserHeld", message="Suspended.")
-RULES = RuleBook(LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="all", share_weight=0.0))
-PATHS = LaunchPaths(environments="", snapshots="", blobs="")
+RULES = RuleBook(rules(share_weight=0.0))
 
 
 class Lab:
@@ -43,7 +37,7 @@ class Lab:
         self.store = Store(Database.at(path))
         for name in ("ada", "bob"):
             self.store.people.add(User(subject=name, name=name, account=name), now=0.0)
-        self.engine = VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=1)), defaultdict(lambda: 100.0))
+        self.engine = machines(1, defaultdict(lambda: 100.0))
         self.held: Mapping[str, Reason] = {}
         #: Jobs whose withdrawal the tracking server is told of.
         self.withdrawn: list[int] = []
@@ -52,13 +46,7 @@ class Lab:
             jobs=self.store.jobs,
             events=self.store.events,
             engine=self.engine,
-            settings=LoopSettings(
-                rules=RULES,
-                launch=LaunchSettings(paths=PATHS),
-                secret=b"",
-                held=lambda: self.held,
-                withdrawal=self.withdraw,
-            ),
+            settings=settings(RULES, held=lambda: self.held, withdrawal=self.withdraw),
         )
 
     def withdraw(self, job: Job, _task: TaskSpec) -> Sequence[OutboxEntry]:
@@ -176,11 +164,9 @@ class Door:
         self.held: Mapping[str, Reason] = {}
         self.kept_out: list[int] = []
         self.before_place = self.played.before_place()
-        settings = LoopSettings(
-            rules=RULES, launch=LaunchSettings(paths=PATHS), secret=b"", halted=lambda: self.halt, held=lambda: self.held
-        )
+        found = settings(RULES, halted=lambda: self.halt, held=lambda: self.held)
         self.admission = Admission(
-            self.played, settings, self.before_place, keep_out=lambda one: self.kept_out.append(one.id), put=self.put
+            self.played, found, self.before_place, keep_out=lambda one: self.kept_out.append(one.id), put=self.put
         )
 
     def put(self, one: Job, _now: float) -> None:
@@ -202,20 +188,11 @@ def test_who_waits_for_an_environment_is_kept_out_of_the_line_until_it_is_there(
     assert [door.admission.admits(job(number), 3.0) for number in (1, 2)] == [True, True]
 
 
-def test_who_cannot_have_what_it_needs_has_failed() -> None:
-    door = Door(builds("alpha"))
-    assert not door.admission.admits(job(1), 0.0)
-    assert list(door.admission.turn(0.0)) == []
-    door.before_place.hear([news(BADLY)], 1.0)
-    assert [(one.id, one.state) for one in door.admission.turn(1.0)] == [(1, JobState.FAILED)]
-    assert door.played.logs == [], "its runner has written none"
-
-
 def test_whom_the_caller_could_not_deal_with_comes_again(lab: Lab) -> None:
     first = lab.job(lab.submit())
     seconds = [lab.job(lab.submit(f"afterany:{first.id}")) for _ in range(2)]
     admission = Admission(
-        lab.store.jobs, LoopSettings(rules=RULES, launch=LaunchSettings(paths=PATHS), secret=b""), Played().before_place(),
+        lab.store.jobs, settings(RULES), Played().before_place(),
         keep_out=lambda _one: None, put=lambda _one, _now: None,
     )  # fmt: skip
     assert [admission.admits(one, 0.0) for one in (first, *seconds)] == [True, False, False]
@@ -230,21 +207,3 @@ def test_whom_the_caller_could_not_deal_with_comes_again(lab: Lab) -> None:
         assert admission.admits(one, 2.0)
         again.append(one.id)
     assert (again, bool(admission)) == ([one.id for one in seconds], False)
-
-
-def test_only_who_waits_is_kept_out_because_of_a_suspension() -> None:
-    door = Door()
-    door.admission.look()
-    door.held = {"ada": SUSPENDED}
-    assert door.admission.look()
-    assert not door.admission.look()
-    assert [door.admission.holds(replace(job(1), owner=owner)) for owner in ("ada", "bob")] == [True, False]
-    assert not door.admission.admits(replace(job(1), stage_in=False), 0.0)
-    assert door.admission.admits(replace(job(2), state=JobState.RUNNING, attempt=1), 0.0)
-    assert door.admission.admits(replace(job(3), owner="bob", stage_in=False), 0.0)
-    assert (door.kept_out, door.admission.back()) == ([1], [])
-    door.held = {}
-    assert door.admission.look()
-    assert [one.id for one in door.admission.back()] == [1]
-    assert door.admission.admits(replace(job(1), stage_in=False), 0.0)
-    assert door.admission.back() == [], "it is in line"

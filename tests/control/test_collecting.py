@@ -7,28 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from scheduled import job
 
 from carrel.core.control.collecting import Collecting
 from carrel.core.control.ports import Collected
 from carrel.core.domain.errors import Conflict, Unavailable
-from carrel.core.domain.job import Job, JobState, Reason
-from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
+from carrel.core.domain.job import Job, JobState
 
-JOB = Job(
-    id=1,
-    kind=JobKind.TASK,
-    owner="mallory",
-    account="lab",
-    name="n",
-    qos="normal",
-    resources=Resources(),
-    state=JobState.COMPLETED,
-    reason=Reason(code="Completed", message=""),
-    submitted_at=0.0,
-    attempt=1,
-    node="slurm:cluster",
-)
+JOB = job(1, "mallory", gpus=0, state=JobState.COMPLETED, attempt=1, node="slurm:cluster")
 
 
 class Slow:

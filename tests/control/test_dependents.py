@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import scheduled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +14,7 @@ from carrel.core.control.dependents import Dependents, named
 from carrel.core.domain.array import ArrayElement
 from carrel.core.domain.dependency import After, Condition, Verdict, describe_dependency, read_dependency, write_dependency
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.job import ENDED, Job, JobState, Reason
-from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
+from carrel.core.domain.job import ENDED, Job, JobState
 
 #: What names its jobs.
 NAMING = [after for after in After if after not in (After.SINGLETON, After.CORRESPONDING)]
@@ -45,11 +44,8 @@ def job(
     number: int, state: JobState = JobState.PENDING, dependency: str = "", *, started: bool = False,
     element: ArrayElement | None = None,
 ) -> Job:  # fmt: skip
-    return Job(
-        id=number, kind=JobKind.TASK, owner="ada", account="default", name="job", qos="normal", resources=Resources(),
-        state=state, reason=Reason(code="", message=""), submitted_at=0.0, dependency=dependency,
-        started_at=1.0 if started else None, element=element,
-    )  # fmt: skip
+    began = 1.0 if started else None
+    return scheduled.job(number, name="job", state=state, dependency=dependency, started_at=began, element=element)
 
 
 def member(index: int, of: int = 1, text: str = "0-2") -> ArrayElement:

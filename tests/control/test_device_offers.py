@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
+from scheduled import Scheduled, job, rules, settings
 
-from carrel.core.control.inbox import News
-from carrel.core.control.launching import LaunchSettings
-from carrel.core.control.loop_settings import LoopSettings
-from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import Scheduler
-from carrel.core.domain.job import Job, JobState, Reason
-from carrel.core.domain.launch import LaunchPaths
 from carrel.core.domain.node import Device, Node
 from carrel.core.domain.placement import GpuState, IdleState
-from carrel.core.domain.qos import JobKind, QoS
-from carrel.core.domain.resources import Resources
-from carrel.core.domain.rules import LabRules
 from carrel.simulate.lab.machines import VirtualMachines
-from carrel.simulate.lab.memory import MemoryStore
 
 GIB = 1024**3
-RULES = RuleBook(LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="all", share_weight=0.0))
-SETTINGS = LoopSettings(
-    rules=RULES, launch=LaunchSettings(paths=LaunchPaths(environments="", snapshots="", blobs="")), secret=b"",
-    drained=lambda nodes: tuple(node for node in nodes if node.name != "drained"),
-)  # fmt: skip
+SETTINGS = settings(rules(share_weight=0.0), drained=lambda nodes: tuple(node for node in nodes if node.name != "drained"))
 
 
 def device(name: str, index: int, gpu_type: str) -> Device:
@@ -59,27 +46,15 @@ def idle(on: str, gib: int, stays: str = "") -> IdleState:
     return IdleState(tenant=f"session on {on}", devices=(on,), bytes=gib * GIB, stays=stays)
 
 
-class Lab:
+class Lab(Scheduled):
+    engine: Machines
+
     def __init__(self) -> None:
-        self.durations: dict[int, float] = {}
-        self.engine = Machines(self.durations)
-        self.store = MemoryStore()
-        self.scheduler = Scheduler(jobs=self.store, events=self.store, engine=self.engine, settings=SETTINGS)
+        super().__init__(Machines(defaultdict(lambda: 100.0)), SETTINGS)
 
     def has(self, now: float, **wants: str | None) -> dict[int, tuple[str, ...]]:
         """Submit jobs of one GPU of a type (`j1="a"`), and return which devices each job has."""
-        jobs = [
-            Job(
-                id=int(name[1:]), kind=JobKind.TASK, owner="ada", account="ada", name="", qos="all", state=JobState.PENDING,
-                resources=Resources(gpus=1, gpu_type=gpu_type, time=100), reason=Reason(code="", message=""), submitted_at=now,
-            )
-            for name, gpu_type in wants.items()
-        ]  # fmt: skip
-        for job in jobs:
-            self.store.add(job)
-            self.durations[job.id] = 100.0
-        self.engine.now = now
-        self.scheduler.cycle(News(jobs=jobs, observations=self.engine.ended()), now)
+        self.cycle(now, *(job(int(name[1:]), gpu_type=kind, submitted_at=now) for name, kind in wants.items()))
         return {held.id: held.devices for held in self.scheduler.holding()}
 
 
@@ -98,7 +73,6 @@ def test_a_device_without_state_is_given_first_and_one_whose_state_stays_to_nobo
     lab.engine.state = GpuState(states=(idle("A0", 4), idle("B0", 4, stays="it computes")))
     assert lab.has(0.0, j1="a", j2="b") == {1: ("A1",)}
     wait = lab.scheduler.look(0.0).wait_of(2)
-    assert wait is not None
     assert "it computes" in wait.reason.message
     assert lab.has(1.0, j3="a") == {1: ("A1",), 3: ("A0",)}
     lab.engine.state = GpuState()

@@ -7,25 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scheduled import Scheduled, job, machines, rules, settings
 
-from carrel.core.control.inbox import News
-from carrel.core.control.launching import LaunchSettings
-from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.movable import Movable
 from carrel.core.control.queue import Queue
-from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import Scheduler
-from carrel.core.domain.job import Job, JobState, Preemption, Reason
-from carrel.core.domain.launch import LaunchPaths, Resumed
+from carrel.core.domain.job import JobState, Preemption
+from carrel.core.domain.launch import Resumed
 from carrel.core.domain.node import Device, Node, NodePart
 from carrel.core.domain.placement import UNKNOWN_STATE, GpuState, Snapshot, TaskState, Waiting
 from carrel.core.domain.qos import JobKind, Lends, PreemptMode, QoS
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.rules import LabRules
 from carrel.core.policy.preempt import PATIENCE
-from carrel.simulate.lab.machines import VirtualMachines, nodes_of
-from carrel.simulate.lab.memory import MemoryStore
-from carrel.simulate.trace import Cluster
 
 GIB = 1024**3
 NOW = 1000.0
@@ -51,14 +43,8 @@ class Lab:
         self.movable = Movable(self.queue, lambda: self.said)
 
     def put(self, number: int, qos: str = "rack", preemption: Preemption | None = None) -> None:
-        self.queue.put(
-            Job(
-                id=number, kind=JobKind.TASK, owner="ada", account="ada", name="", qos=qos, state=JobState.RUNNING,
-                resources=Resources(gpus=1, time=86400), reason=Reason(code="", message=""), submitted_at=0.0,
-                attempt=1, node="n1", devices=(f"GPU-{number}",), started_at=1.0, preemption=preemption,
-            ),
-            now=NOW,
-        )  # fmt: skip
+        fields = {"state": JobState.RUNNING, "attempt": 1, "node": "n1", "devices": (f"GPU-{number}",), "started_at": 1.0}
+        self.queue.put(job(number, qos=qos, time=86400, preemption=preemption, **fields), now=NOW)
 
     def preempts(self, now: float = NOW, *, gpus: int = 1, parent: int | None = None) -> dict[int, str]:
         taker = Waiting(id=9, owner="bob", qos="desk", resources=Resources(gpus=gpus, time=600), submitted_at=NOW)
@@ -132,9 +118,7 @@ def test_where_nothing_moves_states_and_what_lends_to_nobody_is_requeued_at_once
 def test_an_owner_reads_why_a_job_is_requeued_that_its_class_would_suspend(about: dict[str, Any], mover: bool, why: str) -> None:
     lab = Lab()
     lab.said = replace(lab.said, has_mover=mover)
-    job = lab.queue.job(1)
-    assert job is not None
-    assert lab.movable.why_requeued(replace(job, **about)) == why
+    assert lab.movable.why_requeued(replace(lab.queue.job(1), **about)) == why
 
 
 def test_a_task_that_was_to_be_suspended_and_stays_is_stuck_once_that_is_certain() -> None:
@@ -151,19 +135,12 @@ def test_a_task_that_was_to_be_suspended_and_stays_is_stuck_once_that_is_certain
 
 def test_a_task_that_was_stopped_although_it_was_to_run_on_is_told_again() -> None:
     """The server that took its word back was killed before it had told the engine."""
-    rules = RuleBook(LabRules(qos=QOS, default_qos="rack", session_qos="rack"))
-    places = LaunchPaths(snapshots="", blobs="", environments="")
-    settings = LoopSettings(rules=rules, launch=LaunchSettings(paths=places), secret=b"", tells=False)
-    store, engine = MemoryStore(), VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=1)), {1: 100.0})
-    scheduler = Scheduler(jobs=store, events=store, engine=engine, settings=settings)
-    job = Job(
-        id=1, kind=JobKind.TASK, owner="ada", account="ada", name="", qos="rack", state=JobState.PENDING,
-        resources=Resources(gpus=1, time=1000), reason=Reason(code="", message=""), submitted_at=0.0,
-    )  # fmt: skip
-    store.add(job)
-    scheduler.cycle(News(jobs=[job], observations=[]), 0.0)
+    found = settings(rules(qos=QOS, default_qos="rack", session_qos="rack"), tells=False)
+    lab = Scheduled(machines(1, {1: 100.0}), found)
+    engine = lab.engine
+    lab.cycle(0.0, job(1, qos="rack", time=1000))
     engine.preempt(1, 1, WAY)
-    scheduler.cycle(News(jobs=[], observations=engine.ended()), 0.0)
+    lab.cycle(0.0)
     assert engine.next_end == 0.0, "it goes on"
     (resumed,) = engine.ended()
     assert isinstance(resumed.entries[-1].record, Resumed)

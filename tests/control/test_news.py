@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduled import job
 
 from carrel.core.control.inbox import merge
 from carrel.core.control.launching import job_token, read_job_token
@@ -26,25 +27,12 @@ from carrel.core.domain.launch import (
     Suspended,
     Usage,
 )
-from carrel.core.domain.qos import JobKind, PreemptMode
+from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.resources import Resources
 from carrel.core.gpu_use import ENOUGH
 from carrel.core.spool.journal import entry_from_plain
 
-JOB = Job(
-    id=7,
-    kind=JobKind.TASK,
-    owner="alice",
-    account="default",
-    name="digits",
-    qos="normal",
-    resources=Resources(),
-    state=JobState.CONFIGURING,
-    reason=Reason(code="Preparing", message=""),
-    submitted_at=1.0,
-    attempt=2,
-    node="n1",
-)
+JOB = job(7, "alice", gpus=0, state=JobState.CONFIGURING, attempt=2, node="n1")
 
 
 def observe(*records: object, **fields: object) -> Observation:
@@ -88,7 +76,6 @@ def test_an_engine_says_in_its_own_code_why_it_waits_and_how_it_ended() -> None:
 def test_a_code_is_no_longer_than_what_is_written_down() -> None:
     for record in (Preparing(message="", reason="A" * 100), ended(JobState.FAILED, "A" * 100)):
         change = interpret(JOB, observe(record), log_size=0, now=200.0)
-        assert change.reason is not None
         assert change.reason.code == "A" * 64
 
 
@@ -102,7 +89,6 @@ def test_the_log_is_told_only_as_far_as_it_grew() -> None:
 def test_a_failure_with_retries_left_goes_back_to_the_queue(state: JobState) -> None:
     change = interpret(replace(JOB, retries_left=2), observe(ended(state)), log_size=0, now=1.0)
     assert (change.state, change.attempt_state, change.retries_left) == (JobState.PENDING, state, 1)
-    assert change.reason is not None
     assert change.attempt_reason == Reason(code="NonZeroExitCode", message="Exit code 3.")
     assert change.reason.message == f"Attempt 2 ended {state}: Exit code 3. It is tried again; 1 retry left after that."
 
@@ -130,7 +116,6 @@ def test_whose_gpu_state_is_lost_again_and_again_has_failed() -> None:
     assert (again.state, again.attempt_state) == (JobState.PENDING, JobState.PREEMPTED)
     failed = interpret(JOB, news, log_size=0, now=1.0, unlucky=OFTEN - 1)
     assert (failed.state, failed.attempt_state) == (JobState.FAILED, JobState.FAILED)
-    assert failed.reason is not None
     assert (
         failed.reason.message
         == f"Exit code 3. That happened {OFTEN} times in a row. With --no-preempt others do not get its GPUs."
@@ -169,7 +154,6 @@ def test_being_stopped_and_going_on_are_told_and_counted() -> None:
     running = replace(JOB, state=JobState.RUNNING, preemption=way, suspended_seconds=5.0)
     change = interpret(running, observe(Suspended()), log_size=0, now=200.0)
     assert (change.state, change.suspended_at, change.ended_at) == (JobState.SUSPENDED, 100.0, None)
-    assert change.reason is not None
     assert change.reason.message.startswith('Job 9 of QoS "desk" took this job\'s ')
     assert change.reason.message.endswith("This job resumes by itself when they are free.")
     stopped = replace(running, state=JobState.SUSPENDED, suspended_at=50.0)
@@ -194,7 +178,6 @@ def test_a_cancelled_job_is_not_retried() -> None:
 def test_a_lost_runner_is_node_fail_and_says_what_is_not_known() -> None:
     change = interpret(replace(JOB, state=JobState.RUNNING), observe(gone=True), log_size=0, now=55.0)
     assert (change.state, change.ended_at) == (JobState.NODE_FAIL, 55.0)
-    assert change.reason is not None
     assert change.reason.code == "RunnerLost"
     assert "not known" in change.reason.message
 
@@ -272,7 +255,6 @@ GOES_ON = replace(JOB, requeues_left=2)
 def test_a_job_that_may_go_on_does_so_from_its_checkpoint() -> None:
     change = interpret(GOES_ON, observe(replace(TIMES_OUT, checkpointed=True)), log_size=0, now=200.0)
     assert (change.state, change.requeues_left, change.attempt_state) == (JobState.PENDING, 1, JobState.TIMEOUT)
-    assert change.reason is not None
     assert change.reason.message == (
         "Attempt 2 ended TIMEOUT: It reached its walltime of 1 h. It goes on from its checkpoint; it may do so 1 more time."
     )
@@ -291,7 +273,6 @@ def test_a_job_that_may_go_on_does_so_from_its_checkpoint() -> None:
 def test_without_progress_turns_or_the_wish_it_is_over(job: Job, end: Ended, says: str) -> None:
     change = interpret(job, observe(end), log_size=0, now=200.0)
     assert (change.state, change.requeues_left) == (JobState.TIMEOUT, None)
-    assert change.reason is not None
     assert says in change.reason.message
 
 

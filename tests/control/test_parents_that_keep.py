@@ -6,29 +6,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from scheduled import job
 
 from carrel.core.control.parents import SAID_AFTER, WaitingParents
 from carrel.core.control.queue import Queue
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
 
-PARENT = Job(
-    id=1,
-    kind=JobKind.TASK,
-    owner="ada",
-    account="default",
-    name="parent",
-    qos="normal",
-    resources=Resources(cpus=4, time=600),
-    state=JobState.RUNNING,
-    reason=Reason(code="Running", message="Its command is running."),
-    submitted_at=0.0,
-    started_at=0.0,
-    attempt=1,
-    node="slurm:gpu",
-    partition="gpu",
-)
+RUNS = Reason(code="Running", message="Its command is running.")
+PLACE = {"attempt": 1, "node": "slurm:gpu", "partition": "gpu"}
+PARENT = job(1, gpus=0, cpus=4, time=600, state=JobState.RUNNING, reason=RUNS, started_at=0.0, **PLACE)
 WAITS = Reason(code="Preparing", message="It waits in Slurm.")
 CHILD = replace(PARENT, id=2, name="child", state=JobState.CONFIGURING, reason=WAITS, started_at=None, parent=1)
 HERE = {"node": "n1", "partition": ""}
@@ -36,8 +23,8 @@ HERE = {"node": "n1", "partition": ""}
 
 def waiting(parent: Job, child: Job, since: float = 100.0) -> tuple[WaitingParents, Queue, ExitStack]:
     queue = Queue()
-    for job in (parent, child):
-        queue.put(job, now=since)
+    for one in (parent, child):
+        queue.put(one, now=since)
     parents, stack = WaitingParents(queue), ExitStack()
     stack.enter_context(parents.waits(parent.id, child.id, since))
     return parents, queue, stack

@@ -5,31 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from scheduled import job
 
 from carrel.core.control.queue import Queue
-from carrel.core.domain.job import Job, JobState, Preemption, Reason
+from carrel.core.domain.job import Job, JobState, Preemption
 from carrel.core.domain.node import NodePart
 from carrel.core.domain.placement import Holding, Waiting
 from carrel.core.domain.qos import JobKind, PreemptMode
-from carrel.core.domain.resources import Resources
 
 WAY = Preemption(mode=PreemptMode.SUSPEND, by=9, qos="desk", at=1000.0, grace=60)
-JOB = Job(
-    id=1,
-    kind=JobKind.TASK,
-    owner="ada",
-    account="default",
-    name="work",
-    qos="batch",
-    resources=Resources(gpus=1, cpus=4, time=600),
-    state=JobState.RUNNING,
-    reason=Reason(code="Running", message=""),
-    submitted_at=0.0,
-    started_at=900.0,
-    attempt=1,
-    node="n1",
-    devices=("SIM-1",),
-)
+JOB = job(1, qos="batch", cpus=4, time=600, state=JobState.RUNNING, started_at=900.0, attempt=1, node="n1", devices=("SIM-1",))
 
 
 def held(job: Job, now: float = 1000.0) -> Holding:

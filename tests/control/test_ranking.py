@@ -6,25 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from scheduled import Scheduled, job, machines, rules, settings
 
 from carrel.core.control.device_offers import DeviceOffers
-from carrel.core.control.inbox import News
-from carrel.core.control.launching import LaunchSettings
-from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.ports import StartOrder
 from carrel.core.control.queue import Queue
 from carrel.core.control.ranking import Ranking
 from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import Scheduler
 from carrel.core.control.usage import UsageBook
 from carrel.core.domain.errors import Unavailable
-from carrel.core.domain.job import Job, JobState, Reason
-from carrel.core.domain.launch import LaunchPaths
+from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.partition import Partition
-from carrel.core.domain.placement import GpuState, Holding, IdleState, Snapshot, Waiting
-from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.placement import GpuState, IdleState, Snapshot, Waiting
+from carrel.core.domain.qos import QoS
 from carrel.core.domain.reservation import Reservation
-from carrel.core.domain.resources import Resources
 from carrel.core.domain.rules import LabRules
 from carrel.core.domain.submit_limits import SubmitLimit, SubmitScope
 from carrel.core.domain.task import TaskSpec
@@ -34,25 +29,9 @@ from carrel.simulate.lab.machines import VirtualMachines, nodes_of
 from carrel.simulate.lab.memory import MemoryStore
 from carrel.simulate.trace import Cluster
 
-RULES = LabRules(
-    qos={"all": QoS(name="all"), "low": QoS(name="low", priority=-10)}, default_qos="all", session_qos="all", cpu_charge=0.0,
-    half_life=1e9, share_weight=1000.0,
-)  # fmt: skip
-
-
-def job(
-    number: int, owner: str, *, at: float = 0.0, time: int = 100, gpus: int = 1, name: str = "", qos: str = "all", part: str = ""
-) -> Job:
-    return Job(
-        id=number, kind=JobKind.TASK, owner=owner, account=owner, name=name, qos=qos, state=JobState.PENDING,
-        resources=Resources(gpus=gpus, time=time), reason=Reason(code="Submitted", message=""), submitted_at=at,
-        partition=part,
-    )  # fmt: skip
-
-
-def settings_of(rules: RuleBook, *, rank_seconds: float = 5.0) -> LoopSettings:
-    paths = LaunchPaths(environments="", snapshots="", blobs="")
-    return LoopSettings(rules=rules, launch=LaunchSettings(paths=paths), secret=b"", rank_seconds=rank_seconds, tells=False)
+RULES = rules(
+    qos={"all": QoS(name="all"), "low": QoS(name="low", priority=-10)}, cpu_charge=0.0, half_life=1e9, share_weight=1000.0
+)
 
 
 class Store(MemoryStore):
@@ -66,16 +45,16 @@ class Store(MemoryStore):
         return super().start(orders, now=now)
 
 
-class Lab:
+class Lab(Scheduled):
     """A scheduler on a virtual clock, with one node."""
+
+    store: Store
 
     def __init__(self, rules: LabRules = RULES, *, gpus: int) -> None:
         self.written = rules
         self.rules = RuleBook(rules, reread=lambda: self.written)
-        self.store = Store()
         self.durations: dict[int, float] = {}
-        self.engine = VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=gpus)), self.durations)
-        self.scheduler = Scheduler(jobs=self.store, events=self.store, engine=self.engine, settings=settings_of(self.rules))
+        super().__init__(machines(gpus, self.durations), settings(self.rules, rank_seconds=5.0, tells=False), Store())
 
     def change(self, **fields: object) -> None:
         self.written = replace(self.written, **fields)  # type: ignore[arg-type]
@@ -86,27 +65,22 @@ class Lab:
             self.scheduler.run_times.observe(owner, name, seconds, time)
 
     def runs(self, now: float, *submitted: Job) -> set[int]:
-        """Submit these, and return who runs then."""
-        self.engine.now = now
-        for one in submitted:
-            self.durations[one.id] = one.resources.time
-            self.store.add(one)
-        self.scheduler.cycle(News(jobs=list(submitted), observations=self.engine.ended()), now)
-        return {held.id for held in self.scheduler.holding()}
+        self.durations |= {one.id: one.resources.time for one in submitted}
+        return super().runs(now, *submitted)
 
 
 @pytest.mark.parametrize(("weight", "first"), [(1000.0, 3), (0.0, 2)])
 def test_who_has_used_less_goes_first_where_shares_count(weight: float, first: int) -> None:
     lab = Lab(replace(RULES, share_weight=weight), gpus=1)
     assert lab.runs(0.0, job(1, "ada")) == {1}
-    assert lab.runs(10.0, job(2, "ada", at=9.0), job(3, "bob", at=10.0)) == {1}
+    assert lab.runs(10.0, job(2, "ada", submitted_at=9.0), job(3, "bob", submitted_at=10.0)) == {1}
     assert lab.runs(100.0) == {first}
 
 
 def test_other_rules_make_another_order_at_once() -> None:
     lab = Lab(replace(RULES, share_weight=0.0), gpus=1)
     assert lab.runs(0.0, job(1, "ada")) == {1}
-    assert lab.runs(10.0, job(2, "ada", at=9.0, qos="low"), job(3, "bob", at=10.0)) == {1}
+    assert lab.runs(10.0, job(2, "ada", submitted_at=9.0, qos="low"), job(3, "bob", submitted_at=10.0)) == {1}
     lab.change(qos={"all": QoS(name="all"), "low": QoS(name="low", priority=10)})
     assert lab.runs(100.0) == {2}
 
@@ -115,7 +89,7 @@ def test_partitions_are_those_of_the_rules() -> None:
     lab = Lab(
         replace(RULES, partitions={"here": Partition(name="here"), "there": Partition(name="there", nodes=("x*",))}), gpus=2
     )
-    assert lab.runs(0.0, job(1, "ada", part="here"), job(2, "ada", part="there")) == {1}
+    assert lab.runs(0.0, job(1, "ada", partition="here"), job(2, "ada", partition="there")) == {1}
     lab.change(partitions={"there": Partition(name="there")})
     assert lab.runs(1.0) == {1, 2}
 
@@ -124,7 +98,11 @@ def test_partitions_are_those_of_the_rules() -> None:
 def test_as_many_are_promised_a_start_as_the_rules_say(promises: int, runs: set[int]) -> None:
     """Job 4 fits beside what is promised to job 2 from 100 on, and not beside what is promised to job 3 from 200 on."""
     lab = Lab(replace(RULES, promises=promises), gpus=3)
-    waits = [job(2, "bob", gpus=2, at=1.0), job(3, "cyd", gpus=3, at=2.0), job(4, "dan", time=1000, at=3.0)]
+    waits = [
+        job(2, "bob", gpus=2, submitted_at=1.0),
+        job(3, "cyd", gpus=3, submitted_at=2.0),
+        job(4, "dan", time=1000, submitted_at=3.0),
+    ]
     assert lab.runs(0.0, job(1, "ada", gpus=2), *waits) == runs
 
 
@@ -145,7 +123,9 @@ def test_who_should_be_over_before_a_promise_starts_once_expected_times_count(ti
     lab = Lab(gpus=2)
     lab.knows("ada", SHORT, 10, 1000)
     lab.knows("bob", "", 100, 100)
-    assert lab.runs(0.0, job(1, "bob"), job(2, "cyd", gpus=2, at=1.0), job(3, "ada", name=SHORT, time=1000, at=2.0)) == {1}
+    assert lab.runs(
+        0.0, job(1, "bob"), job(2, "cyd", gpus=2, submitted_at=1.0), job(3, "ada", name=SHORT, time=1000, submitted_at=2.0)
+    ) == {1}
     lab.change(backfill_times=times, promises=1, age_weight=700.0)
     assert lab.runs(1.0) == runs
 
@@ -157,7 +137,7 @@ def test_who_should_be_over_before_a_promise_does_not_start_once_walltimes_count
     lab.knows("bob", "", 100, 100)
     lab.knows("dan", "", 50, 50)
     running = [job(1, "bob"), job(4, "dan", time=50)]
-    waiting = [job(2, "cyd", gpus=3, at=1.0), job(3, "ada", gpus=2, name=SHORT, time=1000, at=2.0)]
+    waiting = [job(2, "cyd", gpus=3, submitted_at=1.0), job(3, "ada", gpus=2, name=SHORT, time=1000, submitted_at=2.0)]
     assert lab.runs(0.0, *running, *waiting) == {1, 4}
     lab.change(backfill_times=times, age_weight=700.0)
     lab.runs(10.0)
@@ -171,7 +151,7 @@ def test_a_promise_moves_with_what_is_expected_of_those_who_run(times: str, runs
     lab.knows("ada", SHORT, 10, 1000)
     lab.knows("dan", "", 500, 500)
     first = job(1, "ada", name=SHORT, time=1000)
-    assert lab.runs(0.0, first, job(2, "cyd", gpus=2, at=1.0), job(5, "dan", time=500, at=2.0)) == {1}
+    assert lab.runs(0.0, first, job(2, "cyd", gpus=2, submitted_at=1.0), job(5, "dan", time=500, submitted_at=2.0)) == {1}
     lab.change(backfill_times=times, age_weight=700.0)
     assert lab.runs(5.0) == runs
 
@@ -182,19 +162,19 @@ def test_who_runs_longer_than_expected_keeps_nobody_from_starting_beside_the_pro
     lab.knows("ada", SHORT, 10, 1000)
     lab.knows("dan", "", 15, 15)
     lab.knows("eve", "", 30, 30)
-    assert lab.runs(0.0, job(1, "ada", name=SHORT, time=1000), job(2, "cyd", gpus=2, at=1.0)) == {1}
-    assert lab.runs(20.0, job(6, "eve", time=30, at=20.0), job(7, "dan", time=15, at=20.0)) == {1, 7}
+    assert lab.runs(0.0, job(1, "ada", name=SHORT, time=1000), job(2, "cyd", gpus=2, submitted_at=1.0)) == {1}
+    assert lab.runs(20.0, job(6, "eve", time=30, submitted_at=20.0), job(7, "dan", time=15, submitted_at=20.0)) == {1, 7}
 
 
 def test_what_was_expected_of_those_who_run_is_forgotten_once_walltimes_count() -> None:
     """Job 1 may run until 1000: what lasts from 20 to 520 starts beside the promise."""
     lab = Lab(replace(RULES, backfill_times="expected"), gpus=2)
     lab.knows("ada", SHORT, 10, 1000)
-    assert lab.runs(0.0, job(1, "ada", name=SHORT, time=1000), job(2, "cyd", gpus=2, at=1.0)) == {1}
+    assert lab.runs(0.0, job(1, "ada", name=SHORT, time=1000), job(2, "cyd", gpus=2, submitted_at=1.0)) == {1}
     lab.change(backfill_times="walltime")
     assert lab.runs(5.0) == {1}
     assert lab.runs(20.0) == {1}
-    assert lab.runs(21.0, job(8, "dan", time=500, at=20.0)) == {1, 8}
+    assert lab.runs(21.0, job(8, "dan", time=500, submitted_at=20.0)) == {1, 8}
 
 
 # ---- the ranking alone
@@ -206,7 +186,7 @@ class Ranked:
     def __init__(self, rules: LabRules = RULES) -> None:
         self.written = rules
         self.rules = RuleBook(rules, reread=lambda: self.written)
-        self.settings = settings_of(self.rules)
+        self.settings = settings(self.rules, rank_seconds=5.0, tells=False)
         self.placer, self.use, self.times, self.queue = Placer(), UsageBook(self.rules), RunTimes(), Queue()
         self.ranking = Ranking(self.settings, self.placer, self.use, self.times)
 
@@ -249,14 +229,6 @@ def test_standings_are_found_out_every_few_seconds_and_for_whoever_is_new() -> N
     assert lab.standing() == {"ada": 0.95, "bob": 0.8, "cyd": 0.16}
 
 
-def test_where_shares_do_not_count_nobody_has_a_standing() -> None:
-    lab = Ranked(replace(RULES, share_weight=0.0))
-    lab.waits(job(1, "ada"))
-    lab.waits(job(2, "bob"))
-    lab.turn(100.0, 1, 2)
-    assert lab.standing() == {}
-
-
 def test_where_one_job_waits_nobody_is_ahead_of_anybody() -> None:
     lab = Ranked()
     lab.waits(job(1, "ada"))
@@ -288,32 +260,6 @@ def test_short_first_of_another_strength_moves_those_who_wait() -> None:
     lab.rules.reload()
     lab.turn(1.0)
     assert lab.queue.waiting[1].late_by == 50.0
-
-
-def changed(now: float, lab: Ranked) -> tuple[int | None, float | None]:
-    """What backfill takes a waiting job to run for, and until when it takes one that runs to hold its place."""
-    held = Holding(
-        id=8, owner="ada", name="work", qos="all", resources=Resources(time=100), node="n", devices=(), ends_by=110.0,
-        started_at=10.0,
-    )  # fmt: skip
-    return lab.ranking.expected(lab.waits(job(1, "ada", name="work"))).expected, lab.ranking.due(held, now).due
-
-
-def test_what_is_expected_counts_where_the_rules_say_so_and_once_they_were_looked_at() -> None:
-    lab = Ranked(replace(RULES, backfill_times="expected"))
-    for _ in range(10):
-        lab.times.observe("ada", "work", 10, 100)
-    assert changed(12.0, lab) == (None, None)
-    lab.turn(0.0)
-    assert changed(12.0, lab) == (10, pytest.approx(20.0))
-    prepared = Holding(
-        id=9, owner="ada", name="work", qos="all", resources=Resources(time=100), node="n", devices=(), ends_by=112.0
-    )  # fmt: skip
-    assert lab.ranking.due(prepared, 12.0).due == pytest.approx(22.0)
-    lab.written = RULES
-    lab.rules.reload()
-    lab.turn(1.0)
-    assert changed(12.0, lab) == (None, None)
 
 
 class Machines(VirtualMachines):

@@ -6,40 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from scheduled import Scheduled, job, machines, rules, settings
 
-from carrel.core.control.inbox import News
-from carrel.core.control.launching import LaunchSettings
-from carrel.core.control.loop_settings import LoopSettings
-from carrel.core.control.rules import RuleBook
-from carrel.core.control.scheduler import Scheduler
 from carrel.core.control.start_ranges import StartRanges, StartRangeStore, Unwritten
 from carrel.core.domain.errors import StorageFull
 from carrel.core.domain.expectation import Coverage, ShownRange
-from carrel.core.domain.job import Job, JobState, Reason
-from carrel.core.domain.launch import LaunchPaths
-from carrel.core.domain.qos import JobKind, QoS
-from carrel.core.domain.resources import Resources
-from carrel.core.domain.rules import LabRules
-from carrel.simulate.lab.machines import VirtualMachines, nodes_of
-from carrel.simulate.lab.memory import MemoryStore
-from carrel.simulate.trace import Cluster
-
-RULES = LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="all")
+from carrel.core.domain.job import Job, JobState
 
 
-class OneGpu:
+class OneGpu(Scheduled):
     """A lab with one GPU, whose jobs are known to run for about 1,000 s."""
 
     def __init__(self, durations: dict[int, float], kept: StartRangeStore | None = None) -> None:
-        self.store = MemoryStore()
-        self.machines = VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=1)), durations)
-        settings = LoopSettings(
-            rules=RuleBook(RULES),
-            launch=LaunchSettings(paths=LaunchPaths(environments="", snapshots="", blobs="")),
-            secret=b"",
-            start_ranges=kept or Unwritten(),
-        )
-        self.scheduler = Scheduler(jobs=self.store, events=self.store, engine=self.machines, settings=settings)
+        super().__init__(machines(1, durations), settings(rules(), start_ranges=kept or Unwritten()))
         self.learn()
 
     def learn(self) -> None:
@@ -47,17 +26,9 @@ class OneGpu:
             self.scheduler.run_times.observe("ada", "train.py", seconds, 7200.0)
 
     def submit(self, number: int, now: float) -> Job:
-        job = Job(
-            id=number, kind=JobKind.TASK, owner="ada", account="ada", name="train.py", qos="all", state=JobState.PENDING,
-            resources=Resources(gpus=1, time=7200), reason=Reason(code="Submitted", message=""), submitted_at=now,
-        )  # fmt: skip
-        self.store.add(job)
-        self.cycle(now, job)
-        return job
-
-    def cycle(self, now: float, *jobs: Job) -> None:
-        self.machines.now = now
-        self.scheduler.cycle(News(jobs=list(jobs), observations=self.machines.ended()), now)
+        one = job(number, name="train.py", time=7200, submitted_at=now)
+        self.cycle(now, one)
+        return one
 
     @property
     def coverage(self) -> Coverage:
@@ -87,8 +58,7 @@ def test_a_job_that_is_cancelled_while_it_waits_does_not_count() -> None:
     for number in (1, 2, 3):
         lab.submit(number, float(number))
     second = lab.store.get(2)
-    assert second is not None
-    lab.cycle(500.0, replace(second, state=JobState.CANCELLED, ended_at=500.0))
+    lab.cycle(500.0, changed=(replace(second, state=JobState.CANCELLED, ended_at=500.0),))
     lab.cycle(1001.0)
     assert lab.coverage.of == 1  # Job 3, which starts in the place of job 2: before anybody thought.
     assert lab.coverage.early == 1
@@ -99,7 +69,6 @@ def test_whoever_asks_is_told_something_too() -> None:
     lab.submit(1, 1.0)
     waits = lab.submit(2, 2.0)
     before = lab.scheduler.queue_report.wait_of(waits.id)
-    assert before is not None
     assert before.estimated_range is not None
     lab.cycle(1001.0)
     assert lab.coverage == Coverage(of=1)
@@ -119,9 +88,6 @@ def test_what_was_missed_moves_what_is_told_next() -> None:
     now = 3000.0 * 39 + 1
     lab.submit(41, now)
     told = lab.scheduler.look(now).wait_of(41)
-    assert told is not None
-    assert told.estimated_range is not None
-    assert told.foreseen is not None
     low, _, high = told.foreseen
     assert high - now < 1500
     assert told.estimated_range[1] - now > 2 * (high - now)
@@ -180,7 +146,6 @@ def test_nothing_is_kept_of_a_job_that_was_cancelled_while_it_waited() -> None:
     for number in (1, 2):
         lab.submit(number, float(number))
     second = lab.store.get(2)
-    assert second is not None
     assert len(disk.kept) == 1
-    lab.cycle(500.0, replace(second, state=JobState.CANCELLED, ended_at=500.0))
+    lab.cycle(500.0, changed=(replace(second, state=JobState.CANCELLED, ended_at=500.0),))
     assert disk.kept == {}

@@ -47,7 +47,6 @@ def test_levels_are_told_with_numbers_and_each_change_once(disks: Disks) -> None
     watched.look()
     watched.look()
     halted = watched.halted()
-    assert halted is not None
     assert halted.code == "StorageFull"
     assert "The lab's disk /home (home) is nearly full: 884M of 1T are free. Nothing starts below 1G." in halted.message
     watched.check()  # work is still taken
@@ -74,7 +73,6 @@ def test_the_reserve_is_given_back_and_set_aside_again(disks: Disks) -> None:
     watched.check()  # nobody has looked since
     assert reserve.exists()
     short = watched.short()
-    assert short is not None
     assert short.room is Room.LOW
 
 
@@ -93,13 +91,11 @@ def test_parts_on_other_disks_and_disks_without_inodes(disks: Disks) -> None:
     disks.other = Disk(path="/scratch", total=100 * GIB, free=3 * GIB)
     watched = watch(disks, floor=5 * GIB)
     short = watched.short()
-    assert short is not None
     assert (short.disk.path, short.holds, short.floor) == ("/scratch", "spool", 5 * GIB)
     disks.other = None
     disks.takes_files = False
     watched.look()
     short = watched.short()
-    assert short is not None
     assert "No inode is left on it." in short.message
     assert short.room is Room.FULL
 

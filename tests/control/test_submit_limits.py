@@ -6,22 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from scheduled import rules, settings
 
 from carrel.core.control.inbox import News
-from carrel.core.control.launching import LaunchSettings
-from carrel.core.control.loop_settings import LoopSettings
 from carrel.core.control.ports import NewJob
-from carrel.core.control.rules import RuleBook
 from carrel.core.control.scheduler import Scheduler
 from carrel.core.control.submit_limits import AGAIN
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
-from carrel.core.domain.launch import Ended, Journaled, Launch, LaunchPaths, Observation
+from carrel.core.domain.launch import Ended, Journaled, Launch, Observation
 from carrel.core.domain.node import Node
 from carrel.core.domain.placement import GpuState
 from carrel.core.domain.ports import Attempt
-from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.rules import LabRules
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import User
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
@@ -101,10 +98,8 @@ class TestLab:
 
     def begin(self, news: News | None = None) -> None:
         part = slurm_partition("far", SlurmPartition(partition="main"))
-        rules = RuleBook(LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="all", partitions={"far": part}))
-        paths = LaunchPaths(environments="", snapshots="", blobs="")
-        settings = LoopSettings(rules=rules, launch=LaunchSettings(paths=paths), secret=b"secret")
-        self.scheduler = Scheduler(jobs=self.store.jobs, events=self.store.events, engine=self.cluster, settings=settings)
+        found = settings(rules(partitions={"far": part}), secret=b"secret")
+        self.scheduler = Scheduler(jobs=self.store.jobs, events=self.store.events, engine=self.cluster, settings=found)
         if news is None:
             self.scheduler.recover(self.now)
         self.cycle(news or News([], []))
@@ -146,7 +141,6 @@ class TestLab:
         self.setup(Cluster(3), 5)
         assert (self.job(4).state, self.job(4).reason.code) == (JobState.PENDING, "AssocMaxSubmitJobLimit")
         hold = self.scheduler.queue_report.wait_of(4)
-        assert hold is not None
         assert hold.reason.code == "AssocMaxSubmitJobLimit"
         assert hold.reason.message.startswith(
             "3 of its owner's jobs are in Slurm, which takes no more for now: AssocMaxSubmitJobLimit (MaxSubmitJobs is 3);"
@@ -197,7 +191,6 @@ class TestLab:
     def test_who_is_cancelled_in_line_is_gone_and_holds_nobody_up(self, cancelled: int) -> None:
         self.setup(Cluster(3), 6)
         job = self.store.jobs.request_cancel(cancelled, by="ada", reason=Reason(code="Cancelled", message=""), now=self.now)
-        assert job is not None
         assert job.state is JobState.CANCELLED
         self.cycle(News([job], []))
         self.end(1)

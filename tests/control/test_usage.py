@@ -5,44 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import scheduled
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduled import rules
 
 from carrel.core.control.ports import Used
 from carrel.core.control.rules import RuleBook
 from carrel.core.control.usage import UsageBook
 from carrel.core.domain.account import Account
-from carrel.core.domain.job import Job, JobState, Preemption, Reason
-from carrel.core.domain.qos import JobKind, PreemptMode, QoS
+from carrel.core.domain.job import Job, JobState, Preemption
+from carrel.core.domain.qos import JobKind, PreemptMode
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.rules import LabRules
 from carrel.core.policy.fairshare import accrued, faded
 
 HOUR = 3600.0
-RULES = LabRules(
-    qos={"normal": QoS(name="normal")}, default_qos="normal", session_qos="normal", half_life=10 * HOUR, cpu_charge=0.1
-)
+RULES = rules(half_life=10 * HOUR, cpu_charge=0.1)
 SESSION = {"kind": JobKind.SESSION, "gpus": 0}
 
 
-def job(job_id: int, owner: str = "ada", *, state: JobState = JobState.RUNNING, gpus: int = 1, **fields: object) -> Job:
-    return replace(
-        Job(
-            id=job_id,
-            kind=JobKind.TASK,
-            owner=owner,
-            account="physics",
-            name="work",
-            qos="normal",
-            resources=Resources(gpus=gpus, cpus=5),
-            state=state,
-            reason=Reason(code="None", message=""),
-            submitted_at=0.0,
-            attempt=1,
-            node="n1",
-        ),
-        **fields,  # type: ignore[arg-type]
-    )
+def job(number: int, owner: str = "ada", **fields: object) -> Job:
+    usual = {"state": JobState.RUNNING, "account": "physics", "gpus": 1, "cpus": 5, "attempt": 1, "node": "n1"}
+    return scheduled.job(number, owner, **{**usual, **fields})
 
 
 def seconds(book: UsageBook, now: float, **more: object) -> dict[str, float]:
@@ -149,14 +133,6 @@ def test_a_server_takes_up_what_runs_or_stands_still_with_what_was_used_before(
     assert seconds(book, 2000.0).get("ada", 0.0) == pytest.approx(1.5 * ran + 1000 * rate)
 
 
-def test_a_server_takes_up_a_session_with_what_its_cells_were_charged() -> None:
-    book = UsageBook(NEVER_FADES)
-    book.take_up(job(1, **SESSION), leased_at=100.0, borrowed=600.0, now=1000.0)
-    assert seconds(book, 1000.0) == {"ada": pytest.approx(600.0)}
-    assert book.charged(1, 1) == 600.0
-    assert book.borrowed(1, 1, 650.0, 1000.0) == 650.0
-
-
 def test_of_sessions_that_have_ended_those_are_forgotten_of_which_no_broker_speaks() -> None:
     book = UsageBook(RuleBook(RULES))
     for number, state in ((11, JobState.RUNNING), (12, JobState.RUNNING), (13, JobState.COMPLETED), (14, JobState.COMPLETED)):
@@ -226,24 +202,6 @@ def test_a_total_that_begins_anew_charges_only_what_comes_then() -> None:
     assert book.borrowed(1, 1, 5.0, 0.0) == 600.0
     assert book.borrowed(1, 1, 25.0, 0.0) == 620.0
     assert seconds(book, 0.0) == {"ada": pytest.approx(620.0)}
-
-
-def test_nobody_is_charged_for_a_session_that_is_not_known() -> None:
-    book = UsageBook(RuleBook(RULES))
-    book.put(job(1, **SESSION), now=0.0)
-    assert book.borrowed(1, 2, 600.0, 0.0) is None, "another attempt"
-    assert book.borrowed(2, 1, 600.0, 0.0) is None
-    assert seconds(book, 0.0) == {"ada": 0.0}
-
-
-def test_after_a_restart_a_running_session_is_charged_from_what_is_stored() -> None:
-    book = UsageBook(RuleBook(RULES))
-    book.put(job(1, **SESSION), now=2 * HOUR, since=HOUR, borrowed=600.0)
-    stored = accrued(600 / HOUR, HOUR, 2 * HOUR, 10 * HOUR)
-    assert seconds(book, 2 * HOUR) == {"ada": pytest.approx(stored)}
-    assert book.charged(1, 1) == 600.0
-    assert book.borrowed(1, 1, 650.0, 2 * HOUR) == 650.0
-    assert seconds(book, 2 * HOUR) == {"ada": pytest.approx(stored + 50)}
 
 
 def test_what_cells_of_an_ended_session_borrowed_is_spread_over_its_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import uv
@@ -49,6 +50,15 @@ class Lab:
         address = index.variables["UV_DEFAULT_INDEX"]
         self.environ["UV_DEFAULT_INDEX"] = address
         self.pip_conf(f"[global]\nindex-url = {address}\n")
+
+    def locked(self, about: str) -> dict[str, str]:
+        """Lock a project of that description in the code's directory with uv; returns what both files say."""
+        (self.code / "pyproject.toml").write_text(
+            f'[project]\nname = "study"\nversion = "1"\nrequires-python = ">=3.11"\n{about}'
+        )
+        words = [uv.find_uv_bin(), "lock", "--no-python-downloads", "-q"]
+        subprocess.run(words, env=self.environ, cwd=self.code, check=True, timeout=60)
+        return {name: (self.code / name).read_text() for name in ("pyproject.toml", "uv.lock")}
 
     def wheel(self, name: str, version: str = "1.0", *, requires: tuple[str, ...] = (), where: Path | None = None) -> Path:
         """Make a wheel of one module."""

@@ -7,8 +7,8 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import uv
@@ -96,17 +96,25 @@ class NamedLab:
 
 
 @contextmanager
-def user(named: NamedLab, owner: str, name: str = "default") -> Iterator[subprocess.Popen[str]]:
-    """Another process that opens an environment and uses it until its standard input closes."""
-    arguments = json.dumps([str(named.lab.root), str(named.lab.base / "uv"), named.lab.environ, owner, name])
+def process_of(program: str, arguments: Sequence[object]) -> Iterator[subprocess.Popen[str]]:
+    """Another process that is killed in the end."""
     process = subprocess.Popen(
-        [sys.executable, "-c", USER, arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", program, json.dumps(arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     )
     with process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def user(named: NamedLab, owner: str, name: str = "default") -> AbstractContextManager[subprocess.Popen[str]]:
+    """Another process that opens an environment and uses it until its standard input closes."""
+    return process_of(USER, [str(named.lab.root), str(named.lab.base / "uv"), named.lab.environ, owner, name])
 
 
 def hear(process: subprocess.Popen[str], kind: str, what: object = None) -> str:

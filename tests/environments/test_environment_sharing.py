@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from environment_lab import Lab
+from named_lab import LIMIT, Gate, hear, process_of
 
 from carrel.core.domain.errors import NotFound
 from carrel.core.domain.task import EnvironmentRecipe
@@ -38,59 +38,16 @@ say("ready", made.built)
 sys.stdin.read()
 """
 
-#: Seconds that anything in these tests may take.
-LIMIT = 60
 
-
-@contextlib.contextmanager
-def builder(lab: Lab) -> Iterator[subprocess.Popen[str]]:
+def builder(lab: Lab) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     """Another process that prepares "alpha" and then holds it until its standard input closes."""
-    arguments = json.dumps([str(lab.root), str(lab.base / "uv"), str(lab.code), lab.environ])
-    process = subprocess.Popen(
-        [sys.executable, "-c", BUILDER, arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def hear(process: subprocess.Popen[str], kind: str, what: object = None) -> object:
-    """Wait until the process says something of this kind; return it."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        said, value = json.loads(line)
-        if said == kind and what in (None, value):
-            return value
-    raise AssertionError(f"it never said {kind}")
-
-
-class Gate:
-    """Stops uv at `pip sync` until opened: two FIFOs, one to say that it is there, one to let it go on."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.arrived, self.opened = lab.base / "arrived", lab.base / "opened"
-        os.mkfifo(self.arrived)
-        os.mkfifo(self.opened)
-        lab.uv(f'case "$*" in "pip sync"*) echo here > {self.arrived}; read line < {self.opened};; esac')
-
-    def wait(self) -> None:
-        fd = os.open(self.arrived, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            assert select.select([fd], [], [], LIMIT)[0], "uv never came to install"
-        finally:
-            os.close(fd)
-
-    def open(self) -> None:
-        with self.opened.open("w") as stream:
-            stream.write("go\n")
+    return process_of(BUILDER, [str(lab.root), str(lab.base / "uv"), str(lab.code), lab.environ])
 
 
 @pytest.mark.gate
 def test_of_two_builders_one_builds_and_the_other_waits(lab: Lab) -> None:
     lab.wheel("alpha")
-    gate = Gate(lab)
+    gate = Gate(lab, "pip sync")
     with builder(lab) as first, builder(lab) as second:
         gate.wait()
         heard: dict[str, object] = {}
@@ -120,7 +77,7 @@ def test_of_two_builders_one_builds_and_the_other_waits(lab: Lab) -> None:
 
 def test_a_killed_builder_leaves_nothing_wrong(lab: Lab, needs: Recipe) -> None:
     lab.wheel("alpha")
-    gate = Gate(lab)
+    gate = Gate(lab, "pip sync")
     with builder(lab) as first:
         gate.wait()
         first.kill()
@@ -130,7 +87,7 @@ def test_a_killed_builder_leaves_nothing_wrong(lab: Lab, needs: Recipe) -> None:
         hear(second, "report", "another job builds this environment; waiting for it")
         lab.uv()
         gate.open()
-        assert hear(second, "ready") is True
+        assert hear(second, "ready") == "True"
     environment = lab.prepare(needs("alpha"))
     assert not environment.built
     assert subprocess.run([environment.python, "-c", "import alpha"], timeout=LIMIT).returncode == 0
@@ -167,7 +124,7 @@ def test_the_deadline_ends_every_process(lab: Lab, needs: Recipe, stuck: int) ->
 
 def test_who_waits_for_another_can_be_stopped(lab: Lab, needs: Recipe) -> None:
     lab.wheel("alpha")
-    gate = Gate(lab)
+    gate = Gate(lab, "pip sync")
     with builder(lab) as first:
         gate.wait()
         waits: list[str] = []
@@ -175,7 +132,7 @@ def test_who_waits_for_another_can_be_stopped(lab: Lab, needs: Recipe) -> None:
             lab.prepare(needs("alpha"), report=waits.append, stop=lambda: bool(waits))
         assert waits == ["another job builds this environment; waiting for it"]
         gate.open()
-        assert hear(first, "ready") is True
+        assert hear(first, "ready") == "True"
 
 
 def test_collection_removes_what_is_unused_and_nothing_else(lab: Lab, needs: Recipe) -> None:
@@ -212,7 +169,7 @@ def test_an_environment_is_held_by_other_processes_too(lab: Lab, needs: Recipe) 
     lab.uv()
     store = lab.store()
     with builder(lab) as user:
-        assert hear(user, "ready") is True
+        assert hear(user, "ready") == "True"
         assert store.collect(unused_for=0, now=time.time() + 10) == []
         user.send_signal(signal.SIGKILL)
         user.wait(LIMIT)
@@ -235,7 +192,6 @@ def test_a_hold_is_not_inherited_by_the_job(lab: Lab) -> None:
     command = [environment.python, "-c", "input('running\\n')"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False) as job:
         # execve(2) lets the parent of a vfork go on before it has closed the descriptors: the job has to say that it runs.
-        assert job.stdout is not None
         assert job.stdout.readline() == b"running\n"
         lab.release()
         assert len(lab.store().collect(unused_for=0, now=time.time() + 10)) == 1

@@ -37,7 +37,9 @@ def test_find_links_of_pip_are_used_and_missing_directories_left_out(lab: Lab, n
     assert any(str(missing) in line and "left out" in line for line in lab.reports)
 
 
-def test_variables_of_pip_go_before_its_files_and_those_of_uv_before_both(lab: Lab, needs: Recipe) -> None:
+def test_variables_of_uv_go_before_its_file_that_before_variables_of_pip_and_those_before_its_file(
+    lab: Lab, needs: Recipe
+) -> None:
     others = lab.base / "others"
     others.mkdir()
     lab.wheel("alpha", "1.0")
@@ -45,18 +47,11 @@ def test_variables_of_pip_go_before_its_files_and_those_of_uv_before_both(lab: L
     assert "alpha==1.0" in lab.prepare(needs("alpha")).lock
     lab.environ["PIP_FIND_LINKS"] = str(others)
     assert "alpha==2.0" in lab.prepare(needs("alpha")).lock
-    lab.environ["UV_FIND_LINKS"] = str(lab.wheels)
-    assert "alpha==1.0" in lab.prepare(needs("alpha")).lock
-
-
-def test_uv_toml_goes_before_pip(lab: Lab, needs: Recipe) -> None:
-    others = lab.base / "others"
-    others.mkdir()
-    lab.wheel("alpha", "1.0")
-    lab.wheel("alpha", "2.0", where=others)
     file = lab.home / ".config/uv/uv.toml"
     file.parent.mkdir(parents=True)
-    file.write_text(f"no-index = true\nfind-links = [{json.dumps(str(others))}]\n")
+    file.write_text(f"no-index = true\nfind-links = [{json.dumps(str(lab.wheels))}]\n")
+    assert "alpha==1.0" in lab.prepare(needs("alpha")).lock
+    lab.environ["UV_FIND_LINKS"] = str(others)
     assert "alpha==2.0" in lab.prepare(needs("alpha")).lock
 
 

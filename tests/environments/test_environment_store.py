@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import uv
 from environment_lab import Lab
 
 from carrel.core.domain.errors import StorageFull
@@ -88,27 +87,20 @@ def test_no_environment_is_a_bare_one_without_the_labs_packages(lab: Lab) -> Non
         assert "ModuleNotFoundError" in run(environment.python, f"import {package}").stderr
 
 
-def test_a_broken_environment_is_built_again(lab: Lab, needs: Recipe) -> None:
+@pytest.mark.parametrize("lost", ["bin/python", "carrel-environment.json"])
+def test_what_is_not_whole_is_built_again(lab: Lab, needs: Recipe, lost: str) -> None:
+    """A Python that is gone, or a build that was broken off."""
     lab.wheel("alpha")
     first = lab.prepare(needs("alpha"))
     lab.release()
-    (first.path / "bin/python").unlink()
-    second = lab.prepare(needs("alpha"))
-    assert second.built
-    assert second.path == first.path
-    assert run(second.python, "import alpha").returncode == 0
-    assert len(lab.calls("pip compile")) == 1
-
-
-def test_a_half_built_directory_is_not_taken_for_an_environment(lab: Lab, needs: Recipe) -> None:
-    lab.wheel("alpha")
-    first = lab.prepare(needs("alpha"))
-    lab.release()
-    (first.path / "carrel-environment.json").unlink()
+    (first.path / lost).unlink()
     (first.path / "left-over").touch()
     second = lab.prepare(needs("alpha"))
     assert second.built
+    assert second.path == first.path
     assert not (second.path / "left-over").exists()
+    assert run(second.python, "import alpha").returncode == 0
+    assert len(lab.calls("pip compile")) == 1
 
 
 def test_the_failure_has_the_resolvers_words(lab: Lab, needs: Recipe) -> None:
@@ -228,29 +220,9 @@ def test_code_that_is_a_package_is_part_of_the_environment(
     assert not lab.prepare(recipe, code_digest="sha256:two").built
 
 
-def test_inline_script_metadata_from_an_index(lab: Lab, real_packages: PackageIndex) -> None:
+def test_uv_lock_is_installed_as_it_is_and_a_package_with_it(lab: Lab, real_packages: PackageIndex) -> None:
     lab.use_index(real_packages)
-    recipe = EnvironmentRecipe(
-        kind=EnvironmentKind.REQUIREMENTS, source="train.py", python=">=3.11", requirements=("six>=1.16", "idna")
-    )
-    environment = lab.prepare(recipe)
-    assert run(environment.python, "import six, idna; print(six.PY3)").stdout == "True\n"
-    names = [package.partition("==")[0] for package in lab.store().list()[0].packages]
-    assert names == ["idna", "six"]
-
-
-def test_uv_lock_is_installed_as_it_is(lab: Lab, real_packages: PackageIndex) -> None:
-    lab.use_index(real_packages)
-    project = lab.base / "project"
-    project.mkdir()
-    (project / "pyproject.toml").write_text(
-        '[project]\nname = "study"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["six<2"]\n'
-    )
-    subprocess.run(
-        [uv.find_uv_bin(), "lock", "--no-python-downloads", "-q"], env=lab.environ, cwd=project, check=True, timeout=PATIENCE
-    )
-    files = {name: (project / name).read_text() for name in ("pyproject.toml", "uv.lock")}
-    recipe = EnvironmentRecipe(kind=EnvironmentKind.UV_LOCK, source="uv.lock", files=files)
+    recipe = EnvironmentRecipe(kind=EnvironmentKind.UV_LOCK, source="uv.lock", files=lab.locked('dependencies = ["six<2"]\n'))
     environment = lab.prepare(recipe)
     assert f"six=={version('six')}" in environment.lock
     assert "study" not in environment.lock
@@ -259,6 +231,16 @@ def test_uv_lock_is_installed_as_it_is(lab: Lab, real_packages: PackageIndex) ->
     assert not lab.prepare(recipe).built
     with pytest.raises(EnvironmentFailed, match="uv lock"):
         lab.prepare(EnvironmentRecipe(kind=EnvironmentKind.UV_LOCK, files={"pyproject.toml": ""}))
+    (lab.code / "study.py").write_text('"""A study."""\nanswer = 42\n')
+    about = (
+        'description = "x"\ndependencies = ["six"]\n[build-system]\nrequires = ["hatchling"]\n'
+        'build-backend = "hatchling.build"\n[tool.hatch.build]\ndev-mode-dirs = ["."]\n'
+    )
+    package = EnvironmentRecipe(kind=EnvironmentKind.UV_LOCK, source="uv.lock", files=lab.locked(about), local=True)
+    environment = lab.prepare(package)
+    assert run(environment.python, "import six, study; print(study.answer)").stdout == "42\n"
+    assert not lab.prepare(package).built
+    assert lab.prepare(package, code_digest="sha256:changed").built
 
 
 def test_prereleases_are_taken_when_asked_for(lab: Lab, needs: Recipe) -> None:
@@ -274,25 +256,6 @@ def test_wheels_in_the_code_are_found(lab: Lab, needs: Recipe) -> None:
     lab.wheel("alpha", "7.0", where=lab.code / "wheels")
     environment = lab.prepare(needs("--find-links wheels", "alpha", local=True))
     assert run(environment.python, "import alpha; print(alpha.version)").stdout == "7.0\n"
-
-
-def test_uv_lock_of_a_package_installs_the_package(lab: Lab, real_packages: PackageIndex) -> None:
-    lab.use_index(real_packages)
-    (lab.code / "study.py").write_text('"""A study."""\nanswer = 42\n')
-    (lab.code / "pyproject.toml").write_text(
-        '[project]\nname = "study"\nversion = "1"\ndescription = "x"\nrequires-python = ">=3.11"\ndependencies = ["six"]\n'
-        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
-        '[tool.hatch.build]\ndev-mode-dirs = ["."]\n'
-    )
-    subprocess.run(
-        [uv.find_uv_bin(), "lock", "--no-python-downloads", "-q"], env=lab.environ, cwd=lab.code, check=True, timeout=PATIENCE
-    )
-    files = {name: (lab.code / name).read_text() for name in ("pyproject.toml", "uv.lock")}
-    recipe = EnvironmentRecipe(kind=EnvironmentKind.UV_LOCK, source="uv.lock", files=files, local=True)
-    environment = lab.prepare(recipe)
-    assert run(environment.python, "import six, study; print(study.answer)").stdout == "42\n"
-    assert not lab.prepare(recipe).built
-    assert lab.prepare(recipe, code_digest="sha256:changed").built
 
 
 def test_activation_leaves_no_other_environment_on_the_path(lab: Lab) -> None:

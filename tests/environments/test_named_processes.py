@@ -133,7 +133,6 @@ def test_killed_while_it_notes_changes_the_record_stays_whole(named: NamedLab, l
     for number in range(12):
         process = subprocess.Popen([sys.executable, "-c", NOTER, str(prefix)], stdout=subprocess.PIPE, text=True)
         with process:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             end = time.monotonic() + chance.random() * 0.05
             step = 0

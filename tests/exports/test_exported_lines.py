@@ -165,7 +165,6 @@ def test_what_is_written_as_swf_is_read_back(tmp_path_factory: pytest.TempPathFa
     path = tmp_path_factory.mktemp("lines") / "trace"
     path.write_text(written(found), newline="\n")
     trace = read_trace(path)
-    assert trace.cluster is not None
     assert (trace.cluster.nodes, trace.cluster.gpus_per_node) == (2, 4)
     begin = min(floor(one.submitted_at) for one in found)
     assert sorted((job.submitted, job.duration, job.gpus, job.time) for job in trace.jobs) == sorted(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,25 +303,6 @@ def test_loading_the_driver_by_hand_is_a_first_use(kernel: TestKernel, broker: B
     ran = kernel.run("import ctypes\ntry:\n    ctypes.CDLL('libcuda.so.1')\nexcept OSError:\n    print('no driver')")
     assert ran.text in ("no driver\n", "")
     assert cells(broker) == 1
-
-
-def test_a_first_use_in_a_thread_outside_of_any_cell_has_a_lease(torch_kernel: TestKernel, broker: BrokerProcess) -> None:
-    torch_kernel.run(
-        textwrap.dedent(
-            """
-            import threading, torch
-            go = threading.Event()
-            def work():
-                go.wait()
-                torch.cuda.init()
-            thread = threading.Thread(target=work); thread.start()
-            """
-        )
-    )
-    assert cells(broker) == 0
-    torch_kernel.run("go.set()")
-    torch_kernel.run("thread.join(); print(torch._C.started)")
-    assert cells(broker) >= 1
 
 
 def test_threads_that_outlive_their_cell_are_mentioned_once(torch_kernel: TestKernel, broker: BrokerProcess) -> None:

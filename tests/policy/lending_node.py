@@ -71,7 +71,6 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
     assert sorted(answered) == sorted(requests), "every request is lent to, waits or gives up, once"
     for given_up in lending.gives_up:
         until = requests[given_up.request].until
-        assert until is not None
         assert until <= now
     assert [one.position for one in lending.queue] == list(range(1, len(lending.queue) + 1))
     for one in lending.lends:
@@ -139,7 +138,6 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
     for one in lending.expires:
         held = leases[one.lease]
         assert held.state is LeaseState.HELD
-        assert held.held_until is not None
         assert held.held_until <= now or (held.by_choice and _must_be_back(snap, requests[one.request], now))
         assert one.request in waiting
     if lending.again_at is not None:

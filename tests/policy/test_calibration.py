@@ -41,7 +41,6 @@ def live(calibration: Calibration, waits: Iterable[float], *, low: float, middle
     held = []
     for number, wait in enumerate(waits):
         told = hold(number, low, middle, high, calibration.corrections)
-        assert told.estimated_range is not None
         calibration.told(told, 0.0)
         calibration.started(number, wait)
         held.append(told.estimated_range[0] - 1 <= wait <= told.estimated_range[1] + 1)

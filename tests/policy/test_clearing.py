@@ -28,9 +28,7 @@ def offered(found: GpuState, *taken: str, first: tuple[str, ...] = ()) -> Offer:
 
 
 def reason(snapshot: Snapshot, job: int) -> str:
-    hold = place(snapshot, NOW).wait_of(job)
-    assert hold is not None
-    return hold.reason.message
+    return place(snapshot, NOW).wait_of(job).reason.message
 
 
 def test_without_state_everything_is_offered() -> None:

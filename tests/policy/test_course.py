@@ -61,7 +61,6 @@ def simulated(monkeypatch: pytest.MonkeyPatch, jobs: Sequence[TraceJob], *, gpus
     for run in outcome.runs:
         if run.id in told and told[run.id][0].foreseen is not None:
             wait, now = told[run.id]
-            assert wait.foreseen is not None
             low, middle, high = wait.foreseen
             found.append(Start(job_id=run.id, foreseen=(low - now, middle - now, high - now), real=run.start - now))
     return found

@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from policy_labs import NOW, holding, lab, node, place, snapshots, waiting
+from policy_labs import NOW, holding, lab, node, place, waiting
 
 from carrel.core.domain.errors import Impossible
-from carrel.core.domain.partition import Partition, read_cluster
-from carrel.core.domain.placement import Snapshot
+from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
 from carrel.core.policy.feasible import feasible
-from carrel.core.policy.limits import CODES
-from carrel.core.policy.order import order_of
-from carrel.core.policy.placer import Placer
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 
 CLUSTER = slurm_partition("cats", SlurmPartition(partition="gpu"))
@@ -41,32 +35,8 @@ def test_limits_hold_them_back_together_with_what_runs_here() -> None:
     placement = place(lab(NODES, waits, [busy], qos=qos, partitions=PARTS), NOW)
     assert [start.job_id for start in placement.starts] == [3]
     held = placement.wait_of(1)
-    assert held is not None
     assert held.reason.code == "QOSMaxGRESPerUser"
     assert held.reason.message == 'needs 2 GPUs; its owner holds 2 of at most 3 GPUs in QoS "batch"; in 10 min at the latest'
-
-
-@given(snapshots(), st.sampled_from(["cats", "dogs"]))
-def test_both_ways_of_deciding_hand_over_the_same(snapshot: Snapshot, name: str) -> None:
-    parts = {**snapshot.partitions, name: replace(CLUSTER, name=name)}
-    waits = tuple(replace(job, partition=name) if job.id % 2 else job for job in snapshot.waiting)
-    snapshot = replace(snapshot, partitions=parts, waiting=waits)
-    placer = Placer()
-    placer.nodes(snapshot.nodes, snapshot.withheld, snapshot.moves)
-    placer.rules(snapshot.qos, order_of(snapshot, snapshot.standing), parts, promises=snapshot.promises)
-    placer.reservations(snapshot.reservations)
-    for held in snapshot.holding:
-        placer.hold(held)
-    for job in waits:
-        placer.wait(job)
-    placement = place(snapshot, NOW)
-    assert tuple(placer.place(NOW)) == placement.starts
-    jobs = {job.id: job for job in waits}
-    for start in placement.starts:
-        assert read_cluster(start.node) == (("slurm", name) if jobs[start.job_id].partition == name else ("", ""))
-    for hold in placement.pending:
-        if jobs[hold.job_id].partition == name:
-            assert hold.reason.code in {*CODES, "BeginTime"}
 
 
 def test_what_slurm_can_never_run_is_refused_where_that_is_known() -> None:

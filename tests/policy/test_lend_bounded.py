@@ -87,7 +87,6 @@ def test_a_task_takes_its_device_back_in_time_whatever_the_cells_slice() -> None
     assert while_computing(away(used=80.0)).suspends == (Suspend(tenant="a", request="r-task", pauses="l-a"),)
     early = while_computing(away(used=90.0))
     assert not early.suspends, "until 112.5 s, of which it computed for 90"
-    assert early.again_at is not None
     assert early.again_at <= NOW + 12.5
     assert while_computing(away(used=99.0, ends_by=NOW + LAST)).suspends, "its walltime is nearly over"
 
@@ -98,7 +97,6 @@ def test_its_way_back_is_part_of_the_pause() -> None:
     waiting = request("task", NOW - 10, devices=("gpu0",), exclusive=True, resumes="l-task")
     answer = decide(snapshot(1, [suspended("task", size=6), CELL], [waiting], [task, cell], rules=rules))
     assert not answer.suspends
-    assert answer.again_at is not None
     assert answer.again_at <= NOW + 12.5 - (6 + 4)
 
 
@@ -123,7 +121,6 @@ def test_nobody_is_paused_for_nothing(turn: float, rate: float | None, stays: bo
     task = running(NOW - 20_000, ends_by=NOW + 9000)
     asks, tenants = request("a", NOW - 30_000), [resident("task", size=4), other, replace(CELL, state={"gpu0": 2 * GIB})]
     first = decide(snapshot(1, tenants, [asks], [replace(task, began=NOW, since=NOW)], rules=rules)).again_at
-    assert first is not None
     answer = decide(snapshot(1, tenants, [asks], [replace(task, began=NOW, since=NOW)], rules=rules), first)
     assert answer.suspends == (Suspend(tenant="task", request="r-a", pauses="l-task", in_place=True),)
     paused = replace(task, began=NOW, since=NOW, used=first - NOW, state=LeaseState.PAUSED)

@@ -90,7 +90,6 @@ def test_the_estimate_of_an_exchange_is_the_longer_of_both_moves_or_what_both_at
         idle = decide(snapshot(1, [there, COMES], [request("a")], rules=rules)).queue[0].estimate
         computing = [lease("b", "gpu0", since=NOW - 10)]
         busy = decide(snapshot(1, [there, COMES], [request("a")], computing, rules=rules, typical_lease=30.0)).queue[0].estimate
-        assert idle is not None
         assert busy == 20.0 + idle
         return idle
 

@@ -16,9 +16,8 @@ def starts(placement: Placement) -> dict[int, tuple[str, ...]]:
 
 
 def reason(snapshot: Snapshot, job_id: int) -> tuple[str, str]:
-    hold = place(snapshot, NOW).wait_of(job_id)
-    assert hold is not None
-    return hold.reason.code, hold.reason.message
+    found = place(snapshot, NOW).wait_of(job_id).reason
+    return found.code, found.message
 
 
 def wait_of(snapshot: Snapshot, job_id: int) -> Wait:

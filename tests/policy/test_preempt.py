@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from policy_labs import GIB, NOW, free_for, has_room, holding, lab, node, snapshots, waiting, within_limits
 
 from carrel.core.domain.node import NodePart
-from carrel.core.domain.partition import Partition
 from carrel.core.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.core.domain.qos import PreemptMode, QoS
 from carrel.core.domain.reservation import Reservation
@@ -126,11 +125,6 @@ def test_those_may_be_preempted_whose_time_has_just_come() -> None:
     assert victims([job], [replace(held, suspended=True), others]) == []
 
 
-def test_who_is_preempted_knows_for_whom() -> None:
-    snapshot = lab([node("n1", "h200")], [waiting(1, 1, qos="desk")], [running(11, "n1", "n1-0")], qos=QOS)
-    assert preempt(snapshot, snapshot.waiting[0], NOW) == (Preempt(job_id=11, mode=PreemptMode.REQUEUE, by=1, qos="desk"),)
-
-
 def test_nobody_is_preempted_where_there_is_just_enough_room() -> None:
     held = running(11, "n1", "n1-0", "n1-1", "n1-2", cpus=15, memory=63 * GIB)
     others = running(19, "n2", "n2-0", "n2-1", "n2-2", "n2-3", qos="desk")
@@ -139,12 +133,6 @@ def test_nobody_is_preempted_where_there_is_just_enough_room() -> None:
     # What is on its way out leaves its processors and its memory too.
     leaving = replace(held, leaving=True)
     assert victims([waiting(1, 1, qos="desk", cpus=16, memory=64 * GIB)], [leaving, others]) == []
-
-
-def test_processors_and_memory_that_are_just_enough_are() -> None:
-    held = running(11, "n1", cpus=16, memory=64 * GIB)
-    others = running(19, "n2", cpus=16, qos="desk")
-    assert victims([waiting(1, 0, qos="desk", cpus=16, memory=64 * GIB)], [held, others]) == [(11, "requeue")]
 
 
 def test_on_several_nodes_the_dear_ones_are_left_out_first() -> None:
@@ -229,17 +217,6 @@ def test_a_job_on_several_nodes_gives_way_as_a_whole_and_room_for_one_is_made_on
     small = running(12, "n2", "n2-1", "n2-2", "n2-3", ran=500)
     assert victims([waiting(1, 2, qos="desk", nodes=2)], [gang, small]) == [(11, "requeue"), (12, "requeue")]
     assert victims([waiting(1, 1, qos="desk", nodes=2)], [gang, small]) == [(11, "requeue")]
-
-
-def test_partitions_and_reservations_are_kept() -> None:
-    holds = [running(10 + number, f"n{number}", *(f"n{number}-{gpu}" for gpu in range(4)), ran=number) for number in (1, 2)]
-    job = waiting(1, 1, qos="desk")
-    assert victims([job], holds) == [(11, "requeue")]
-    course = Reservation(name="course", begin=NOW + 60, end=NOW + 90, nodes=("n1",))
-    assert victims([job], holds, reservations=(course,)) == [(12, "requeue")]
-    parts = {"cats": Partition(name="cats", nodes=("n2",))}
-    assert victims([replace(job, partition="cats")], holds, partitions=parts) == [(12, "requeue")]
-    assert victims([replace(job, partition="gone")], holds, partitions=parts) == []
 
 
 def test_what_was_stopped_goes_on_when_its_place_is_free_and_nobody_wants_it() -> None:

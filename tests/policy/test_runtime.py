@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from math import exp, inf, log, nan
 from random import Random
@@ -62,21 +63,37 @@ HISTORIES = st.lists(ENDED, max_size=120)
 # Of a name
 
 
-def test_from_9_jobs_on_the_range_ends_at_jobs_that_ran() -> None:
-    found = expected(of_name(*(100.0 * number for number in range(1, 10))))
-    assert (found.low, found.median, found.high, found.of) == pytest.approx((100, 500, 900, 9))
-
-
-def test_between_two_jobs_the_logarithm_is_a_straight_line() -> None:
+#: Jobs of one name, the walltime that is asked for now, and what is expected: low, median, high, and of how many jobs.
+RANGES: dict[str, tuple[RunTimes, float, tuple[float, float, float, int]]] = {
+    "from 9 jobs on it ends at jobs that ran": (of_name(*(100.0 * n for n in range(1, 10))), DAY, (100, 500, 900, 9)),
     # Ranks 1.4, 7 and 12.6 of 13 jobs that double each time.
-    found = expected(of_name(*(2.0**number for number in range(1, 14))))
-    assert (found.low, found.median, found.high) == pytest.approx((2**1.4, 2**7, 2**12.6))
-
-
-def test_few_jobs_are_given_more_room_than_they_took() -> None:
+    "between jobs the logarithm is a straight line": (of_name(*(2.0**n for n in range(1, 14))), DAY, (2**1.4, 2**7, 2**12.6, 13)),
     # Ranks 0.4 and 3.6 of 3: 0.6 of a rank beyond what was seen, and a rank is twice half the spread.
-    found = expected(of_name(100, 200, 400))
-    assert (found.low, found.median, found.high) == pytest.approx((100 / 4**0.6, 200, 400 * 4**0.6))
+    "few jobs get more room than they took": (of_name(100, 200, 400), DAY, (100 / 4**0.6, 200, 400 * 4**0.6, 3)),
+    "the newest count": (of_name(*[1000.0] * 100, *[10.0] * NEWEST), DAY, (10, 10, 10, NEWEST)),
+    "it is cut to the limit": (of_name(*(HOUR * n for n in range(1, 10))), 2.5 * HOUR, (HOUR, 2.5 * HOUR, 2.5 * HOUR, 9)),
+    "who was cut off ran as long as it might": (of_name(*[HOUR] * 9, limit=HOUR), HOUR, (HOUR, HOUR, HOUR, 9)),
+    "and at least as long": (of_name(*[HOUR] * 9, limit=HOUR), 8 * HOUR, (HOUR, 8 * HOUR, 8 * HOUR, 9)),
+    "who was cut off moves the ranks that it has": (
+        learned(*(Ended("ada", "train", 100.0 * n, DAY) for n in range(1, 8)), *[Ended("ada", "train", 50.0, 50.0)] * 2),
+        DAY, (50, 500, DAY, 9),
+    ),
+    "0 seconds are one": (of_name(*[0.0] * 9), DAY, (1, 1, 1, 9)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_what_is_expected_of_a_name(name: str) -> None:
+    times, limit, range_ = RANGES[name]
+    assert told(expected(times, limit=limit)) == pytest.approx(range_)
+
+
+@pytest.mark.parametrize(("seconds", "median"), [(lambda limit: limit / 2, 2 * HOUR), (lambda _limit: 30.0, 30.0)])
+def test_a_name_runs_for_a_share_of_its_walltime_or_for_as_long_whatever_that_is(
+    seconds: Callable[[float], float], median: float
+) -> None:
+    times = learned(*(Ended("ada", "train", seconds(limit), limit) for limit in (60.0, HOUR, DAY) * 3))
+    assert expected(times, limit=4 * HOUR).median == pytest.approx(median)
 
 
 def test_few_jobs_that_ran_equally_long_are_not_believed_to_the_second() -> None:
@@ -102,16 +119,6 @@ def test_jobs_of_others_and_of_other_names_change_nothing() -> None:
     assert told(expected(learned(*others[:15], *mine, *others[15:]))) == told(expected(of_name(*seconds)))
 
 
-def test_the_newest_count() -> None:
-    times = of_name(*[1000.0] * 100, *[10.0] * NEWEST)
-    assert told(expected(times)) == (10.0, 10.0, 10.0, NEWEST)
-
-
-def test_what_a_name_ran_for_is_cut_to_the_limit_that_is_asked_for_now() -> None:
-    found = expected(of_name(*(HOUR * number for number in range(1, 10))), limit=2.5 * HOUR)
-    assert (found.low, found.median, found.high) == pytest.approx((HOUR, 2.5 * HOUR, 2.5 * HOUR))
-
-
 # Of an owner, and of everybody
 
 
@@ -133,11 +140,6 @@ def test_an_owner_of_whom_little_is_known_is_taken_for_one_of_the_others() -> No
     assert expected(learned(*crowd, *few), limit=2 * HOUR).of == len(crowd) + len(few)
 
 
-def test_many_repeats_of_one_name_say_little_about_another() -> None:
-    times = learned(*[Ended("ada", "train", 60.0, HOUR)] * 1000, *[Ended("bob", "sweep", 60.0, HOUR)] * 1000)
-    assert expected(times, name="new").of == 2 * NAME_SPEAKS
-
-
 def test_of_everybody_the_newest_count() -> None:
     times = RunTimes()
     for number in range(NEWEST_SHARES + 100):
@@ -153,41 +155,6 @@ def test_nothing_is_said_before_a_spread_can_be_measured() -> None:
         assert times.expect("ada", "train", DAY) is None
         times.observe("bob", f"run-{number}", 60, HOUR)
     assert times.expect("ada", "train", DAY) is not None
-
-
-# Jobs that were cut off
-
-
-def test_a_job_that_was_cut_off_counts_as_at_least_its_limit() -> None:
-    times = of_name(*[HOUR] * 9, limit=HOUR)
-    assert told(expected(times, limit=HOUR)) == (HOUR, HOUR, HOUR, 9)
-    found = expected(times, limit=8 * HOUR)
-    assert found.low == pytest.approx(HOUR)
-    assert found.median == found.high == 8 * HOUR
-
-
-def test_jobs_that_were_cut_off_only_move_the_ranks_that_they_have() -> None:
-    times = learned(
-        *(Ended("ada", "train", 100.0 * number, DAY) for number in range(1, 8)),
-        *[Ended("ada", "train", 50.0, 50.0)] * 2,
-    )
-    found = expected(times)
-    assert found.low == pytest.approx(50)
-    assert found.median == pytest.approx(500)
-    assert found.high == DAY
-
-
-# In seconds, or as a share of the walltime
-
-
-def test_a_name_whose_jobs_run_for_a_share_of_their_walltime_is_told_from_the_next_walltime() -> None:
-    times = learned(*(Ended("ada", "train", limit / 2, limit) for limit in (60.0, HOUR, DAY) * 3))
-    assert expected(times, limit=4 * HOUR).median == pytest.approx(2 * HOUR)
-
-
-def test_a_name_whose_jobs_run_equally_long_is_told_so_whatever_the_walltime() -> None:
-    times = learned(*(Ended("ada", "train", 30.0, limit) for limit in (60.0, HOUR, DAY) * 3))
-    assert expected(times, limit=4 * HOUR).median == pytest.approx(30.0)
 
 
 # What jobs have in common
@@ -241,7 +208,6 @@ def test_what_is_common_is_a_share_and_the_ladder_rises(history: list[Ended], li
 def test_what_remains_is_learned_from_jobs_that_ran_for_longer() -> None:
     times = of_name(*[10.0] * 30, *(1000.0 + 100 * number for number in range(1, 10)))
     found = times.remaining("ada", "train", DAY, 1000)
-    assert found is not None
     assert (found.low, found.median, found.high, found.of) == pytest.approx((100, 500, 900, 9))
 
 
@@ -249,7 +215,6 @@ def test_who_ran_for_longer_than_all_of_its_name_is_looked_up_among_the_owners_o
     jobs = [Ended("ada", f"run-{number}", HOUR * (6 + number), 20 * HOUR) for number in range(OWNER_SPEAKS)]
     times = learned(*jobs, *[Ended("ada", "train", 60.0, 20 * HOUR)] * 20)
     found = times.remaining("ada", "train", 20 * HOUR, 5 * HOUR)
-    assert found is not None
     assert found.of == OWNER_SPEAKS
     assert found.median == pytest.approx((10 * 11) ** 0.5 * HOUR - 5 * HOUR)
 
@@ -294,8 +259,6 @@ def test_who_has_run_for_longer_ends_no_sooner(seconds: list[float], one: float,
     early, late = sorted((one, other))
     if sum(second > late for second in seconds) >= NAME_SPEAKS:
         before, after = (times.remaining("ada", "train", 1e9, elapsed) for elapsed in (early, late))
-        assert before is not None
-        assert after is not None
         assert after.median + late >= before.median + early - 1e-6
 
 
@@ -330,11 +293,6 @@ def test_the_name_goes_that_was_not_observed_for_the_longest_time() -> None:
     assert expected(times, name="old").of == 2 * NAME_SPEAKS
     assert expected(times, name="new").of == NAME_SPEAKS
     assert expected(times, name="train").of == 3 * NAME_SPEAKS  # Everybody's: the first jobs of three names.
-
-
-def test_jobs_of_0_seconds_are_as_jobs_of_one() -> None:
-    found = expected(of_name(*[0.0] * 9))
-    assert told(found) == (1.0, 1.0, 1.0, 9)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, nan, inf])

@@ -26,7 +26,6 @@ def test_who_would_reach_into_the_window_waits_for_its_end() -> None:
     snapshot = lab([node("n1", "h200", "h200", "h200")], waits, reservations=[COURSE])
     assert starts(snapshot) == [2, 3]
     hold = place(snapshot, NOW).wait_of(1)
-    assert hold is not None
     assert hold.estimated_start == COURSE.end
     assert hold.reason.code == "Resources"
     assert hold.reason.message == f"{TEXT}; a job of at most 2 h could start before it; in 6 h at the latest"
@@ -35,7 +34,6 @@ def test_who_would_reach_into_the_window_waits_for_its_end() -> None:
 def test_inside_the_window_it_says_how_long_it_goes_on() -> None:
     snapshot = lab([node("n1", "h200")], [waiting(1, time=60)], reservations=[COURSE])
     hold = place(snapshot, COURSE.begin + HOUR).wait_of(1)
-    assert hold is not None
     assert 'n1 is kept for reservation "course" (deep learning) for 3 h more; in 3 h at the latest' in hold.reason.message
     assert starts(snapshot, COURSE.end) == [1]
 
@@ -44,7 +42,6 @@ def test_who_runs_when_it_is_made_goes_on() -> None:
     busy = holding(9, "n1", "n1-0", left=9 * HOUR)
     snapshot = lab([node("n1", "h200")], [waiting(1, ago=5, time=HOUR)], [busy], reservations=[COURSE])
     hold = place(snapshot, NOW).wait_of(1)
-    assert hold is not None
     assert hold.estimated_start == NOW + 9 * HOUR
     assert hold.reason.message.startswith("needs 1 GPU on one node; none is free")
 
@@ -70,7 +67,6 @@ def test_several_nodes_are_free_at_the_same_time() -> None:
     ]
     snapshot = lab([node("n1", "h200"), node("n2", "h200")], [waiting(1, nodes=2, time=150)], reservations=windows)
     hold = place(snapshot, NOW).wait_of(1)
-    assert hold is not None
     assert hold.estimated_start == NOW + 300
 
 

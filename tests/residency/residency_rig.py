@@ -68,7 +68,6 @@ class Program:
         assert "ready" in self._line()
 
     def _line(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
         file = self.process.stdout.fileno()
         while b"\n" not in self._data:
             assert select.select([file], [], [], LIMIT)[0], f"no answer; {self.errors()}"
@@ -81,7 +80,6 @@ class Program:
     def begin(self, do: str, **fields: Any) -> int:
         """Give an order that is carried out in a thread; in the main one with thread=False."""
         self._number += 1
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"order": self._number, "do": do, "thread": True, **fields}) + "\n")
         self.process.stdin.flush()
         return self._number

@@ -32,8 +32,6 @@ class Reader:
 
     def ask(self, line: bytes, kind: str, name: str) -> list[bytes]:
         stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None
-        assert stdout is not None
         stdin.write(line + b"\n" + f"{kind} {name}\n".encode())
         stdin.flush()
         found = [stdout.readline().strip()]

@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from residency_rig import LIMIT, MIB, Rig, libcuda, library, rig
+from residency_rig import LIMIT, MIB, Rig, libcuda, library
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 def compiled(target: Path, source: str, *flags: str) -> Path:
@@ -32,8 +25,6 @@ def test_a_program_in_c_waits_and_its_memory_moves(how: str, machine: Rig, tmp_p
     with subprocess.Popen(
         [program], env=machine.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as running:
-        assert running.stdin is not None
-        assert running.stdout is not None
         peer = machine.server.accept(linger=3600)
         assert peer.pid == running.pid
         assert peer.hello["gate"] == "closed"

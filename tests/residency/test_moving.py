@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,6 @@ import pytest
 from residency_rig import MIB, Peer, Program, Rig, rig
 
 from support.examples import examples
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 class State:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from residency_rig import MIB, Rig, rig
+from residency_rig import MIB, Rig
 from test_moving import State
 
 #: Pieces that a process is given first, and those in which its state comes back.
 FIRST, AGAIN = (3 * MIB, 16 * MIB), (9 * MIB, 9 * MIB, 2 * MIB)
 #: Bytes of the state.
 REACH = 12 * MIB
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +14,6 @@ from support.fake_driver.worker import Worker
 STEPS = 12
 #: No whole number of anything.
 SIZE = 3 * MIB + 4
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 def undisturbed(machine: Rig, kind: str) -> str:

@@ -41,34 +41,36 @@ def verdict(ended):
     return ended.state, ended.reason.code
 
 
+#: What is run, and with which fields of the task; how it ends, with which exit code or by which signal, and words of the reason.
+ENDS = [
+    ("true", {}, JobState.COMPLETED, "Completed", 0, ()),
+    ("true", {"network": Network.ON}, JobState.COMPLETED, "Completed", 0, ()),
+    ("true", {"network": Network.OFF}, JobState.FAILED, "LaunchFailed", None, ('asks for network "off"',)),
+    ("true", {"directory": "../../.."}, JobState.FAILED, "LaunchFailed", None, ("not inside",)),
+    ("true " + "x" * 200_000, {}, JobState.FAILED, "LaunchFailed", None, ("too long",)),
+    (
+        "true", {"inputs": (InputSpec(path="data", uri="file:///no/such/file"),)},
+        JobState.FAILED, "InputFailed", None, ("/no/such/file", "No such file"),
+    ),
+    ("no-such-program", {}, JobState.FAILED, "NonZeroExitCode", 127, ("did not find",)),
+    (
+        "python3 -c 'import no_such_module_here'", {}, JobState.FAILED, "NonZeroExitCode", 1,
+        ("no_such_module_here is not installed in the machine's own Python", "requirements.txt"),
+    ),
+    *(
+        (f"kill -{one} $$; sleep 600", {}, JobState.FAILED, "RaisedSignal", one, (one.name, "not sent by Carrel"))
+        for one in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGUSR1)
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.gate
-def test_exit_code_0_is_completed(lab):
-    ended = lab.run("true")
-    assert verdict(ended) == (JobState.COMPLETED, "Completed")
-    assert (ended.exit_code, ended.signal) == (0, None)
-
-
-def test_less_network_where_nothing_can_take_it_is_refused(lab):
-    ended = lab.run("true", task={"network": Network.OFF})
-    assert verdict(ended) == (JobState.FAILED, "LaunchFailed")
-    assert 'asks for network "off"' in ended.reason.message
-    assert lab.run("true", task={"network": Network.ON}).state is JobState.COMPLETED
-
-
-def test_a_missing_program_is_explained(lab):
-    ended = lab.run("no-such-program")
-    assert verdict(ended) == (JobState.FAILED, "NonZeroExitCode")
-    assert ended.exit_code == 127
-    assert "did not find" in ended.reason.message
-
-
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM", "SIGUSR1"])
-def test_a_signal_that_is_not_ours_is_named(lab, name):
-    ended = lab.run(f"kill -{name.removeprefix('SIG')} $$; sleep 600")
-    assert verdict(ended) == (JobState.FAILED, "RaisedSignal")
-    assert (ended.exit_code, ended.signal) == (None, signal.Signals[name])
-    assert name in ended.reason.message
-    assert "not sent by Carrel" in ended.reason.message
+@pytest.mark.parametrize(("command", "task", "state", "code", "by", "words"), ENDS, ids=lambda value: str(value)[:40])
+def test_an_end_has_its_state_its_code_and_words(lab, command, task, state, code, by, words):
+    ended = lab.run(command, task=task)
+    assert verdict(ended) == (state, code)
+    assert (ended.exit_code, ended.signal) == ((None, by) if isinstance(by, signal.Signals) else (by, None))
+    assert all(word in ended.reason.message for word in words)
 
 
 def test_a_walltime_is_the_commands_until_its_end_and_then_it_may_finish(any_lab):
@@ -112,18 +114,14 @@ def test_what_dies_of_the_warning_is_a_timeout(lab):
     assert re.fullmatch(r"It ended after \d+ s, warned that its walltime of 16 s would end\.", ended.reason.message)
 
 
-def test_too_much_memory(any_lab):
-    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=64 * MIB, time=600))
-    assert verdict(ended) == (JobState.OUT_OF_MEMORY, "OutOfMemory"), ended
-    assert "64M" in ended.reason.message
-    assert ended.usage.memory_peak > 40 * MIB
-    assert b"ate it all" not in any_lab.output()
-
-
-def test_enough_memory(any_lab):
-    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=1024 * MIB, time=600))
-    assert verdict(ended) == (JobState.COMPLETED, "Completed"), ended
-    assert b"ate it all" in any_lab.output()
+@pytest.mark.parametrize(("mib", "state"), [(64, JobState.OUT_OF_MEMORY), (1024, JobState.COMPLETED)])
+def test_memory_is_limited(any_lab, mib, state):
+    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=mib * MIB, time=600))
+    assert ended.state is state, ended
+    assert (b"ate it all" in any_lab.output()) is (state is JobState.COMPLETED)
+    if state is JobState.OUT_OF_MEMORY:
+        assert (ended.reason.code, "64M" in ended.reason.message) == ("OutOfMemory", True)
+        assert ended.usage.memory_peak > 40 * MIB
 
 
 def test_memory_that_forked_workers_share_is_counted_once(any_lab):
@@ -190,12 +188,6 @@ def test_a_stopped_job_can_be_cancelled(lab):
     assert lab.ended(launch).signal == signal.SIGTERM
 
 
-def test_a_directory_that_is_not_there(lab):
-    ended = lab.run("true", task={"directory": "../../.."})
-    assert verdict(ended) == (JobState.FAILED, "LaunchFailed")
-    assert "not inside" in ended.reason.message
-
-
 def test_a_snapshot_that_is_not_there(lab):
     launch = make_launch(lab.home, "true", job_id=77)
     next(lab.home.snapshots.iterdir()).unlink()
@@ -203,19 +195,6 @@ def test_a_snapshot_that_is_not_there(lab):
     ended = lab.ended(launch)
     assert verdict(ended) == (JobState.FAILED, "LaunchFailed")
     assert "code" in ended.reason.message
-
-
-def test_a_command_that_is_too_long_for_the_kernel(lab):
-    ended = lab.run("true " + "x" * 200_000)
-    assert verdict(ended) == (JobState.FAILED, "LaunchFailed")
-    assert "too long" in ended.reason.message
-
-
-def test_an_input_that_is_not_there(lab):
-    ended = lab.run("true", task={"inputs": (InputSpec(path="data", uri="file:///no/such/file"),)})
-    assert verdict(ended) == (JobState.FAILED, "InputFailed")
-    assert "/no/such/file" in ended.reason.message
-    assert "No such file" in ended.reason.message
 
 
 def test_preparing_for_too_long(lab):
@@ -346,14 +325,6 @@ def test_a_module_that_is_missing_is_named_as_it_is_installed(tmp_path: Path, re
     (said,) = advice(ended, recipe, log)
     assert said.startswith("sklearn is not installed in ")
     assert f"If it is the package scikit-learn: {words}" in said or f"scikit-learn: name it {words}" in said
-
-
-@pytest.mark.gate
-def test_the_reason_of_a_task_says_what_to_do_about_a_missing_module(lab) -> None:
-    ended = lab.run("python3 -c 'import no_such_module_here'")
-    assert ended.state is JobState.FAILED
-    assert "no_such_module_here is not installed in the machine's own Python" in ended.reason.message
-    assert "requirements.txt" in ended.reason.message
 
 
 CHILD = """

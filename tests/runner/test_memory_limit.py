@@ -86,14 +86,12 @@ def test_behind_walls_its_shared_memory_counts(any_lab, tmp_path):
 def test_a_file_in_memory_counts_once_and_by_what_it_takes() -> None:
     own = [os.getpid()]
     before = files_in_memory(own)
-    assert before is not None
     fd = os.memfd_create("sparse")
     again = os.dup(fd)
     os.ftruncate(fd, 1024 * MIB)
     os.pwrite(fd, bytes(8 * MIB), 512 * MIB)
     with mmap.mmap(fd, 1024 * MIB):
         found = files_in_memory(own)
-        assert found is not None
         assert found[0] - before[0] == 8 * MIB
     os.close(fd)
     os.close(again)
@@ -105,10 +103,7 @@ def test_what_is_in_files_is_not_counted_twice() -> None:
     with mmap.mmap(-1, 64 * MIB) as there:
         there.write(bytes(64 * MIB))
         with_map = proportional_memory(own, 64 * MIB)
-        assert with_map is not None
         without = proportional_memory(own, 0)
-        assert without is not None
         assert abs(with_map - without) < 8 * MIB
         more = proportional_memory(own, 256 * MIB)
-        assert more is not None
         assert more - without > 150 * MIB

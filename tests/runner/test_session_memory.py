@@ -29,14 +29,12 @@ def test_the_largest_process_is_ended_and_its_user_reads_why(tmp_path: Path) -> 
         for size in (1, 50)
     )
     for process in (small, large):
-        assert process.stdout is not None
         process.stdout.readline()
     said = session.shed([small.pid, large.pid], 5 * 1024**3)
     assert large.wait() == -9
     assert small.poll() is None
     small.communicate()
     large.communicate()
-    assert said is not None
     assert said.startswith(f"Process {large.pid} (")
     assert "was ended: together 5G of memory were in use, and this session asked for 4G." in said
     assert said.endswith("or start a session with more: --memory 8G.")

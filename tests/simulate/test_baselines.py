@@ -86,92 +86,10 @@ def test_what_may_be_preempted_starts_and_ends_with_the_reference(name: str, jct
     assert _jct(outcome.runs) == pytest.approx(jct, abs=0.005)
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_a_thousand_jobs_at_once_get_what_they_asked_for_and_no_more(name: str) -> None:
-    trace = read_trace(TRACES / "muri" / "trace3_pr.csv")
-    outcome, pieces = _simulate(name, trace, MURI)
-    assert [run.id for run in outcome.runs] == [job.id for job in trace.jobs]
-    assert _most_in_use(pieces) <= MURI.gpus
-    asked = sum(job.gpus * job.duration for job in trace.jobs)
-    assert sum(run.gpus * run.ran for run in outcome.runs) == pytest.approx(asked)
-    assert sum(piece.gpus * (piece.end - piece.start) for piece in pieces) == pytest.approx(asked)
-    assert max(run.end for run in outcome.runs) >= asked / MURI.gpus
-
-
-def test_fifo_keeps_the_order_and_shortest_first_is_faster_on_average() -> None:
-    trace = read_trace(TRACES / "muri" / "trace3_pr.csv")
-    starts = [run.start for run in simulate_baseline("fifo", trace, MURI).runs]
-    assert starts == sorted(starts)
-    means = {name: _jct(simulate_baseline(name, trace, MURI).runs) for name in ("fifo", "first-fit", "srtf", "srsf")}
-    assert means["srtf"] <= means["first-fit"] <= means["fifo"]
-    assert means["srsf"] <= means["first-fit"]
-
-
-def test_first_fit_leaves_nothing_idle_that_a_waiting_job_could_use() -> None:
-    _, pieces = _simulate("first-fit", read_trace(TRACES / "muri" / "trace3_pr.csv"), MURI)
-    for moment in sorted({piece.start for piece in pieces})[:-1]:
-        free = MURI.gpus - sum(piece.gpus for piece in pieces if piece.start <= moment < piece.end)
-        smallest = min((piece.gpus for piece in pieces if piece.start > moment), default=None)
-        # With more GPUs free than this, one of the nodes has enough.
-        assert smallest is None or free <= MURI.nodes * (min(smallest, MURI.gpus_per_node) - 1)
-
-
-def test_the_head_of_a_fifo_line_blocks_and_first_fit_passes_it() -> None:
-    cluster = Cluster(nodes=1, gpus_per_node=4)
-    jobs = ((0.0, 10.0, 3), (1.0, 10.0, 2), (2.0, 5.0, 1))
-    assert _spans("fifo", cluster, *jobs) == [(0, 10), (10, 20), (10, 15)]
-    assert _spans("first-fit", cluster, *jobs) == [(0, 10), (10, 20), (2, 7)]
-
-
-def test_a_job_larger_than_a_node_takes_whole_nodes_and_one_for_the_rest() -> None:
-    cluster = Cluster(nodes=3, gpus_per_node=4)
-    # The first job leaves 3 GPUs on its node: the second takes the two whole nodes, or one and the rest of the first.
-    assert _spans("first-fit", cluster, (0.0, 9.0, 1), (0.0, 9.0, 8), (0.0, 5.0, 3)) == [(0, 9), (0, 9), (0, 5)]
-    assert _spans("first-fit", cluster, (0.0, 9.0, 1), (0.0, 9.0, 7), (0.0, 5.0, 4)) == [(0, 9), (0, 9), (0, 5)]
-    # Ten GPUs need two whole nodes and two on the third; of the third only one is left.
-    assert _spans("first-fit", cluster, (0.0, 9.0, 3), (0.0, 9.0, 10)) == [(0, 9), (9, 18)]
-
-
-def test_srtf_stops_what_has_more_time_left_and_loses_no_work() -> None:
-    outcome, pieces = _simulate("srtf", _trace((0.0, 10.0, 2), (4.0, 3.0, 2)), Cluster(nodes=1, gpus_per_node=2))
-    first, second = outcome.runs
-    assert (first.start, first.end, first.ran, first.preemptions) == (0, 13, 10, 1)
-    assert (second.start, second.end, second.preemptions) == (4, 7, 0)
-    assert pieces == [Piece(0, 2, 0, 4), Piece(1, 2, 4, 7), Piece(0, 2, 7, 13)]
-
-
-def test_srsf_weighs_time_by_gpus_where_srtf_does_not() -> None:
-    cluster = Cluster(nodes=1, gpus_per_node=4)
-    jobs = ((0.0, 3.0, 4), (0.0, 8.0, 1))
-    assert _spans("srtf", cluster, *jobs) == [(0, 3), (3, 11)]
-    assert _spans("srsf", cluster, *jobs) == [(8, 11), (0, 8)]
-
-
 def test_equals_keep_the_order_of_the_trace() -> None:
     cluster = Cluster(nodes=1, gpus_per_node=1)
     for name in BASELINES:
         assert _spans(name, cluster, (0.0, 5.0, 1), (0.0, 5.0, 1), (0.0, 5.0, 1)) == [(0, 5), (5, 10), (10, 15)]
-
-
-def test_tiresias_lets_new_jobs_pass_one_that_has_had_its_share() -> None:
-    cluster = Cluster(nodes=1, gpus_per_node=1)
-    # At 3,250 GPU-seconds the first job falls into the second queue, and the job that waits in the first goes ahead.
-    assert _spans("tiresias", cluster, (0.0, 4000.0, 1), (100.0, 500.0, 1)) == [(0, 4500), (3250, 3750)]
-    # In one queue, nobody is stopped for somebody who came later.
-    assert _spans("tiresias", cluster, (0.0, 3000.0, 1), (100.0, 500.0, 1)) == [(0, 3000), (3000, 3500)]
-
-
-def test_tiresias_notices_a_threshold_at_whole_seconds_of_run_time() -> None:
-    # 3,250 GPU-seconds on 3 GPUs are had after 1,083.33 s.
-    spans = _spans("tiresias", Cluster(nodes=1, gpus_per_node=3), (0.0, 2000.0, 3), (5.5, 10.0, 3))
-    assert spans == [(0, 2010), (1084, 1094)]
-
-
-def test_tiresias_has_three_queues_and_the_last_has_no_end() -> None:
-    cluster = Cluster(nodes=1, gpus_per_node=1)
-    spans = _spans("tiresias", cluster, (0.0, 20_000.0, 1), (0.0, 8_000.0, 1), (20_000.0, 100.0, 1))
-    # Each has 3,250 s, then each up to 7,200 s; then the first goes on until there is a new job, and stays ahead of the second.
-    assert spans == [(0, 27_300), (3_250, 28_100), (20_000, 20_100)]
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -195,10 +113,6 @@ def test_progress_is_told_about_a_hundred_times_and_ends_at_one(name: str) -> No
     assert 50 <= len(told) <= 101
     assert told == sorted(told)
     assert told[-1] == 1.0
-
-
-def test_no_jobs_no_runs() -> None:
-    assert simulate_baseline("fifo", _trace(), MURI).runs == []
 
 
 def test_an_unknown_policy_is_answered_with_those_that_there_are() -> None:
@@ -247,11 +161,6 @@ def test_every_job_ends_or_is_refused_and_no_gpu_is_used_twice(name: str, trace:
             assert all(before.end <= after.start for before, after in pairwise(own))
         if name not in PREEMPTIVE:
             assert run.preemptions == 0
-
-
-@given(name=st.sampled_from(sorted(BASELINES)), trace=traces(), cluster=clusters)
-def test_the_same_trace_has_the_same_outcome(name: str, trace: Trace, cluster: Cluster) -> None:
-    assert _simulate(name, trace, cluster) == _simulate(name, trace, cluster)
 
 
 @given(trace=traces(), cluster=clusters)

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
 SECONDS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval"
-MILLISECONDS = "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time"
 
 
 def attempt(begin: str, end: str | None, *gpus: str) -> dict[str, Any]:
@@ -73,17 +72,6 @@ def test_muri_has_run_times_from_iterations_as_well() -> None:
     assert trace.notes != read_muri(path).notes
 
 
-def test_muri_knows_no_other_run_times() -> None:
-    with pytest.raises(Invalid, match=r"no run time 'wishes'.* Choose duration or iterations\."):
-        read_muri(TRACES / "muri" / "trace3.csv", runtime="wishes")  # type: ignore[arg-type]
-
-
-def test_jobs_that_are_submitted_together_keep_the_order_of_the_file() -> None:
-    trace = read_trace(TRACES / "muri" / "trace3_pr.csv")
-    assert {job.submitted for job in trace.jobs} == {0.0}
-    assert [job.id for job in trace.jobs] == list(range(992))
-
-
 def test_philly_is_recognised_and_begins_at_its_first_job(tmp_path: Path) -> None:
     path = tmp_path / "cluster.csv"
     header = "timestamp,duration,num_gpus,gpu_time,cluster"
@@ -109,57 +97,6 @@ def test_jobs_come_in_the_order_of_submission_and_a_note_says_so(tmp_path: Path)
     assert trace.notes == ("The jobs of the file were not in the order of submission; here they are.",)
 
 
-@pytest.mark.parametrize(
-    ("row", "fact"),
-    [
-        ("1,2,3,4,a,5", "'1,2,3,4,a,5' has 6 values. Write 7"),
-        ("1,two,3,4,a,5,6", "num_gpu is 'two'. Write a number."),
-        ("1,1_0,3,4,a,5,6", "num_gpu is '1_0'. Write a number."),
-        ("1,2.5,3,4,a,5,6", "num_gpu is '2.5'. Write a whole number, 0 or more."),
-        ("1,-2,3,4,a,5,6", "num_gpu is '-2'. Write a whole number, 0 or more."),
-        ("1,2,-3,4,a,5,6", "submit_time is '-3'. Write 0 or more."),
-        ("1,2,3,4,a,nan,6", "duration is 'nan'. Write a number."),
-        ("1,2,3,4,a,inf,6", "duration is 'inf'. Write a number."),
-        ("1,2,3,4,a,,6", "duration is ''. Write a number."),
-        ("0,2,3,4,a,5,6", "there is a job 0 again; the first is on line 2. Give each job a number of its own."),
-    ],
-)
-def test_a_row_that_cannot_be_read_is_an_error_with_its_line(tmp_path: Path, row: str, fact: str) -> None:
-    path = _written(tmp_path, f"{SECONDS}\n0,1,0,1,a,5,0\n\n{row}\n")
-    with pytest.raises(Invalid) as raised:
-        read_trace(path, form="tiresias")
-    assert f"{path}, line 4: {fact}" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("row", "fact"),
-    [
-        ("1,2,3,4.5,a,16,5,6,7", "iterations is '4.5'"),
-        ("1,2,3,4,a,16,5,6,-7", "iteration_time is '-7'"),
-        ("1,2,3,4,a,16,,6,7", "duration is ''"),
-    ],
-)
-@pytest.mark.parametrize("form", ["muri", "muri-iterations"])
-def test_both_run_times_of_muri_must_be_readable(tmp_path: Path, form: str, row: str, fact: str) -> None:
-    path = _written(tmp_path, f"{MILLISECONDS}\n{row}\n")
-    with pytest.raises(Invalid) as raised:
-        read_trace(path, form=form)
-    assert f"{path}, line 2: {fact}" in str(raised.value)
-
-
-@pytest.mark.parametrize("text", [SECONDS, MILLISECONDS])
-def test_a_file_without_jobs_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(Invalid, match=r"has no jobs"):
-        read_trace(_written(tmp_path, text))
-
-
-@pytest.mark.parametrize("form", ["muri", "muri-iterations", "tiresias"])
-def test_a_file_without_the_columns_of_its_form_is_refused(tmp_path: Path, form: str) -> None:
-    path = _written(tmp_path, "job_id,num_gpu,submit_time\n0,1,0\n")
-    with pytest.raises(Invalid, match=r"line 1: the header .* has no .*duration.* It needs job_id"):
-        read_trace(path, form=form)
-
-
 def test_the_job_log_of_philly(tmp_path: Path) -> None:
     trace = read_trace(_written(tmp_path, json.dumps(PHILLY, indent=1)))
     (job,) = trace.jobs
@@ -175,20 +112,6 @@ def test_the_tasks_of_alibaba(tmp_path: Path) -> None:
         "Tasks that were never scheduled, left out: 1.",
         "Tasks that asked for a part of a GPU and have a whole one here: 1.",
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (OPENB.replace("openb-pod-1,12000,16384,1,", "openb-pod-1,12000,16384,1.5,"), "line 2: num_gpu is '1.5'"),
-        ("[1]", "job 1 of the list cannot be read"),
-        ("[{]", "this is no JSON"),
-        (json.dumps([{**PHILLY[0], "submitted_time": "soon"}]), "job 1 of the list cannot be read"),
-    ],
-)
-def test_what_cannot_be_read_is_an_error_with_its_place(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(Invalid, match=words):
-        read_trace(_written(tmp_path, text))
 
 
 @given(

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
-from random import Random
 from statistics import fmean, median, pstdev
 
 import pytest
@@ -17,10 +15,10 @@ from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 from foreign_traces import read_trace
 from generator import FITTED, FittedJobs, fit_jobs, generate_jobs
-from generator.arrivals import HOUR, HOURS, WEEK, Arrivals, fit_arrivals
+from generator.arrivals import HOUR, HOURS
 from generator.people import People, fit_people
-from generator.quantiles import PROBABILITIES, Quantiles, measure_quantiles
-from generator.walltimes import EVEN, RUNGS, asked, fit_factors, rung
+from generator.quantiles import measure_quantiles
+from generator.walltimes import RUNGS
 from support.examples import examples
 
 pytestmark = pytest.mark.slow
@@ -40,10 +38,6 @@ def trace(*jobs: TraceJob, cluster: Cluster | None = None) -> Trace:
 
 def load_of(made: Trace, gpus: int) -> float:
     return sum(one.gpus * one.duration for one in made.jobs) / gpus / (made.jobs[-1].submitted - made.jobs[0].submitted)
-
-
-def constant(value: float) -> Quantiles:
-    return Quantiles((value,) * len(PROBABILITIES))
 
 
 # What is shipped
@@ -96,15 +90,6 @@ def test_generated_jobs_have_the_run_times_that_were_measured(novelty: float, to
         assert max(durations) <= size.durations.values[-1]
 
 
-def test_generated_jobs_come_as_densely_as_they_did(many: Trace) -> None:
-    found = fit_jobs(many).arrivals.gaps
-    for probability in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99):
-        assert log(found.at(probability)) == pytest.approx(log(FITTED.arrivals.gaps.at(probability)), abs=0.15)
-    recorded = read_trace(MURI).jobs
-    pace = recorded[-1].submitted / (len(recorded) - 1)
-    assert many.jobs[-1].submitted / (len(many.jobs) - 1) == pytest.approx(pace, rel=0.08)
-
-
 def test_generated_jobs_come_when_they_came(many: Trace) -> None:
     """Eight hours together: of one hour, chance has the greater part."""
     found, shipped = fit_jobs(many).arrivals.week, FITTED.arrivals.week
@@ -132,7 +117,6 @@ def test_generated_users_are_as_active_as_was_measured(many: Trace) -> None:
 
 def test_walltimes_are_what_people_write_and_long_enough(many: Trace) -> None:
     for one in many.jobs:
-        assert one.time is not None
         assert one.time in RUNGS or one.time % RUNGS[-1] == 0
         assert one.time >= one.duration
     # Where neither the shortest nor the longest walltime has a say, half of the jobs use half of theirs or more, before rounding.
@@ -172,95 +156,6 @@ def _idle() -> FittedJobs:
     return fit_jobs(trace(job(1, gpus=0), job(2, 10, gpus=0)))
 
 
-# Arrivals
-
-
-def test_a_short_trace_has_one_rate_and_a_long_one_hours_of_the_week() -> None:
-    assert fit_arrivals([0, 60, WEEK]).week == ()
-    # Three weeks, one job in each of the same two hours.
-    times = [week * WEEK + hour * HOUR for week in range(4) for hour in (0, 5)]
-    found = fit_arrivals(times).week
-    assert len(found) == HOURS
-    busy, quiet = found[0], found[1]
-    assert found[5] == pytest.approx(busy, rel=0.1)
-    assert busy > 20 * quiet
-    assert fmean(found) == pytest.approx(1, abs=1e-3)
-
-
-def test_gaps_are_measured_on_the_clock_of_the_week_and_drawn_from_it() -> None:
-    week = (3.0,) * 84 + (0.5,) * 84
-    arrivals = Arrivals(gaps=constant(HOUR), week=week)
-    times = arrivals.draw(Random(1), 84 * 3 + 42 + 1)
-    assert times[0] == 0
-    assert [after - before for before, after in pairwise(times[:200])] == pytest.approx([HOUR / 3] * 199)
-    assert [after - before for before, after in pairwise(times[260:])] == pytest.approx([HOUR * 2] * 34)
-    assert times[-1] == pytest.approx(WEEK)
-
-
-def test_jobs_that_all_came_at_once_are_spread_evenly_where_a_load_wants_time() -> None:
-    at_once = fit_jobs(trace(*(job(number) for number in range(5))))
-    assert {one.submitted for one in generate_jobs(1, jobs=5, like=at_once).jobs} == {0.0}
-    made = generate_jobs(1, jobs=5, like=at_once, gpus=1, load=1.0)
-    gaps = [after.submitted - before.submitted for before, after in pairwise(made.jobs)]
-    assert gaps == pytest.approx([gaps[0]] * 4, abs=0.01)
-
-
-@pytest.mark.parametrize("week", [(1.0,), (0.0,) * HOURS])
-def test_a_week_has_168_hours_with_rates(week: Sequence[float]) -> None:
-    with pytest.raises(Invalid, match=r"There are rates of|not above 0"):
-        Arrivals(gaps=constant(1), week=week)
-
-
-# People
-
-
-@pytest.mark.parametrize("activity", [0.0, 0.8, 1.6])
-def test_the_exponent_of_activity_is_found_again(activity: float) -> None:
-    like = replace(FITTED, people=People(users=60, activity=activity, novelty=0.5))
-    found = fit_people(generate_jobs(2, jobs=20_000, like=like).jobs)
-    assert found.users == 60
-    assert found.activity == pytest.approx(activity, abs=0.06)
-    assert found.novelty == pytest.approx(0.5, abs=0.02)
-
-
-def test_a_trace_that_names_nobody_gets_the_defaults() -> None:
-    assert fit_people([job(1), job(2, name="other")]) == People()
-    assert fit_people([job(1, user="a"), job(2, user="b"), job(3, user="b")]).novelty == People().novelty
-
-
-def test_people_are_checked() -> None:
-    for message, wrong in (("0 users", {"users": 0}), ("exponent", {"activity": -1.0}), ("new name", {"novelty": 0.0})):
-        with pytest.raises(Invalid, match=message):
-            People(**wrong)
-
-
-# Walltimes
-
-
-def test_walltimes_are_rounded_up_to_what_people_write() -> None:
-    assert [rung(hours * HOUR) for hours in (0, 0.5, 0.51, 5, 24, 25, 7 * 24, 7 * 24 + 1, 15 * 24)] == [
-        hours * 3600 for hours in (0.5, 0.5, 1, 8, 24, 48, 7 * 24, 14 * 24, 21 * 24)
-    ]
-    assert asked(duration=5 * HOUR, wish=HOUR) == 8 * 3600
-    assert asked(duration=60, wish=100 * DAY) == 7 * 86400
-    assert asked(duration=10 * DAY, wish=0) == 14 * 86400
-
-
-def test_factors_are_measured_between_the_rungs_or_taken_as_even() -> None:
-    assert fit_factors([job(1), job(2)]) == EVEN
-    found = fit_factors([job(1, duration=HOUR, time=4 * 3600), job(2, duration=0, time=60)])
-    assert found.at(0.5) == pytest.approx(8**0.5, abs=0.001)
-    # Cut off at its walltime, or let run beyond: what was wished for is what it took.
-    assert fit_factors([job(1, duration=7200, time=7200)]).at(0.5) == 1
-    assert fit_factors([job(1, duration=8000, time=7200)]).at(0.5) == 1
-
-
-def test_factors_are_about_found_again() -> None:
-    found = fit_jobs(generate_jobs(5, jobs=20_000)).factors
-    for probability in (0.2, 0.5, 0.8):
-        assert log(found.at(probability)) == pytest.approx(log(EVEN.at(probability)), abs=0.35)
-
-
 # Any trace
 
 
@@ -295,7 +190,6 @@ def test_whatever_was_measured_can_be_generated_and_measured_again(like: Trace, 
     limits = {size.gpus: size.durations.values for size in fitted.sizes}
     for one in made.jobs:
         assert limits[one.gpus][0] <= one.duration <= limits[one.gpus][-1]
-        assert one.time is not None
         assert one.time >= one.duration
     assert len(Counter(one.user for one in made.jobs)) <= fitted.people.users
     fit_jobs(made)

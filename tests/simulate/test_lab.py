@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from baselines import simulate_baseline
-from carrel.core.domain.account import Account
 from carrel.core.domain.job import Preemption
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.node import Node
@@ -64,18 +63,6 @@ def test_a_later_job_starts_early_where_it_delays_nobody() -> None:
     assert starts(simulate_lab(rules(), jobs, SMALL)) == {1: 0, 2: 0, 3: 1000, 4: 20, 5: 520}
 
 
-@pytest.mark.parametrize(("promises", "found"), [(1, {3: 1000, 4: 5000, 5: 30}), (2, {3: 1000, 4: 2000, 5: 2500})])
-def test_the_second_in_line_is_overtaken_unless_it_is_promised_something(promises: int, found: dict[int, float]) -> None:
-    jobs = trace(
-        job(1, 0, 1000, 3, time=1000),
-        job(2, 0, 2000, 3, time=2000),
-        job(3, 10, 4000, 4, time=5000),  # waits for job 1
-        job(4, 20, 500, 4, time=600),  # waits for job 2
-        job(5, 30, 5000, 1, time=5000),  # would fit beside job 2
-    )
-    assert starts(simulate_lab(rules(promises=promises), jobs, SMALL)) == {1: 0, 2: 0, **found}
-
-
 @pytest.mark.parametrize(("times", "started"), [("walltime", 11_000), ("expected", 10_030)])
 def test_who_has_always_been_short_goes_ahead_where_backfill_goes_by_that(times: str, started: float) -> None:
     known = [job(number, number * 1000, 100, 1, time=9000, user="ada", name="probe") for number in range(1, 5)]
@@ -98,12 +85,6 @@ def test_a_job_larger_than_a_node_starts_on_several_at_once() -> None:
     assert not outcome.refused
 
 
-def test_a_job_is_ended_by_its_walltime() -> None:
-    outcome = simulate_lab(rules(), trace(job(1, 5, 1000, 1, time=60)), SMALL)
-    (run,) = outcome.runs
-    assert (run.start, run.end, run.ran) == (5, 65, 60)
-
-
 def test_what_no_class_of_service_lets_in_is_refused_with_the_reason() -> None:
     short = QoS(name="short", max_time=3600)
     long = QoS(name="long", max_time=7200, kinds=frozenset({JobKind.TASK}))
@@ -113,30 +94,6 @@ def test_what_no_class_of_service_lets_in_is_refused_with_the_reason() -> None:
     assert dict(outcome.refused)[2] == 'The job asks for 2 h 13 min, but QoS "short" allows 1 h.'
     assert dict(outcome.refused)[3] == "The job asks for 3 nodes, but the lab has 2 that are large enough."
     assert 4 in dict(outcome.refused)
-
-
-def test_limits_of_a_user_hold_in_a_simulation() -> None:
-    jobs = trace(*(job(number, 0, 100, 2, user="ada") for number in range(3)), job(9, 1, 100, 2, user="bob"))
-    outcome = simulate_lab(rules(QoS(name="all", max_gpus_per_user=2)), jobs, SMALL)
-    assert starts(outcome) == {0: 0, 1: 100, 2: 200, 9: 1}
-
-
-def test_who_has_used_less_goes_first() -> None:
-    hungry = [job(number, number, 5000, 4, user="ada", account="physics") for number in range(4)]
-    outcome = simulate_lab(
-        rules(share_weight=24 * 3600.0, accounts={"physics": Account(name="physics"), "biology": Account(name="biology")}),
-        trace(*hungry, job(9, 4000, 100, 4, user="bob", account="biology")),
-        SMALL,
-    )
-    assert starts(outcome)[9] == 5000  # ahead of ada's, which had been in line for longer
-
-
-@pytest.mark.slow
-def test_the_same_trace_gives_the_same_outcome() -> None:
-    traced = read_trace(TRACES / "muri" / "trace3.csv")
-    assert traced.cluster is not None
-    nodes = nodes_of(traced.cluster)
-    assert simulate_lab(rules(), traced, nodes) == simulate_lab(rules(), traced, nodes)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import ceil
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from baselines import simulate_baseline
 from carrel.simulate.equal_part import completions_alone
-from carrel.simulate.measures import measure, percentile, slowdown_of
+from carrel.simulate.measures import measure
 from carrel.simulate.trace import Cluster, Outcome, Run, Trace, TraceJob
 
 #: Two GPUs: ann has one for 100 s, bob waits 40 s for both after her, ann's second is stopped once and runs 20 s for nothing.
@@ -41,12 +40,9 @@ def trace(jobs: Sequence[TraceJob]) -> Trace:
 def test_a_small_outcome_is_measured_as_by_hand() -> None:
     found = measure(outcome(RUNS, refused=[(3, "too large")]), trace(JOBS))
     assert (found.jobs, found.refused, found.makespan_seconds, found.preemptions) == (3, 1, 200, 1)
-    assert found.wait_seconds is not None
     assert (found.wait_seconds.median, found.wait_seconds.p95, found.wait_seconds.p99, found.wait_seconds.max) == (10, 40, 40, 40)
     assert found.wait_seconds.mean == pytest.approx(50 / 3)
-    assert found.completion_seconds is not None
     assert (found.completion_seconds.median, found.completion_seconds.max) == (90, 100)
-    assert found.bounded_slowdown is not None
     assert found.bounded_slowdown.mean == pytest.approx((1 + 90 / 50 + 50 / 20) / 3)
     assert found.gpu_hours * 3600 == pytest.approx(100 + 100 + 40)
     assert found.gpu_hours_lost == pytest.approx(20 / 3600)
@@ -62,26 +58,6 @@ def test_a_small_outcome_is_measured_as_by_hand() -> None:
 def test_a_job_that_was_cut_short_has_lost_nothing() -> None:
     found = measure(outcome([Run(0, "ann", 1, 0, 0, 60, 60)]), trace(JOBS))
     assert found.gpu_hours_lost == 0
-
-
-def test_what_nothing_ran_in_has_no_statistics() -> None:
-    found = measure(outcome([], refused=[(0, "too large")]), trace(JOBS))
-    assert (found.jobs, found.refused, found.makespan_seconds, found.gpu_hours) == (0, 1, 0, 0)
-    assert (found.wait_seconds, found.completion_seconds, found.bounded_slowdown) == (None,) * 3
-    assert (found.utilisation, found.finish_time_fairness) == (None, None)
-    json.dumps(asdict(found), allow_nan=False)
-
-
-def test_jobs_that_all_come_at_once_have_no_time_of_submission_to_be_measured_over() -> None:
-    found = measure(outcome([Run(0, "ann", 1, 5, 5, 15, 10)]), trace(JOBS))
-    assert found.utilisation == pytest.approx(0.5)
-    assert found.utilisation_while_submitting is None
-
-
-def test_short_jobs_do_not_drown_the_others_in_the_slowdown() -> None:
-    assert slowdown_of(100, 0) == 10
-    assert slowdown_of(5, 1) == 1
-    assert slowdown_of(300, 100) == 3
 
 
 def test_fairness_is_that_of_the_user_who_would_be_better_off_alone() -> None:
@@ -101,21 +77,6 @@ def test_on_an_equal_part_a_user_waits_for_their_own_jobs_alone() -> None:
         TraceJob(id=5, submitted=0, duration=1, gpus=9, user="cyd"),
     ]
     assert completions_alone(trace(jobs), 4) == {0: 10, 1: 10, 2: 20, 3: 20, 4: 10}  # what is too large for all is nobody's
-
-
-def test_data_for_programs_has_units_in_its_names() -> None:
-    data = asdict(measure(outcome(RUNS), trace(JOBS)))
-    assert data["wait_seconds"] == {"mean": pytest.approx(50 / 3), "median": 10, "p95": 40, "p99": 40, "max": 40}
-    assert data["users"][1] == {
-        "user": "bob",
-        "jobs": 1,
-        "gpu_hours": pytest.approx(100 / 3600),
-        "mean_wait_seconds": 40,
-        "mean_completion_seconds": 90,
-        "mean_bounded_slowdown": 1.8,
-        "finish_time_fairness": None,
-    }
-    assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
 @st.composite
@@ -160,7 +121,6 @@ def test_measures_agree_with_a_slow_computation(runs: list[Run]) -> None:
     slowdowns = [max(1.0, (run.end - run.submitted) / max(run.ran, 10.0)) for run in runs]
     spreads = (found.wait_seconds, found.completion_seconds, found.bounded_slowdown)
     for spread, values in zip(spreads, (waits, completions, slowdowns), strict=True):
-        assert spread is not None
         assert spread.mean == pytest.approx(fmean(values))
         expected = [nearest_rank(values, percent) for percent in (50, 95, 99, 100)]
         assert [spread.median, spread.p95, spread.p99, spread.max] == expected
@@ -189,7 +149,6 @@ def test_use_while_jobs_are_submitted_is_what_overlaps_that_time(runs: list[Run]
     )
     assert found == pytest.approx(used / (100 * (last - begin)), abs=1e-9)
     few = measure(outcome(runs, gpus=1), needs(runs)).utilisation_while_submitting
-    assert few is not None
     assert 0 <= few <= 1
 
 
@@ -216,7 +175,3 @@ def test_an_equal_part_is_a_node_of_ones_own_by_first_fit(rows: list[tuple[int, 
         part = max(gpus // len(users), *(job.gpus for job in own), 1)
         runs = simulate_baseline("first-fit", trace(own), Cluster(nodes=1, gpus_per_node=part)).runs
         assert {run.id: found[run.id] for run in runs} == pytest.approx({run.id: run.completion for run in runs})
-
-
-def test_percentiles_are_values_that_occurred() -> None:
-    assert [percentile([3, 1, 2, 4], share) for share in (0, 0.25, 0.5, 0.95, 1)] == [1, 1, 2, 4, 4]

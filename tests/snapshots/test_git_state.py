@@ -34,7 +34,6 @@ def repository(tmp_path: Path) -> Path:
 def test_a_clean_repository(repository: Path) -> None:
     git(repository, "remote", "add", "origin", "https://me:secret@example.org/lab/code.git")
     state = git_state(repository / "task")
-    assert state is not None
     assert state.commit == git(repository, "rev-parse", "HEAD")
     assert (state.branch, state.remote, state.dirty, state.diff) == ("trunk", "https://example.org/lab/code.git", False, "")
 
@@ -53,7 +52,6 @@ def test_the_diff_gets_from_the_commit_to_what_ran(repository: Path, tmp_path: P
     (repository / "other" / "file.txt").write_text("not the task's\n")
     before = git(repository, "status", "--porcelain")
     state = git_state(task)
-    assert state is not None
     assert state.dirty
     assert not state.diff_truncated
     assert git(repository, "status", "--porcelain") == before
@@ -68,25 +66,21 @@ def test_the_diff_gets_from_the_commit_to_what_ran(repository: Path, tmp_path: P
 def test_a_change_elsewhere_does_not_make_the_task_dirty(repository: Path) -> None:
     (repository / "other" / "file.txt").write_text("changed\n")
     state = git_state(repository / "task")
-    assert state is not None
     assert not state.dirty
 
 
 def test_a_diff_over_the_limit_is_left_out_and_said_so(repository: Path) -> None:
     (repository / "task" / "big.txt").write_text("line\n" * 5000)
     state = git_state(repository / "task", limit=1000)
-    assert state is not None
     assert (state.dirty, state.diff, state.diff_truncated) == (True, "", True)
     (repository / "task" / "big.txt").write_bytes(b"caf\xe9\n")
     state = git_state(repository / "task")
-    assert state is not None
     assert (state.dirty, state.diff, state.diff_truncated) == (True, "", True)
 
 
 def test_a_detached_head_has_no_branch(repository: Path) -> None:
     git(repository, "checkout", "-q", "--detach")
     state = git_state(repository)
-    assert state is not None
     assert state.branch is None
 
 
@@ -113,7 +107,6 @@ def test_the_repository_of_a_hook_that_runs_us_is_not_mistaken_for_ours(
     commit = git(repository, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     state = git_state(repository)
-    assert state is not None
     assert state.commit == commit
 
 

@@ -162,7 +162,6 @@ def test_an_object_of_a_store_comes_again_when_the_store_says_another_mark(stage
 def test_what_would_fill_the_disk_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "rows").write_bytes(CONTENT)
     cache = open_cache(str(tmp_path / "cache"), 10_000, leave=2**62)
-    assert cache is not None
     cache.keep(digest(CONTENT), tmp_path / "rows", uri="memory://rows", mark="one")
     assert cache.seen("memory://rows") is None
     assert list((tmp_path / "cache/content").iterdir()) == []

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from stored import add_jobs, new_job
 
 from carrel.core.control.cells import Cells
-from carrel.core.control.ports import NewJob
 from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.errors import Denied, Unavailable
 from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
-from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import Caller, Role, User
-from carrel.lab.store import Database, Store
+from carrel.lab.store import Store
 
 CELL = RecordedCell(
     broker="b",
@@ -41,24 +39,10 @@ def told(found: Sequence[RecordedCell]) -> list[RecordedCell]:
 
 
 @pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
+def store(store: Store) -> Store:
     """Job 1 is Ada's, job 2 Bob's."""
-    store = Store(Database(database_url))
-    for name in ("ada", "bob"):
-        store.people.add(User(subject=name, name=name), now=1)
-        new = NewJob(
-            kind=JobKind.SESSION,
-            owner=name,
-            account="default",
-            name="session",
-            qos="interactive",
-            resources=Resources(),
-            retries=0,
-            task=TaskSpec(entry_point="main", command="true", snapshot=""),
-        )
-        store.jobs.submit(new, now=2.0, key=None, request=name, outbox=lambda _job: ())
-    yield store
-    store.close()
+    add_jobs(store, *(new_job(name, kind=JobKind.SESSION, qos="interactive") for name in ("ada", "bob")))
+    return store
 
 
 @pytest.mark.gate

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from stored import new_job
 
-from carrel.core.control.ports import NewJob
 from carrel.core.control.session_limit import check_session_jobs
 from carrel.core.domain.errors import Denied, TooMany
 from carrel.core.domain.job import Job, Reason
 from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import TaskSpec
-from carrel.core.domain.user import User
-from carrel.lab.store import Database, Store
+from carrel.lab.store import Store
 
 TASK = TaskSpec(entry_point="main", command="true", snapshot="sha256:0")
-
-
-@pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
-    store = Store(Database(database_url))
-    store.people.add(User(subject="ada", name="Ada"), now=1.0)
-    yield store
-    store.close()
 
 
 def submit(
     store: Store, parent: int | None, *, kind: JobKind = JobKind.TASK, key: str | None = None, most: int = 3, more: int = 1
 ) -> Job:
-    new = NewJob(
-        kind=kind, owner="ada", account="default", name="n", qos="q", resources=Resources(), retries=0, task=TASK, parent=parent
-    )
+    new = new_job(kind=kind, parent=parent)
     admit = partial(check_session_jobs, more=more, most=most)
     return store.jobs.submit(new, now=2.0, key=key, request="r", outbox=lambda _job: (), admit=admit).job
 

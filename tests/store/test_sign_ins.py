@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from carrel.core.domain.user import Role, User
 from carrel.lab.signin.port import AuthorizationRequest, Decision, Device, NewSignIn, Renewal
-from carrel.lab.store import Database, Store
+from carrel.lab.store import Store
 
 ASKED = AuthorizationRequest(client="carrel-cli", scopes=("read", "submit"), host="the-laptop", address="10.0.0.7")
 DEVICE = Device(asked=ASKED, created_at=100.0, expires_at=700.0, interval=5)
@@ -41,14 +39,6 @@ def renewal(number: int) -> Renewal:
         access_until=7300.0,
         idle_until=1001.0 * 86400,
     )
-
-
-@pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
-    store = Store(Database(database_url))
-    store.people.add(User(subject="ada", name="Ada", role=Role.USER), now=1.0)
-    yield store
-    store.close()
 
 
 def approve(store: Store) -> None:
@@ -83,17 +73,14 @@ def test_of_many_that_ask_at_once_one_gets_the_tokens(store: Store) -> None:
 def test_a_refresh_token_is_replaced_once_and_access_that_ended_is_forgotten(store: Store) -> None:
     approve(store)
     made = store.sign_ins.take_device("device", new(), now=120.0)
-    assert made is not None
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda n: store.sign_ins.renew(made.id, "refresh 1", renewal(n), now=3800.0), range(4)))
     assert sorted(done) == [False, False, False, True]
     number = done.index(True)
     found = store.sign_ins.sign_in("family 1")
-    assert found is not None
     assert (found.refresh, found.previous, found.token.expires_at) == (f"renewed {number}", "refresh 1", 1001.0 * 86400)
     assert store.tokens.find("access 1") is None
     opened = store.tokens.find(f"later access {number}")
-    assert opened is not None
     assert (opened[0].id, opened[0].expires_at, opened[1].subject) == (made.id, 7300.0, "ada")
     store.tokens.revoke(by="root", now=3900.0, token_id=made.id)
     assert not store.sign_ins.renew(made.id, f"renewed {number}", renewal(9), now=3901.0)

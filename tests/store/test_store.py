@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
+from stored import new_job
 
 from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.news import interpret
-from carrel.core.control.ports import AttemptChange, JobFilter, NewJob, OutboxEntry, PreemptOrder, StartOrder
+from carrel.core.control.ports import AttemptChange, JobFilter, OutboxEntry, PreemptOrder, StartOrder
 from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import Conflict, StorageFull
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import Ended, Journaled, JournalRecord, Observation, Resumed, Started, StoredFile, Suspended, Usage
 from carrel.core.domain.node import Drain
 from carrel.core.domain.nouns import DRAINS
-from carrel.core.domain.qos import JobKind, PreemptMode
+from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import GitState, TaskSpec
 from carrel.core.domain.token import Token
@@ -114,12 +115,9 @@ def test_moments_that_no_clock_shows_are_corrected_when_it_is_opened(store: Stor
 def submit(
     store: Store, owner: str = "alice", *, key: str | None = None, request: str = "r", gpus: int = 0, **fields: object
 ) -> Job:
-    new = NewJob(
-        kind=JobKind.TASK,
-        owner=owner,
-        account="default",
+    new = new_job(
+        owner,
         name=str(fields.get("name", "digits")),
-        qos="normal",
         resources=Resources(gpus=gpus),
         retries=int(str(fields.get("retries", 0))),
         task=TASK,
@@ -165,15 +163,11 @@ def test_an_array_is_there_as_a_whole_or_not_at_all(store: Store) -> None:
     many = len(store.jobs.active())
 
     def fails(job: Job) -> tuple[()]:
-        assert job.element is not None
         if job.element.index == 3:
             raise Conflict("The disk is full, say.")
         return ()
 
-    new = NewJob(
-        kind=JobKind.TASK, owner="alice", account="default", name="more", qos="normal", resources=Resources(), retries=0,
-        task=TASK, array="1-4", indices=(1, 2, 3, 4),
-    )  # fmt: skip
+    new = new_job("alice", name="more", task=TASK, array="1-4", indices=(1, 2, 3, 4))
     with pytest.raises(Conflict):
         store.jobs.submit(new, now=10.0, key="other", request="r", outbox=fails)
     assert len(store.jobs.active()) == many
@@ -224,7 +218,6 @@ def test_a_device_cannot_be_in_two_leases(store: Store) -> None:
     with pytest.raises(IntegrityError):
         start(store, second, "GPU-1")
     after = store.jobs.get(second.id)
-    assert after is not None
     assert after.state is JobState.PENDING, "a refused start leaves nothing behind"
 
 
@@ -325,10 +318,8 @@ def test_an_ended_job_stays_ended(store: Store) -> None:
 def test_cancelling_ends_a_waiting_job_and_marks_a_running_one(store: Store) -> None:
     waiting, running = submit(store), start(store, submit(store), "GPU-1")
     ended = store.jobs.request_cancel(waiting.id, by="Alice", reason=CANCELLED, now=30)
-    assert ended is not None
     assert (ended.state, ended.ended_at, ended.cancelled_by) == (JobState.CANCELLED, 30, "Alice")
     marked = store.jobs.request_cancel(running.id, by="Alice", reason=CANCELLED, now=30)
-    assert marked is not None
     assert (marked.state, marked.cancelled_by) == (JobState.CONFIGURING, "Alice")
     assert store.jobs.start([StartOrder(job_id=waiting.id, node="n1", devices=())], now=31) == []
     assert store.jobs.request_cancel(12345, by="Alice", reason=CANCELLED, now=30) is None
@@ -418,7 +409,6 @@ def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:
 def test_a_token_takes_the_place_of_others_in_one_step(store: Store) -> None:
     first, second = (store.tokens.add(new_token(digest), now=1) for digest in ("d1", "d2"))
     third = store.tokens.replace(new_token("d3"), by="alice", now=2, token_id=first.id)
-    assert third is not None
     assert store.tokens.replace(new_token("d4"), by="alice", now=3, token_id=first.id) is None
     assert store.tokens.find("d4") is None
     store.tokens.replace(new_token("d5"), by="alice", now=4)

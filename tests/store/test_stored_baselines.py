@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from stored import add_jobs, new_job
 
-from carrel.core.control.ports import NewJob
 from carrel.core.domain.baseline import Baseline, Calibration, Drift, Moved, Outcome
 from carrel.core.domain.comparison import Agreement
-from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
-from carrel.core.domain.task import TaskSpec
-from carrel.core.domain.user import User
-from carrel.lab.store import Database, Store
+from carrel.lab.store import Store
 
-NEW = NewJob(
-    kind=JobKind.TASK,
-    owner="ada",
-    account="physics",
-    name="train",
-    qos="normal",
-    resources=Resources(),
-    retries=0,
-    task=TaskSpec(entry_point="main", command="true", snapshot=""),
-)
 DRIFT = Drift(
     agreement=Agreement.DIFFERENT,
     tolerance=1e-6,
@@ -41,19 +26,8 @@ DRIFT = Drift(
 )
 
 
-@pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
-    store = Store(Database(database_url))
-    for name in ("ada", "bob"):
-        store.people.add(User(subject=name, name=name), now=1)
-    yield store
-    store.close()
-
-
 def jobs(store: Store, count: int) -> list[int]:
-    return [
-        store.jobs.submit(NEW, now=1.0, key=None, request=str(one), outbox=lambda _job: ()).job.id for one in range(count)
-    ]  # fmt: skip
+    return add_jobs(store, *[new_job(account="physics")] * count)
 
 
 def put(store: Store, job: int, owner: str = "ada", project: str = "train") -> Baseline:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stored import add_jobs, new_job
 
-from carrel.core.control.ports import NewJob
 from carrel.core.domain.call import Body, CallState, Ending, NewCall, WorkerPool
-from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
 from carrel.core.domain.retention import Kind, RetentionRules
-from carrel.core.domain.task import TaskSpec
-from carrel.core.domain.user import User
 from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Places
-from carrel.lab.store import Database, Store
+from carrel.lab.store import Store
 
 POOL = WorkerPool(
     owner="ada", created_at=3.0, name="p", min_workers=0, max_workers=2, idle_time=1.5, task={"snapshot": "sha256:1"}
@@ -25,24 +20,10 @@ POOL = WorkerPool(
 
 
 @pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
+def store(store: Store) -> Store:
     """Job 1 is Ada's."""
-    store = Store(Database(database_url))
-    store.people.add(User(subject="ada", name="Ada"), now=1)
-    task = TaskSpec(entry_point="main", command="true", snapshot="")
-    new = NewJob(
-        kind=JobKind.TASK,
-        owner="ada",
-        account="default",
-        name="worker",
-        qos="normal",
-        resources=Resources(),
-        retries=0,
-        task=task,
-    )
-    store.jobs.submit(new, now=2.0, key=None, request="ada", outbox=lambda _job: ())
-    yield store
-    store.close()
+    add_jobs(store, new_job(name="worker"))
+    return store
 
 
 def new(key: str, body: bytes = b"x", path: Path | None = None) -> NewCall:
@@ -84,7 +65,6 @@ def test_a_call_that_is_lost_waits_again_with_what_it_has_left(store: Store) -> 
     table.begin(call, job_id=1, attempt=1, now=5.0)
     table.again({call: 0})
     found = table.call(call)
-    assert found is not None
     assert (found.state, found.retries_left, found.job_id, found.started_at) == (CallState.PENDING, 0, None, None)
 
 

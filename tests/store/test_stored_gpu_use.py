@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from stored import new_job
 
 from carrel.core.control.gpu_use import GpuUse, Whose
-from carrel.core.control.ports import NewJob
 from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import Caller, Role, User
 from carrel.core.gpu_use import End, Grouping, Range
-from carrel.lab.store import Database, Store
+from carrel.lab.store import Store
 from carrel.lab.store.tables import attempts, events, jobs
 
-NEW = NewJob(
-    kind=JobKind.TASK,
-    owner="ada",
-    account="physics",
-    name="train",
-    qos="normal",
-    resources=Resources(gpus=2, nodes=2),
-    retries=0,
-    task=TaskSpec(entry_point="main", command="true", snapshot=""),
-)
+NEW = new_job(account="physics", resources=Resources(gpus=2, nodes=2))
 ALL = Range(0, 10_000)
 
 
@@ -76,12 +65,8 @@ class Work:
 
 
 @pytest.fixture
-def work(database_url: str) -> Iterator[Work]:
-    store = Store(Database(database_url))
-    for name in ("ada", "bob"):
-        store.people.add(User(subject=name, name=name), now=1)
-    yield Work(store)
-    store.close()
+def work(store: Store) -> Work:
+    return Work(store)
 
 
 @pytest.mark.gate

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from stored import add_jobs, new_job
 
-from carrel.core.control.ports import NewJob, StartOrder
+from carrel.core.control.ports import StartOrder
 from carrel.core.domain.expectation import ShownRange
 from carrel.core.domain.job import Reason
-from carrel.core.domain.qos import JobKind
-from carrel.core.domain.resources import Resources
-from carrel.core.domain.task import TaskSpec
-from carrel.core.domain.user import User
 from carrel.core.policy.calibration import NEWEST
-from carrel.lab.store import Database, Store
+from carrel.lab.store import Store
 
 SHOWN = ShownRange(job_id=1, shown_at=10.0, foreseen=(20.0, 30.0, 50.0), low=15.0, high=60.0)
 
 
 @pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
+def store(store: Store) -> Store:
     """Jobs 1 to 3 wait."""
-    store = Store(Database(database_url))
-    store.people.add(User(subject="ada", name="ada"), now=1)
-    for number in range(3):
-        new = NewJob(
-            kind=JobKind.TASK,
-            owner="ada",
-            account="default",
-            name="train",
-            qos="normal",
-            resources=Resources(),
-            retries=0,
-            task=TaskSpec(entry_point="main", command="true", snapshot=""),
-        )
-        store.jobs.submit(new, now=2.0, key=None, request=str(number), outbox=lambda _job: ())
-    yield store
-    store.close()
+    add_jobs(store, *[new_job()] * 3)
+    return store
 
 
 @pytest.mark.gate

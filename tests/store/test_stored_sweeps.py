@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from carrel.core.domain.distribution import read_distribution
 from carrel.core.domain.errors import NotFound
 from carrel.core.domain.sweep import Direction, Pruner, SweepSpec, SweepState, Trial, TrialState
-from carrel.lab.store import Database, Store
+from carrel.lab.store import Store
 
 SPEC = SweepSpec(
     name="s",
@@ -22,13 +21,6 @@ SPEC = SweepSpec(
     pruner=Pruner.MEDIAN,
     task={"snapshot": "sha256:1", "parameters": {"n": "1"}},
 )
-
-
-@pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
-    store = Store(Database(database_url))
-    yield store
-    store.close()
 
 
 @pytest.mark.gate

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from driver_programs import run
-from suspension_rig import MIB, SIZE, fake_driver
+from suspension_rig import MIB, fake_driver
 
 from carrel.core.domain.errors import Unavailable
-from support.fake_driver import FakeGpu, build, start_specimen
-
-
-def test_devices_are_those_that_are_visible(tmp_path: Path) -> None:
-    driver = fake_driver(tmp_path / "driver", gpus=3, memory=64 * MIB)
-    program = (
-        'r = call("cuInit", 0); say(r, call("cuDeviceGetCount"), [call("cuDeviceGetUuid", i).bytes.hex() for i in range(2)])'
-    )
-
-    def raw(*indexes: int) -> list[str]:
-        return [driver.uuids[index].removeprefix("GPU-").replace("-", "") for index in indexes]
-
-    assert run(driver, program) == [None, 3, raw(0, 1)]
-    assert run(driver, program, CUDA_VISIBLE_DEVICES=f"{driver.uuids[2]},{driver.uuids[0]}") == [None, 2, raw(2, 0)]
-    assert run(driver, program, CUDA_VISIBLE_DEVICES="1,2") == [None, 2, raw(1, 2)]
-    assert run(driver, 'say(call("cuInit", 0))', CUDA_VISIBLE_DEVICES="") == ["CUDA_ERROR_NO_DEVICE"]
-    assert run(driver, 'say(call("cuInit", 0), call("cuDeviceGetCount"))', CUDA_VISIBLE_DEVICES="1,x,2") == [None, 1]
+from support.fake_driver import build, start_specimen
 
 
 def test_memory_runs_out_and_is_given_back(tmp_path: Path) -> None:
@@ -47,22 +30,6 @@ say(full, held, isinstance(again, str), call("cuMemFree", 4711), call("cuMemAllo
         "CUDA_ERROR_INVALID_VALUE",
         "CUDA_ERROR_INVALID_VALUE",
     ]
-
-
-def test_memory_holds_what_was_written(tmp_path: Path) -> None:
-    driver = fake_driver(tmp_path / "driver")
-    program = """
-context()
-here, there = call("cuMemAlloc", 4096), call("cuMemAlloc", 4096)
-call("cuMemsetD8", here, 7, 4096)
-call("cuMemcpyHtoD", int(here) + 8, b"carrel", 6)
-call("cuMemcpyDtoD", there, here, 4096)
-back = bytearray(16)
-import ctypes
-call("cuMemcpyDtoH", ctypes.addressof((ctypes.c_char * 16).from_buffer(back)), there, 16)
-say(back.hex(), call("cuMemcpyHtoD", int(here) + 4090, b"carrel+", 7))
-"""
-    assert run(driver, program) == [(b"\7" * 8 + b"carrel" + b"\7" * 2).hex(), "CUDA_ERROR_INVALID_VALUE"]
 
 
 def test_a_forked_child_has_no_cuda_until_it_asks_for_it(tmp_path: Path) -> None:
@@ -118,52 +85,6 @@ say([call("cuCheckpointProcess" + name, pid, None) for name in ("Lock", "Checkpo
     [call("cuCheckpointProcess" + name, pid, None) for name in ("Restore", "Unlock")])
 """
     assert run(driver, program) == [[None, None, "CUDA_ERROR_NOT_INITIALIZED"], None, [None, None]]
-    specimen.close()
-
-
-def test_what_a_killed_process_had_is_free_again(tmp_path: Path) -> None:
-    driver = fake_driver(tmp_path / "driver")
-    specimen = start_specimen(driver)
-    assert len(list((driver.state / "device").iterdir())) == 1
-    specimen.kill()
-    assert run(driver, f'context(); say(call("cuMemAlloc", {1000 * MIB}) is not None, d.cuMemGetInfo()[2])') == [True, 1024 * MIB]
-    assert not list((driver.state / "device").glob(f"{specimen.target.pid}-*"))
-
-
-NVML = """
-import pynvml as n
-n.nvmlInit()
-handles = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
-"""
-
-
-def test_nvml_tells_the_same(tmp_path: Path) -> None:
-    gpus = [
-        FakeGpu(uuid=f"GPU-0000000{number}-0000-4000-8000-000000000000", memory=64 * MIB, name="NVIDIA T4") for number in (1, 2)
-    ]
-    driver = fake_driver(tmp_path / "driver", gpus=gpus, driver="590.1", context=8 * MIB)
-    specimen = start_specimen(driver, device=gpus[1].uuid)
-    program = (
-        NVML
-        + """
-second = n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(handles[1]))
-memory = n.nvmlDeviceGetMemoryInfo(second)
-shown = [(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningProcesses(second)]
-say(n.nvmlSystemGetDriverVersion(), n.nvmlDeviceGetName(second), [memory.total, memory.used], shown,
-    n.nvmlDeviceGetComputeRunningProcesses(handles[0]), n.nvmlDeviceGetUtilizationRates(second).gpu,
-    n.nvmlSystemGetProcessName(shown[0][0]), n.nvmlDeviceGetMigMode(second))
-"""
-    )
-    assert run(driver, program) == [
-        "590.1",
-        "NVIDIA T4",
-        [64 * MIB, 8 * MIB + SIZE],
-        [[specimen.target.pid, 8 * MIB + SIZE]],
-        [],
-        0,
-        sys.executable,
-        [0, 0],
-    ]
     specimen.close()
 
 

@@ -11,24 +11,6 @@ VALUE = "CUDA_ERROR_INVALID_VALUE"
 MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-def test_mapped_memory_is_written_and_read_across_allocations_and_keeps_its_place(tmp_path: Path) -> None:
-    driver = fake_driver(tmp_path / "driver", memory=64 * MIB, context=8 * MIB)
-    program = """
-at, here, there = room(4), physical(), physical()
-said = [int(call("cuMemGetAllocationGranularity", properties(), d.CUmemAllocationGranularity_flags(0))) // UNIT, at % UNIT]
-said += [map_(at, here), map_(at + UNIT, there), allow(at, 2), int(call("cuMemGetAccess", access().location, at + 5))]
-said += [call("cuMemsetD8", at, 1, 2 * UNIT), call("cuMemcpyHtoD", at + UNIT - 3, b"carrel", 6), read(at + UNIT - 4, 8)]
-said += [unmap(at, 2), read(at, 4), map_(at + 2 * UNIT, there), allow(at + 2 * UNIT), read(at + 2 * UNIT, 4)]
-say(*said)
-"""
-    written = b"\1carrel\1"
-    assert run(driver, VMM + program) == [
-        *(1, 0, None, None, None, 3),
-        *(None, None, written.hex()),
-        *(None, VALUE, None, None, (b"rel\1").hex()),
-    ]
-
-
 def test_mistakes_with_addresses_and_handles_are_refused(tmp_path: Path) -> None:
     driver = fake_driver(tmp_path / "driver", memory=64 * MIB, context=8 * MIB)
     program = """
@@ -90,17 +72,6 @@ say(*said)
     assert run(driver, VMM + program) == [8, MEMORY, None, None, 8, VALUE, True, 0, None, 8, None, 28, 1]
 
 
-def test_a_wish_for_an_address_is_granted_where_nothing_is(tmp_path: Path) -> None:
-    driver = fake_driver(tmp_path / "driver")
-    program = """
-at = room(2)
-wish = lambda where: int(call("cuMemAddressReserve", UNIT, 0, where, 0)) == where
-say(wish(at), wish(at + 64 * UNIT), wish(at + 64 * UNIT), call("cuMemAddressFree", at, 2 * UNIT), wish(at),
-    int(call("cuMemAddressReserve", UNIT, 64 * UNIT, 0, 0)) % (64 * UNIT))
-"""
-    assert run(driver, VMM + program) == [False, True, False, None, True, 0]
-
-
 def test_host_memory_is_registered_once_and_has_one_address(tmp_path: Path) -> None:
     driver = fake_driver(tmp_path / "driver")
     program = """
@@ -128,29 +99,3 @@ say(*said)
         *(VALUE, VALUE),
         *(unknown, None),
     ]
-
-
-def test_a_checkpoint_takes_mapped_memory_along(tmp_path: Path) -> None:
-    driver = fake_driver(tmp_path / "driver", gpus=2, memory=64 * MIB, context=8 * MIB)
-    program = """
-at, here = room(4), physical(4)
-map_(at, here, 4), allow(at, 4), call("cuMemsetD8", at, 9, 4 * UNIT)
-if os.fork() == 0:
-    call("cuInit", 0)
-    parent = os.getppid()
-    for step in "Lock Checkpoint Restore Unlock".split():
-        if (result := call("cuCheckpointProcess" + step, parent, None)) is not None: os._exit(1)
-    os._exit(0)
-say(os.wait()[1], read(at + 4 * UNIT - 2, 2), unmap(at, 4), free(), call("cuMemRelease", here), free())
-"""
-    assert run(driver, VMM + program) == [0, "0909", None, 24, None, 28]
-
-
-def test_a_copy_fails_or_stops_in_its_middle(tmp_path: Path) -> None:
-    driver = fake_driver(tmp_path / "driver")
-    driver.inject("cuMemcpyHtoD", "cut", 4)
-    program = """
-at = call("cuMemAlloc", 4096)
-say(call("cuMemcpyHtoD", at, b"carrel", 6), read(at, 6), call("cuMemcpyHtoD", at, b"carrel", 6), read(at, 6))
-"""
-    assert run(driver, VMM + program) == ["CUDA_ERROR_UNKNOWN", b"carr\0\0".hex(), None, b"carrel".hex()]

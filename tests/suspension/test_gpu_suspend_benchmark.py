@@ -44,18 +44,6 @@ def test_it_does_all_parts_and_verifies_them(tmp_path: Path) -> None:
     assert "FAKE driver, figures mean nothing" in done.stdout
 
 
-def test_what_there_is_no_time_for_is_said(tmp_path: Path) -> None:
-    done = run("--fake", "--seconds", "0")
-    assert done.returncode == 0
-    assert "left out: flight: 0 s are left" in done.stdout
-
-
-def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
-    done = run(LD_LIBRARY_PATH=str(tmp_path))
-    assert done.returncode == 2
-    assert "--fake tries this program without one" in done.stderr
-
-
 @pytest.mark.skipif(find_compiler() is None, reason="the library and the fake driver are compiled from C")
 def test_moves_over_the_bus_are_measured_and_verified() -> None:
     words = ["--fake", "state", "exchange", "flight", "--sizes", "0.005", "--steps", "3000"]

@@ -96,22 +96,6 @@ def test_children_without_cuda_or_already_gone_take_no_part(tmp_path: Path) -> N
         assert kernel.order("check")["same"]
 
 
-def test_a_process_that_never_used_cuda_has_nothing_to_move(tmp_path: Path) -> None:
-    with rig(tmp_path) as r, subprocess.Popen(["sleep", "60"]) as sleeper:
-        plain = Target(pid=sleeper.pid, start=start_of(sleeper.pid) or 0)
-        moved = r.suspender.suspend([plain], devices=[r.driver.uuids[0]], size=0)
-        assert (moved.ending, moved.bytes) == (Ending.DONE, 0)
-        sleeper.kill()
-
-
-def test_doing_it_twice_is_doing_it_once(tmp_path: Path) -> None:
-    with rig(tmp_path) as r:
-        specimen = r.specimen()
-        assert [r.suspend(specimen).ending for _ in range(2)] == [Ending.DONE, Ending.DONE]
-        assert [r.resume(specimen).ending for _ in range(2)] == [Ending.DONE, Ending.DONE]
-        assert specimen.order("check")["same"]
-
-
 def test_helpers_see_every_device_whatever_our_own_process_may_use(tmp_path: Path) -> None:
     with rig(tmp_path, gpus=2) as r:
         specimen = r.specimen(1)

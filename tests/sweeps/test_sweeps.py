@@ -317,6 +317,5 @@ else:
     job = client.submit_project(task(tmp_path, body), resources=RESOURCES)
     assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED", b"".join(client.log(job.id))
     said = re.search(rb"sweep (\d+)", b"".join(client.log(job.id)))
-    assert said is not None
     ended = wait_for_sweep(client, int(said[1]))
     assert [client.job(trial.job_id or 0).parent for trial in ended.all_trials] == [job.id]

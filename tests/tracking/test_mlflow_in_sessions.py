@@ -94,7 +94,6 @@ def test_what_a_cell_logs_is_the_owners_and_says_where_it_comes_from(
     assert found.status == "ok", found
     (run,) = ast.literal_eval(next(line for line in found.text.splitlines() if line.startswith("[")))
     logged = run_of(lab, ada.token, run)
-    assert logged is not None
     assert [(one["key"], one["value"]) for one in logged["data"]["metrics"]] == [("loss", 0.25)]
     tags = {one["key"]: one["value"] for one in logged["data"]["tags"]}
     notebook = f"{request.node.name}.ipynb"

@@ -186,7 +186,6 @@ def test_what_is_wrong_is_refused_in_words(lab: RealLab, project: Path, argument
 
 def test_ctrl_c_cancels(lab: RealLab, project: Path) -> None:
     process = start(lab, project, "-e", "slow")
-    assert process.stdout is not None
     assert process.stdout.readline() == "sleeping\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
@@ -359,7 +358,6 @@ def test_a_sign_in_whose_token_ends_meanwhile_is_enough(lab: RealLab, project: P
         f"name: tiny\nentry_points:\n  main:\n    command: \"echo waits; while ! test -e '{gate}'; do sleep 0.1; done\"\n"
     )
     process = start(lab, project, env=around)
-    assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
     with contextlib.closing(sqlite3.connect(lab.home / "lab.db", timeout=PATIENCE)) as database, database:
         database.execute("UPDATE access_tokens SET expires_at = 1")

@@ -100,8 +100,6 @@ def test_it_does_not_survive_a_killed_lab(tmp_path: Path, when: str) -> None:
     lab = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(LAB), home, when], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert lab.stdout is not None
-    assert lab.stdin is not None
     pid = int(lab.stdout.readline())
     pidfd = os.pidfd_open(pid)
     try:
@@ -159,7 +157,6 @@ def test_a_leftover_is_ended_before_a_new_one_starts(home: Path, program: Path) 
         print("held", flush=True); signal.pause()
     """
     leftover = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), lock], stdout=subprocess.PIPE)
-    assert leftover.stdout is not None
     assert leftover.stdout.readline() == b"held\n"
     server = TrackingServer(home, python=write(program, QUICK))
     server.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from memory_outbox import MemoryItem, MemoryOutbox
+from memory_outbox import MemoryOutbox
 from tracking_support import Tracking
 
 from carrel.lab.tracking.artifacts import ArtifactStore
@@ -367,18 +367,6 @@ def test_of_a_tag_that_changes_the_last_value_is_told_and_of_a_parameter_each() 
     assert [call["params"] for call in made] == [{"a": "1"}, {"a": "2"}]
     assert {key: value for call in made for key, value in call["tags"].items()} == {"state": "COMPLETED"}
     assert sum(len(call["tags"]) for call in made) == 1
-
-
-def test_the_outbox_in_memory_keeps_the_order() -> None:
-    outbox = MemoryOutbox()
-    ids = outbox.add(1, [("update", {}), ("end_run", {})])
-    assert [item.id for item in outbox.pending(1)] == ids[:1]
-    assert isinstance(outbox.pending(1)[0], MemoryItem)
-    outbox.done(ids[:1])
-    outbox.failed(ids[1], "no")
-    assert list(outbox.pending(10)) == []
-    assert outbox.refused == {ids[1]: "no"}
-    assert outbox.run_of(1) is None
 
 
 def test_a_shipper_without_anything_to_do_stops_at_once(tmp_path: Path) -> None:

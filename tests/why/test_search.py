@@ -149,7 +149,6 @@ def test_runs_that_differ_although_nothing_was_changed_are_chance() -> None:
     found = search(changes, {Variant(): FIRST, Variant(repetition=1): "other 1"}).found
     assert found == Found(answer=Answer.NOT_DETERMINISTIC, by=Variant(repetition=1))
     found = search(changes, {Variant(): "other 1", Variant(repetition=1): "other 2"}).found
-    assert found is not None
     assert found.answer is Answer.NOT_DETERMINISTIC
     found = search(changes, {Variant(): "other 1", Variant(repetition=1): "other 1"}).found
     assert found == Found(answer=Answer.NOT_REPEATED, by=Variant())

@@ -131,8 +131,7 @@ def distance(one: float, other: float) -> float:
     if one == other or (math.isnan(one) and math.isnan(other)):
         return 0.0
     largest = max(abs(one), abs(other))
-    away = abs(one - other) / largest
-    return away if math.isfinite(largest) and not math.isnan(away) else math.inf
+    return abs(one - other) / largest if math.isfinite(one) and math.isfinite(other) else math.inf
 
 
 def _lacking(sides: Sequence[Side]) -> Iterator[str]:
