@@ -238,6 +238,15 @@ def test_arguments_go_when_a_call_has_ended(pool: Pool) -> None:
     assert list((pool.rig.home / "calls").iterdir()) == []
 
 
+def test_a_worker_is_told_how_long_a_call_may_take(pool: Pool) -> None:
+    (first,) = pool.calls(b"x", time_limit=2.5)
+    pool.calls(b"y")
+    (worker,) = pool.workers(1)
+    assert worker.ask()[0]["time_limit"] == 2.5
+    assert "time_limit" not in worker.end(first)[0]
+    assert [one["time_limit"] for one in pool.http.get(f"{V1}/pools/{pool.id}/calls").json()["calls"]] == [None, 2.5]
+
+
 def test_the_same_key_is_the_same_call(pool: Pool) -> None:
     first = pool.calls(b"1", b"2", keys=["a", "b"])
     assert pool.calls(b"2", b"3", keys=["b", "c"])[0] == first[1]
@@ -475,6 +484,7 @@ def test_a_pool_that_a_job_opened_ends_with_the_job(pool: Pool, rig: Rig) -> Non
         ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "dependencies": [True]}, "numbers of calls"),
         ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "dependencies": 1}, "numbers of calls"),
         ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "cache": "1"}, "a digest"),
+        ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "time_limit": 0}, "time_limit of a call is 0"),
     ],
 )
 def test_what_is_no_call_is_refused_and_says_why(pool: Pool, header: dict[str, Any], words: str) -> None:

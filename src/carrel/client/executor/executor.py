@@ -28,6 +28,7 @@ from carrel.client.executor.receiving import Receiver
 from carrel.client.executor.sending import Function, Sender, Unsent, digest_of, dump_arguments
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.suggest import suggest
+from carrel.core.domain.units import parse_duration
 from carrel.wire import v1
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Executor(concurrent.futures.Executor):
         modules: Sequence[Any] | None = None,
         name: str = "executor",
         retries: int = 0,
+        call_time: str | float | None = None,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         echo: bool = False,
@@ -76,6 +78,7 @@ class Executor(concurrent.futures.Executor):
         call, where they are lent; with `reserve` a worker has its own from start to end. `requirements`: packages,
         as a file or a list, instead of those of this environment; `image`: a container image instead. `modules`: own modules
         that travel, instead of all that are imported. `retries`: how often a call begins again after its worker died.
+        `call_time` ("10m", or seconds): a call that takes longer is stopped, and raises `CallTimeout`.
         `initializer` is called with `initargs` in each worker before its first call. `echo`: what calls print appears here,
         too. `cache`: as if each call were submitted by `submit_cached`. `options` are those of a task (`qos`, `partition`,
         `account`, `variables`, `secrets`, …). Raises the errors of `carrel.core.domain.errors`.
@@ -92,6 +95,7 @@ class Executor(concurrent.futures.Executor):
         self._client = client or Client()
         self._closes = client is None
         self._retries = retries
+        self._call_time = _seconds(call_time)
         self._cache = cache
         first = None if initializer is None else pickling.dump((initializer, initargs))
         digest = None if first is None else digest_of(first)
@@ -155,6 +159,10 @@ class Executor(concurrent.futures.Executor):
         """
         return self._submit(Function(fn), args, kwargs, cache=True)
 
+    def submit_within(self, call_time: str | float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As `submit`, with a `call_time` ("10m", or seconds) of this call's own."""
+        return self._submit(Function(fn), args, kwargs, cache=self._cache, call_time=_seconds(call_time))
+
     def submit_heard(
         self, heard: Callable[[str, int, bytes], None] | None, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
@@ -162,7 +170,14 @@ class Executor(concurrent.futures.Executor):
         return self._submit(Function(fn), args, kwargs, cache=self._cache, heard=heard)
 
     def _submit(
-        self, fn: Function, args: Any, kwargs: Any, *, cache: bool, heard: Callable[[str, int, bytes], None] | None = None
+        self,
+        fn: Function,
+        args: Any,
+        kwargs: Any,
+        *,
+        cache: bool,
+        call_time: float | None = None,
+        heard: Callable[[str, int, bytes], None] | None = None,
     ) -> Future[Any]:
         self._check_process()
         future: Future[Any] = Future(fn.label, self._cancel, self._flush)
@@ -180,6 +195,8 @@ class Executor(concurrent.futures.Executor):
         header = {"key": secrets.token_urlsafe(12), "label": fn.label, "function": fn.digest, "retries": self._retries}
         header |= {"dependencies": [one.call_id for one in needed]} if needed else {}
         header |= {"cache": future.digest} if cache else {}
+        limit = call_time or self._call_time
+        header |= {"time_limit": limit} if limit else {}
         self._put(future, header, body, function)
         return future
 
@@ -354,6 +371,14 @@ def _request(resources: dict[str, Any], options: dict[str, Any], *, name: str, *
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise Invalid(f"The lab does not understand an option: {told}.", remedy="docs/functions.md lists them.") from None
+
+
+def _seconds(limit: str | float | None) -> float | None:
+    if isinstance(limit, str):
+        return parse_duration(limit)
+    if limit is not None and not limit > 0:
+        raise Invalid(f"call_time is {limit}.", remedy='Say more than 0 seconds, or a duration like "10m".')
+    return limit
 
 
 def _cancel_call(client: Client, future: Future[Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from carrel.client.body_files import Content
 from carrel.client.executor import pickling
-from carrel.client.executor.errors import DependencyFailed, WorkerDied, WorkersDoNotStart, raised
+from carrel.client.executor.errors import CallTimeout, DependencyFailed, WorkerDied, WorkersDoNotStart, raised
 from carrel.client.executor.patience import again
 from carrel.core.domain.errors import CarrelError, Unavailable
 
@@ -23,6 +23,7 @@ _FAILURES: dict[str, type[Exception]] = {
     "worker_died": WorkerDied,
     "workers_do_not_start": WorkersDoNotStart,
     "dependency_failed": DependencyFailed,
+    "time_limit": CallTimeout,
 }
 
 
@@ -227,6 +228,10 @@ def _fulfil(future: Future[Any], header: dict[str, Any], data: Content) -> None:
             failed = DependencyFailed(header["message"])
             failed.__cause__ = found
             found = failed
+        elif error == "time_limit":
+            stopped = CallTimeout(header["message"])
+            stopped.__cause__ = found.__cause__
+            found = stopped
         future.set_exception(found)
     else:
         future.set_exception(_FAILURES.get(error, WorkerDied)(header["message"]))

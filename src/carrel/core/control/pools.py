@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from carrel.core.control.pool_board import BODIES, Begun, Bell, Board, Ended, Given, Listener, Output, Worker
-from carrel.core.control.pool_calls import PoolCalls, cancelled, waiting
+from carrel.core.control.pool_calls import PoolCalls, cancelled, expect, waiting
 from carrel.core.control.pool_ports import CallStore, Workers
 from carrel.core.control.pool_stops import PoolStops
 from carrel.core.control.pool_waits import Share, Waiting
@@ -206,7 +206,7 @@ class Pools:
                 if number in known:
                     self._discard(call.body)
                 else:
-                    board.retries[number], board.functions[number] = call.retries, call.function
+                    expect(board, number, call, call.retries)
                     if call.body.data is not None and len(board.bodies) < BODIES:
                         board.bodies[number] = call.body
                     placed.append(waiting(board, number, call.dependencies, call.cache))
@@ -337,7 +337,8 @@ class Pools:
                 worker.begun = None if board.borrows else call_id
                 body = board.bodies.pop(call_id, None) or self._store.arguments(call_id)
                 board.tell_begun(Begun(call_id=call_id, job_id=worker.job_id, waits=board.borrows))
-                return Given(call_id=call_id, function=board.functions[call_id], arguments=body)
+                limit = board.limits.get(call_id)
+                return Given(call_id=call_id, function=board.functions[call_id], arguments=body, time_limit=limit)
             closed = board.pool.closed_at is not None and not self._calls.waits.any_of(pool_id)
             idle = self._clock() - worker.idle_since
             least = board.least(self._clock())

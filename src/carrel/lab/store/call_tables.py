@@ -84,6 +84,7 @@ calls = Table(
     Column("stderr", LargeBinary),
     Column("cache", String(80)),
     Column("cached_from", BigInteger),
+    Column("time_limit", Double),
     CheckConstraint(f"state IN ({_STATES})", name="state"),
     UniqueConstraint("pool_id", "key"),
     UniqueConstraint("pool_id", "ended_number"),

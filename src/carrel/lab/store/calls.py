@@ -391,6 +391,7 @@ def _new_row(pool_id: int, call: NewCall, now: float) -> dict[str, Any]:
         "arguments": call.body.data,
         "arguments_path": call.body.path,
         "cache": call.cache,
+        "time_limit": call.time_limit,
     }
 
 

@@ -55,6 +55,8 @@ BODY: dict[str, Any] = {
     "requestBody": {"content": {FRAMES: {"schema": {"type": "string", "format": "binary"}}}, "required": True}
 }
 _MOST_CALLS = 10_000
+#: Seconds.
+_LONGEST = 366 * 86400
 _CACHE = re.compile(r"sha256:[0-9a-f]{64}")
 #: Seconds between two looks whether somebody who follows is still signed in.
 _RECHECK = 1.0
@@ -135,7 +137,7 @@ async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) ->
     """A frame for each call: `key`, `label`, `function` (a digest) and `retries` in its header, the pickled arguments as body.
 
     `dependencies` are calls whose results it needs, `cache` is a digest under which its result is kept for equal calls, `file` is
-    the ticket of a file in which the arguments are.
+    the ticket of a file in which the arguments are, `time_limit` is seconds from its beginning on after which it is stopped.
 
     A key that the pool knows is the call that has it, so a request that was cut off can be sent again.
     """
@@ -235,6 +237,9 @@ def _new_call(frame: Frame) -> NewCall:
         raise Invalid("dependencies of a call are numbers of calls.")
     if not (cache is None or (isinstance(cache, str) and _CACHE.fullmatch(cache))):
         raise Invalid("cache of a call is a digest: sha256: and 64 hexadecimal digits.")
+    limit = header.get("time_limit")
+    if not (limit is None or (type(limit) in (int, float) and 0 < limit <= _LONGEST)):
+        raise Invalid(f"time_limit of a call is {str(limit)[:40]}.", remedy="Say more than 0 seconds, and at most a year's.")
     return NewCall(
         key=key,
         label=plain_text(label)[:255],
@@ -242,6 +247,7 @@ def _new_call(frame: Frame) -> NewCall:
         retries=retries,
         dependencies=tuple(dict.fromkeys(dependencies)),
         cache=cache,
+        time_limit=limit,
         body=frame.body,
     )
 
