@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
 import os
 import re
 import signal
@@ -322,14 +323,22 @@ def test_the_examples_of_the_page_run(lab: LabProcess) -> None:
 
 def test_the_command_shows_pools_and_calls(executor: Executor, lab: LabProcess) -> None:
     executor.submit(abs, -1).result(PATIENCE)
+    speaks = executor.submit(called.speaks_and_fails)
+    speaks.exception(PATIENCE)
     carrel = [sys.executable, "-m", "carrel.cli.main", "pool"]
     environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
 
     def says(*words: str) -> str:
         return subprocess.run([*carrel, *words], capture_output=True, text=True, check=True, env=environment).stdout
 
-    assert re.search(rf"^{executor.pool_id} +executor +1 of 1 +0 +0 +1 +0 ", says("list"), re.MULTILINE)
+    assert re.search(rf"^{executor.pool_id} +executor +1 of 1 +0 +0 +1 +1 ", says("list"), re.MULTILINE)
     shown = says("show", str(executor.pool_id))
     assert re.search(r"worker: job \d+ RUNNING", shown)
-    assert re.search(r"COMPLETED +builtins.abs", shown)
+    assert re.search(r"COMPLETED .+ builtins.abs", shown)
+    failed = says("show", str(executor.pool_id), "--state", "failed")
+    assert re.search(rf"^{speaks.call_id} +FAILED +20.+ called.speaks_and_fails +\d+ +KeyError: 'this'$", failed, re.MULTILINE)
+    assert "builtins.abs" not in failed
+    assert says("log", str(speaks.call_id)) == "out\n"
+    told = json.loads(says("log", str(speaks.call_id), "--json"))
+    assert told == {"stdout": "out\n", "stderr": "err\n", "stdout_size": 4, "stderr_size": 4}
     assert says("close", str(executor.pool_id)) == f"Pool {executor.pool_id} is closed.\n"

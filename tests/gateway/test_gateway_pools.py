@@ -292,6 +292,8 @@ def test_the_last_words_of_a_worker_are_what_its_call_printed(pool: Pool) -> Non
     worker.ask()
     for offset, data in ((0, b"one "), (4, b"two "), (2, b"e two three"), (4, b"two ")):  # the end comes again, whole
         worker.prints(call, "stderr", offset, data)
+    log = pool.http.get(f"{V1}/calls/{call}/log").json()
+    assert log == {"stdout": "", "stderr": "one two three", "stdout_size": 0, "stderr_size": 13}
     pool.rig.engine.end(
         worker.job, state=JobState.COMPLETED, reason=Reason(code="Completed", message="Exit code 0."), exit_code=0
     )

@@ -52,14 +52,14 @@ class PoolCalls(NounCalls):
         """Forget a pool that is over, with its calls and their results. Raises `Conflict` while there is something left to do."""
         self._http.call("DELETE", f"/pools/{pool_id}")
 
-    def calls(self, pool_id: int, limit: int | None = 100) -> Iterator[v1.CallView]:
-        """Calls of a pool, newest first; `limit` None gives all, page by page."""
-        return itertools.islice(self._all_calls(pool_id), limit)
+    def calls(self, pool_id: int, limit: int | None = 100, *, state: str | None = None) -> Iterator[v1.CallView]:
+        """Calls of a pool, newest first, or those in a state; `limit` None gives all, page by page."""
+        return itertools.islice(self._all_calls(pool_id, {} if state is None else {"state": state}), limit)
 
-    def _all_calls(self, pool_id: int) -> Iterator[v1.CallView]:
+    def _all_calls(self, pool_id: int, which: dict[str, str]) -> Iterator[v1.CallView]:
         before: int | None = None
         while True:
-            query = {"limit": 100} | ({"before": before} if before is not None else {})
+            query = {"limit": 100, **which} | ({"before": before} if before is not None else {})
             page = self._http.get(v1.CallPage, f"/pools/{pool_id}/calls", params=query)
             yield from page.calls
             if page.next is None:
@@ -69,6 +69,10 @@ class PoolCalls(NounCalls):
     def call(self, call_id: int) -> v1.CallView:
         """One call."""
         return self._http.get(v1.CallView, f"/calls/{call_id}")
+
+    def call_log(self, call_id: int) -> v1.CallLog:
+        """What a call has printed by now, or its end."""
+        return self._http.get(v1.CallLog, f"/calls/{call_id}/log")
 
     def cancel_call(self, call_id: int) -> v1.CallView:
         """Keep a call from beginning."""

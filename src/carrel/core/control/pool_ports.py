@@ -32,7 +32,7 @@ class CallStore(Protocol):
     def open_calls(self, pool_id: int) -> Sequence[Call]: ...  # noqa: D102
     def last_ended(self, pool_id: int) -> int: ...  # noqa: D102
     def ended(self, pool_id: int, *, after: int, limit: int) -> Sequence[Call]: ...  # noqa: D102
-    def list(self, pool_id: int, *, before: int | None, limit: int) -> Sequence[Call]: ...  # noqa: D102
+    def list(self, pool_id: int, *, before: int | None, limit: int, state: CallState | None) -> Sequence[Call]: ...  # noqa: D102
     def call(self, call_id: int) -> Call | None: ...  # noqa: D102
     def counts(self, pool_id: int) -> Mapping[str, int]: ...  # noqa: D102
     def arguments(self, call_id: int) -> Body: ...  # noqa: D102

@@ -20,7 +20,7 @@ from carrel.core.control.pool_stops import PoolStops
 from carrel.core.control.pool_waits import Share, Waiting
 from carrel.core.control.pool_worker_jobs import PoolWorkerJobs
 from carrel.core.control.ports import JobStore
-from carrel.core.domain.call import Body, Call, Ending, NewCall, WorkerPool
+from carrel.core.domain.call import Body, Call, CallState, Ending, NewCall, WorkerPool
 from carrel.core.domain.errors import Conflict, NotFound
 from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
@@ -245,10 +245,22 @@ class Pools:
             raise missing from None
         return found
 
-    def calls(self, caller: Caller, pool_id: int, *, before: int | None = None, limit: int = 100) -> Sequence[Call]:
-        """Calls of a pool, newest first."""
+    def calls(
+        self, caller: Caller, pool_id: int, *, before: int | None = None, limit: int = 100, state: CallState | None = None
+    ) -> Sequence[Call]:
+        """Calls of a pool, newest first: all, or those in a state."""
         self.pool(caller, pool_id)
-        return self._store.list(pool_id, before=before, limit=limit)
+        return self._store.list(pool_id, before=before, limit=limit, state=state)
+
+    def log(self, caller: Caller, call_id: int) -> tuple[bytes, bytes]:
+        """The ends of what a call has written to stdout and stderr by now, each after its size in eight bytes."""
+        call = self.call(caller, call_id)
+        with self._guard:
+            board = self._boards.get(call.pool_id)
+            worker = None if board is None else board.holder(call_id)
+            if worker is not None:
+                return worker.last_words("stdout"), worker.last_words("stderr")
+        return self._store.printed(call_id)
 
     def ended(self, pool_id: int, *, after: int, limit: int = 100) -> Sequence[Ended]:
         """Calls of the pool that ended after that number, in this order."""

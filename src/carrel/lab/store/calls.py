@@ -205,9 +205,10 @@ class CallTable:
         query = _CALL.where(calls.c.pool_id == pool_id, calls.c.ended_number > after).order_by(calls.c.ended_number).limit(limit)
         return self._read(query)
 
-    def list(self, pool_id: int, *, before: int | None, limit: int) -> Sequence[Call]:
-        """Newest first."""
+    def list(self, pool_id: int, *, before: int | None, limit: int, state: CallState | None = None) -> Sequence[Call]:
+        """Newest first: all, or those in a state."""
         query = _CALL.where(calls.c.pool_id == pool_id).order_by(calls.c.id.desc()).limit(limit)
+        query = query if state is None else query.where(calls.c.state == state.value)
         return self._read(query if before is None else query.where(calls.c.id < before))
 
     def call(self, call_id: int) -> Call | None:

@@ -76,6 +76,16 @@ class CallView(Response):
     time_limit: float | None = None
 
 
+class CallLog(Response):
+    """What a call has printed: of more than 256 KiB the end."""
+
+    stdout: str
+    stderr: str
+    #: Bytes in all, also of what is not kept.
+    stdout_size: int
+    stderr_size: int
+
+
 class CallPage(Response):
     """Calls, newest first."""
 

@@ -163,9 +163,10 @@ def list_calls(
     who: Who,
     before: Annotated[int | None, Query(ge=1, le=LARGEST, description="Only smaller numbers: `next` of a page.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    state: Annotated[CallState | None, Query(description="Only those in this state.")] = None,
 ) -> CallPage:
     """One page of the calls of a pool."""
-    found = ctx.pools.calls(who, pool_id, before=before, limit=limit + 1)
+    found = ctx.pools.calls(who, pool_id, before=before, limit=limit + 1, state=state)
     borrowed = _borrowed(ctx, who, ctx.pools.pool(who, pool_id))
     shown = [call_view(ctx.pools, call, borrowed) for call in found[:limit]]
     return CallPage(calls=shown, next=shown[-1].id if len(found) > limit else None)
