@@ -198,6 +198,28 @@ def test_an_array_is_a_call_for_each_argument(executor: Executor) -> None:
     assert [future.result(PATIENCE) for future in futures] == [3, 2, 1, 0]
 
 
+@pytest.mark.parametrize("at_a_terminal", [True, False])
+def test_map_says_to_a_person_how_many_are_done(lab: LabProcess, at_a_terminal: bool) -> None:
+    text = (
+        "import carrel, time\n"
+        "with carrel.Executor(1, requirements=[], modules=[], memory='256M') as lab:\n"
+        "    print(len(list(lab.map(time.sleep, [0.3] * 8))))\n"
+    )
+    environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
+    ours, theirs = os.openpty() if at_a_terminal else os.pipe()
+    with open(ours, "rb", buffering=0) as reads, open(theirs, "wb") as writes:
+        done = subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=writes, check=True, env=environment)
+        writes.write(b"end")
+        writes.flush()
+        said = b""
+        while not said.endswith(b"end"):
+            said += reads.read(65536)
+    assert done.stdout == b"8\n"
+    assert (b" of 8 calls done" in said) == at_a_terminal
+    assert said.endswith(b"\rend" if at_a_terminal else b"end")
+    assert at_a_terminal or said == b"end"
+
+
 def test_joblib_runs_in_the_workers(client: Client) -> None:
     from joblib import Parallel, delayed, effective_n_jobs
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import Rig, client
+from gateway_lab import Rig, a_lab, client, serve
 
 from carrel.core.domain.call import INLINE
 from carrel.core.domain.job import JobState, Reason
@@ -576,3 +577,30 @@ def test_a_long_chain_fails_at_once(pool: Pool) -> None:
     found = pool.http.get(f"{V1}/calls/{last}").json()
     assert (found["state"], found["error"]) == ("FAILED", "dependency_failed")
     assert f"call {first} (f), which was cancelled" in found["message"]
+
+
+def test_what_calls_have_on_the_disk_counts_for_their_owner(tmp_path: Path) -> None:
+    with a_lab(tmp_path, quota=300_000) as rig, serve(rig.app) as url, client(url, rig.headers()) as ada:
+        answer = ada.post(f"{V1}/pools", json={"max_workers": 1, "task": {"snapshot": rig.upload("ada")}})
+        pool = Pool(rig=rig, http=ada, url=url, id=answer.json()["id"], opened=[])
+        calls = pool.calls(b"x" * 200_000, b"y" * 200_000)
+        assert ada.get(f"{V1}/storage").json()["mine"]["calls"] == 400_000
+        frame = encode({"key": "k", "label": "f", "function": FUNCTION, "retries": 0}, b"z" * 200_000)
+        refused = ada.post(f"{V1}/pools/{pool.id}/calls", content=frame)
+        assert (refused.status_code, "of calls" in refused.json()["detail"]) == (507, True)
+        assert "carrel pool remove" in refused.json()["remedy"]
+        assert len(list((rig.home / "calls").iterdir())) == 2
+        ada.post(f"{V1}/calls/{calls[0]}/cancel").raise_for_status()  # its arguments go
+        assert ada.post(f"{V1}/pools/{pool.id}/calls", content=frame).status_code == 201
+
+
+def test_calls_of_a_user_that_have_not_ended_have_a_limit(tmp_path: Path) -> None:
+    with a_lab(tmp_path, waiting_calls=3) as rig, serve(rig.app) as url, client(url, rig.headers()) as ada:
+        answer = ada.post(f"{V1}/pools", json={"max_workers": 1, "task": {"snapshot": rig.upload("ada")}})
+        pool = Pool(rig=rig, http=ada, url=url, id=answer.json()["id"], opened=[])
+        first, _ = pool.calls(b"1", b"2")
+        frames = [encode({"key": key, "label": "f", "function": FUNCTION, "retries": 0}, b"z") for key in "ab"]
+        refused = ada.post(f"{V1}/pools/{pool.id}/calls", content=b"".join(frames))
+        assert (refused.status_code, refused.json()["detail"][:34]) == (429, "You have 2 calls that have not end")
+        ada.post(f"{V1}/calls/{first}/cancel").raise_for_status()
+        assert ada.post(f"{V1}/pools/{pool.id}/calls", content=b"".join(frames)).status_code == 201

@@ -83,8 +83,15 @@ class PoolCalls(NounCalls):
         return self._http.post(v1.CallView, f"/calls/{call_id}/interrupt")
 
     def add_function(self, pool_id: int, digest: str, parts: Iterable[Any]) -> None:
-        """Send a pickled function."""
-        self._send_frames("PUT", f"/pools/{pool_id}/functions/{digest}", _frame({}, list(parts)))
+        """Send a pickled function, or a value that is an argument of several calls."""
+        content, path = list(parts), f"/pools/{pool_id}/functions/{digest}"
+        with contextlib.ExitStack() as files:
+            lying = self._in_a_file(pool_id, {}, content, files)
+            if lying is not None:
+                with contextlib.suppress(Conflict):  # the file is gone
+                    self._send_frames("PUT", path, lying)
+                    return
+        self._send_frames("PUT", path, _frame({}, content))
 
     def submit_calls(self, pool_id: int, calls: Iterable[tuple[dict[str, Any], list[Any]]]) -> list[int]:
         """Submit calls: headers and parts of pickled arguments; return their numbers."""

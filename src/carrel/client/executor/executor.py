@@ -10,8 +10,10 @@ import os
 import secrets
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -24,7 +26,9 @@ from carrel.client.executor.digest import digest_of_files
 from carrel.client.executor.environment import own_modules, python_version, read_requirements
 from carrel.client.executor.future import Future, in_a_fork
 from carrel.client.executor.patience import again
+from carrel.client.executor.progress import Counted, somebody_reads
 from carrel.client.executor.receiving import Receiver
+from carrel.client.executor.scattered import Scattered
 from carrel.client.executor.sending import Function, Sender, Unsent, digest_of, dump_arguments
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.suggest import suggest
@@ -118,9 +122,15 @@ class Executor(concurrent.futures.Executor):
         #: Why no more calls are taken.
         self._refuses = ""
         self._receiver = Receiver(self._client, self._pool, echo=echo)
-        self._sender = Sender(self._send, self._failed)
+        # Calls on their way hold the executor by their futures; nothing else may, for an executor that is forgotten is shut.
+        self._sender = Sender(_weakly(self._send), _weakly(self._failed))
         # A program that ends without `shutdown` has submitted all the same, and needs no workers for calls to come.
-        atexit.register(self._at_exit)
+        self._exit = _weakly(self._at_exit)
+        atexit.register(self._exit)
+        end = self._client.close if self._closes else lambda: None
+        closes = partial(_close_forgotten, self._client, self._pool, self._sender, self._receiver, end)
+        self._forgotten = weakref.finalize(self, _let_go, closes, self._exit, self._process)
+        self._forgotten.atexit = False
 
     @property
     def max_workers(self) -> int:
@@ -169,6 +179,26 @@ class Executor(concurrent.futures.Executor):
         """As `submit`; `heard` is told what the call prints and shows while it runs (`Future.heard`)."""
         return self._submit(Function(fn), args, kwargs, cache=self._cache, heard=heard)
 
+    def scatter(self, value: Any) -> Scattered:
+        """Send a value once: what is returned stands for it among the arguments of any number of calls of this executor.
+
+        A worker keeps it for its next calls, so its arrays cannot be written there. The lab keeps it until the pool is over.
+        Raises what the value raises when it is pickled.
+        """
+        self._check_process()
+        parts = pickling.dump(value)
+        digest = digest_of(parts)
+        if digest not in self._functions:
+            if self._refuses:
+                raise RuntimeError(self._refuses)
+            again(lambda: self._client.add_function(self._pool, digest, parts))
+            self._functions.add(digest)
+        return Scattered(pool_id=self._pool, digest=digest)
+
+    def submit_sharing(self, share: Callable[[Any], Scattered | None], fn: Callable[..., T], /, *args: Any) -> Future[T]:
+        """As `submit`; `share` is asked for each value in the arguments whether it is scattered."""
+        return self._submit(Function(fn), args, {}, cache=False, share=share)
+
     def _submit(
         self,
         fn: Function,
@@ -178,13 +208,14 @@ class Executor(concurrent.futures.Executor):
         cache: bool,
         call_time: float | None = None,
         heard: Callable[[str, int, bytes], None] | None = None,
+        share: Callable[[Any], Scattered | None] | None = None,
     ) -> Future[Any]:
         self._check_process()
         future: Future[Any] = Future(fn.label, self._cancel, self._flush)
         future.client, future.heard = self._client, heard
         try:
             function = fn.pickled()
-            body, needed = dump_arguments((args, kwargs))
+            body, needed = dump_arguments((args, kwargs), self._pool, share)
             _check_lab(self._client, needed)
             if cache:
                 name = content_of([fn.content(), content_of((args, kwargs), _name_of)])
@@ -226,16 +257,20 @@ class Executor(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[T]:
-        """As `concurrent.futures.Executor.map`; so many of `chunksize` elements are one call, which is faster for short ones."""
+        """As `concurrent.futures.Executor.map`; so many of `chunksize` elements are one call, which is faster for short ones.
+
+        A line at the terminal, or below the notebook's cell, says how many calls are done.
+        """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
+        mapped = Counted(self.submit).map if somebody_reads() else super().map
         if chunksize == 1:
-            return super().map(fn, *iterables, timeout=timeout)
+            return mapped(fn, *iterables, timeout=timeout)
 
         def several(chunk: list[tuple[Any, ...]]) -> list[T]:
             return [fn(*element) for element in chunk]
 
-        chunks = super().map(several, _chunks(zip(*iterables, strict=False), chunksize), timeout=timeout)
+        chunks = mapped(several, _chunks(zip(*iterables, strict=False), chunksize), timeout=timeout)
         return (element for chunk in chunks for element in chunk)
 
     def submit_array(self, fn: Callable[[Any], T], arguments: Iterable[Any]) -> list[Future[T]]:
@@ -264,7 +299,8 @@ class Executor(concurrent.futures.Executor):
             first, self._shut = not self._shut, True
             self._refuses = "cannot schedule new futures after shutdown"
         if first:
-            atexit.unregister(self._at_exit)
+            atexit.unregister(self._exit)
+            self._forgotten.detach()
             self._sender.close()
         if first or (cancel_futures and not self._receiver.idle()):
             # A lab that is away, or a client that is closed: the pool stays open, and its workers leave. This never replaces
@@ -357,6 +393,35 @@ class Executor(concurrent.futures.Executor):
         return future.cancelled() if future.done() else _cancel_call(self._client, future)
 
 
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """The method of an object that may go meanwhile."""
+    found = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        if (method := found()) is not None:
+            method(*arguments)
+
+    return call
+
+
+def _let_go(close: Callable[[], None], exit_: Callable[..., None], process: int) -> None:
+    """Close, in a thread, the pool of an executor that nothing names any more, and so has no call that has not ended.
+
+    The last name may go at any place, also within a request of the same client.
+    """
+    if os.getpid() == process:
+        atexit.unregister(exit_)
+        with contextlib.suppress(RuntimeError):  # the program ends
+            threading.Thread(target=close, name="carrel pool", daemon=True).start()
+
+
+def _close_forgotten(client: Client, pool: int, sender: Sender, receiver: Receiver, end: Callable[[], None]) -> None:
+    sender.close()
+    with contextlib.suppress(Exception):  # the lab is away, or the client was closed: the lab notices that no client listens
+        client.close_pool(pool)
+    receiver.close_when_done(end)
+
+
 def _request(resources: dict[str, Any], options: dict[str, Any], *, name: str, **shape: Any) -> v1.WorkerPoolRequest:
     """What the lab is asked for, still without code. Raises `Invalid` for options that no task has, and for their values."""
     ours = set(signature(Executor).parameters) - {"options"}
@@ -398,7 +463,9 @@ def _check_lab(client: Client, needed: Sequence[Future[Any]]) -> None:
 
 
 def _name_of(value: Any) -> str | None:
-    """A future stands for the result of its call, which is known by its digest, or else by its number."""
+    """A future stands for the result of its call, which is known by its digest, or else by its number; other values have one."""
+    if isinstance(value, Scattered):
+        return value.digest
     return (value.digest or f"call {value.call_id}") if isinstance(value, Future) else None
 
 

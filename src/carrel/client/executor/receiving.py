@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -111,21 +110,18 @@ class Receiver:
             self._when_done()
 
     def _follow(self) -> None:
+        # Also while nothing is waited for: the lab keeps workers for a pool that is followed.
         pause = 0.05
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._when_done is not None or not self.idle())
-                if self._over():
-                    return
-            try:
+        while not self._over():
+            with contextlib.suppress(Unavailable):
                 for header, body in self._client.follow_pool(self._pool, self._after):
                     pause = 0.05
                     self._hear(header, body)
                     if self._over():
                         return
-            except Unavailable:
-                time.sleep(pause)
-                pause = min(2 * pause, 2.0)
+            with self._changed:
+                self._changed.wait_for(self._over, pause)
+            pause = min(2 * pause, 2.0)
 
     def _over(self) -> bool:
         return self._when_done is not None and self.idle()

@@ -107,9 +107,11 @@ class PoolCalls:
         self.waits.ended(fresh)
 
     def forget_if_over(self, board: Board) -> None:
-        """Keep nothing in memory of a pool that is closed and has nothing left to do."""
+        """Keep nothing in memory of a pool that is closed and has nothing left to do, nor what its calls needed."""
         if board.pool.closed_at is not None and not board.retries and not board.workers and not board.listeners:
             self._boards.pop(board.pool.id, None)
+            for body in self._store.drop_functions(board.pool.id):
+                self._discard(body)
 
 
 def expect(board: Board, call_id: int, call: Call | NewCall, retries: int) -> None:

@@ -21,7 +21,7 @@ from carrel.core.control.pool_waits import Share, Waiting
 from carrel.core.control.pool_worker_jobs import PoolWorkerJobs
 from carrel.core.control.ports import JobStore
 from carrel.core.domain.call import Body, Call, CallState, Ending, NewCall, WorkerPool
-from carrel.core.domain.errors import Conflict, NotFound
+from carrel.core.domain.errors import Conflict, NotFound, TooMany
 from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.units import format_count
@@ -34,14 +34,28 @@ class Pools:
     """All pools of a lab. Thread-safe; raises the errors of `carrel.core.domain.errors`."""
 
     def __init__(
-        self, *, store: CallStore, jobs: JobStore, workers: Workers, clock: Clock, discard: Callable[[Body], None], share: Share
+        self,
+        *,
+        store: CallStore,
+        jobs: JobStore,
+        workers: Workers,
+        clock: Clock,
+        discard: Callable[[Body], None],
+        share: Share,
+        check_room: Callable[[Caller], None],
+        most: int,
     ) -> None:
-        """`discard` removes the file of a body that nobody needs; `share` gives it a second owner."""
+        """`discard` removes the file of a body that nobody needs; `share` gives it a second owner.
+
+        `check_room` raises `StorageFull` where the caller may store no more; `most`: calls of one user that have not ended.
+        """
         self._store = store
         self._jobs = jobs
         self._workers = workers
         self._clock = clock
         self._discard = discard
+        self._check_room = check_room
+        self._most = most
         self._guard = threading.RLock()
         self._boards: dict[int, Board] = {}
         self._calls = PoolCalls(
@@ -178,6 +192,7 @@ class Pools:
     def add_function(self, caller: Caller, pool_id: int, digest: str, body: Body) -> None:
         """Keep a function for calls of it."""
         self.pool(caller, pool_id)
+        self._check_bodies(caller, [body])
         if not self._store.add_function(pool_id, digest, body):
             self._discard(body)
 
@@ -195,8 +210,10 @@ class Pools:
         for digest in {call.function for call in new}:
             if self._store.function(pool_id, digest) is None:
                 raise NotFound(f"Pool {pool_id} has no function {digest[:80]}.", remedy="Send it before calls of it.")
+        self._check_bodies(caller, [call.body for call in new])
         with self._guard:
             board = self._open_board(pool_id)
+            self._check_number(owner, len(new))
             board.unfollowed_since = self._clock()  # its client is there
             self._check_dependencies(owner, new)
             numbers = self._store.add_calls(pool_id, new, now=self._clock())
@@ -213,6 +230,19 @@ class Pools:
             self._calls.waits.place(placed)
         self.changed()
         return [number for number, _ in numbers]
+
+    def _check_bodies(self, caller: Caller, bodies: Sequence[Body]) -> None:
+        if any(body.path is not None for body in bodies):
+            self._check_room(caller)
+
+    def _check_number(self, owner: str, more: int) -> None:
+        has = sum(len(board.retries) for board in self._boards.values() if board.pool.owner == owner)
+        if has + more > self._most:
+            raise TooMany(
+                f"You have {format_count(has, 'call')} that have not ended, and {more} more would pass the {self._most} that the "
+                "lab lets each user have (waiting_calls).",
+                remedy="Wait until some have ended, or let one call do more: lab.map(f, items, chunksize=100).",
+            )
 
     def _check_dependencies(self, owner: str, new: Sequence[NewCall]) -> None:
         needed = {one for call in new for one in call.dependencies}
@@ -315,6 +345,7 @@ class Pools:
             if board is not None:
                 with self._guard:
                     board.unfollow(listener, self._clock())
+                    self._calls.forget_if_over(board)
 
     # ---- workers
 

@@ -119,6 +119,15 @@ class CallTable:
             row = connection.execute(_function(pool_id, digest)).first()
         return None if row is None else Body(size=row.size, data=row.data, path=row.path)
 
+    def drop_functions(self, pool_id: int) -> Sequence[Body]:
+        """Forget what a pool has for its calls; return the bodies that lie in files."""
+        of_pool = pool_functions.c.pool_id == pool_id
+        with self._database.write() as connection:
+            lying = sa.select(pool_functions.c.size, pool_functions.c.path).where(of_pool, pool_functions.c.path.is_not(None))
+            found = [Body(size=row.size, path=row.path) for row in connection.execute(lying)]
+            connection.execute(sa.delete(pool_functions).where(of_pool))
+        return found
+
     # ---- calls
 
     def add_calls(self, pool_id: int, new: Sequence[NewCall], *, now: float) -> Sequence[tuple[int, bool]]:

@@ -31,6 +31,7 @@ from carrel.lab.gateway.views import view_of
 from carrel.wire import frames
 from carrel.wire.v1 import (
     API,
+    BodyFile,
     CallNumbers,
     CallPage,
     CallView,
@@ -116,18 +117,27 @@ def remove_pool(pool_id: PoolId, ctx: Ctx, who: Who) -> Response:
 
 @router.put("/pools/{pool_id}/functions/{digest}", status_code=204, summary="Send a function", openapi_extra=BODY)
 async def put_function(pool_id: PoolId, digest: Digest, request: Request, ctx: Ctx, who: Who) -> Response:
-    """One frame with the pickled function, before calls of it."""
+    """One frame with the pickled function, before calls of it; or a value that calls name by its digest. `file` is a ticket."""
     no_line(request)
     await to_thread.run_sync(ctx.pools.pool, who, pool_id)
-    async for frame in ctx.bodies.receive(request, most=GIB):
+    async for frame in ctx.bodies.receive(request, most=LARGEST_BODY):
+        frame = await ctx.files.with_file(frame, who.user.subject)
         await to_thread.run_sync(ctx.pools.add_function, who, pool_id, digest, frame.body)
     return Response(status_code=204)
 
 
 @router.get("/pools/{pool_id}/functions/{digest}", summary="Read a function", response_class=Response, responses=ANSWER)
-def get_function(pool_id: PoolId, digest: Digest, ctx: Ctx, who: Who) -> Response:
+def get_function(
+    pool_id: PoolId,
+    digest: Digest,
+    ctx: Ctx,
+    who: Who,
+    file: Annotated[bool, Query(description="Where it is large: JSON, a ticket for a file.")] = False,
+) -> Response:
     """The pickled function, for workers."""
     body = ctx.pools.function(who, pool_id, digest)
+    if file and (found := ctx.files.to_read(who.user.subject, body)) is not None:
+        return Response(BodyFile.model_validate(found).model_dump_json(), media_type="application/json")
     size = {"Content-Length": str(body.size)}
     return StreamingResponse(ctx.bodies.pieces(body), media_type="application/octet-stream", headers=size)
 

@@ -19,7 +19,7 @@ import traceback
 from typing import Any, NoReturn
 
 from carrel_worker import display, pickling, processes, supervisor  # noqa: F401 - processes: see there
-from carrel_worker.bodies import Bodies
+from carrel_worker.bodies import Bodies, Values
 from carrel_worker.capture import Output, flush, over_limit
 from carrel_worker.connection import Lab, Over, Refused, note
 from carrel_worker.failures import failure_of, words_of
@@ -42,6 +42,7 @@ class Worker:
         self._lab = Lab()
         self._bodies = Bodies(self._lab, self._pool)
         self._functions: dict[str, Any] = {}
+        self._values = Values(self._bodies)
         self._output = output
         self._interrupts = Interrupts(pool)
         self._leases = Leases(pool)
@@ -154,7 +155,9 @@ class Worker:
         """What gives the results of calls that arguments name; the same one for the same call."""
         known: dict[int, Any] = {}
 
-        def result_of(call: int) -> Any:
+        def result_of(call: Any) -> Any:
+            if isinstance(call, str):
+                return self._values.of(call)
             if call not in known:
                 try:
                     known[call] = pickling.load(self._bodies.result(call))
