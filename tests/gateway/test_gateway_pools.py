@@ -589,6 +589,8 @@ def test_what_calls_have_on_the_disk_counts_for_their_owner(tmp_path: Path) -> N
         refused = ada.post(f"{V1}/pools/{pool.id}/calls", content=frame)
         assert (refused.status_code, "of calls" in refused.json()["detail"]) == (507, True)
         assert "carrel pool remove" in refused.json()["remedy"]
+        value = "sha256:" + "3" * 64
+        assert ada.put(f"{V1}/pools/{pool.id}/functions/{value}", content=encode({}, b"v" * 200_000)).status_code == 507
         assert len(list((rig.home / "calls").iterdir())) == 2
         ada.post(f"{V1}/calls/{calls[0]}/cancel").raise_for_status()  # its arguments go
         assert ada.post(f"{V1}/pools/{pool.id}/calls", content=frame).status_code == 201

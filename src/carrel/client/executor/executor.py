@@ -6,11 +6,11 @@ import atexit
 import concurrent.futures
 import contextlib
 import hashlib
+import operator
 import os
 import secrets
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -24,6 +24,7 @@ from carrel.client.executor import pickling
 from carrel.client.executor.digest import digest as content_of
 from carrel.client.executor.digest import digest_of_files
 from carrel.client.executor.environment import own_modules, python_version, read_requirements
+from carrel.client.executor.forgotten import weakly, when_forgotten
 from carrel.client.executor.future import Future, in_a_fork
 from carrel.client.executor.patience import again
 from carrel.client.executor.progress import Counted, somebody_reads
@@ -123,14 +124,13 @@ class Executor(concurrent.futures.Executor):
         self._refuses = ""
         self._receiver = Receiver(self._client, self._pool, echo=echo)
         # Calls on their way hold the executor by their futures; nothing else may, for an executor that is forgotten is shut.
-        self._sender = Sender(_weakly(self._send), _weakly(self._failed))
+        self._sender = Sender(weakly(self._send), weakly(self._failed))
         # A program that ends without `shutdown` has submitted all the same, and needs no workers for calls to come.
-        self._exit = _weakly(self._at_exit)
+        self._exit = weakly(self._at_exit)
         atexit.register(self._exit)
         end = self._client.close if self._closes else lambda: None
-        closes = partial(_close_forgotten, self._client, self._pool, self._sender, self._receiver, end)
-        self._forgotten = weakref.finalize(self, _let_go, closes, self._exit, self._process)
-        self._forgotten.atexit = False
+        close = partial(_close_forgotten, self._client, self._pool, self._sender, self._receiver, end)
+        self._forgotten = when_forgotten(self, self._exit, close)
 
     @property
     def max_workers(self) -> int:
@@ -195,9 +195,11 @@ class Executor(concurrent.futures.Executor):
             self._functions.add(digest)
         return Scattered(pool_id=self._pool, digest=digest)
 
-    def submit_sharing(self, share: Callable[[Any], Scattered | None], fn: Callable[..., T], /, *args: Any) -> Future[T]:
-        """As `submit`; `share` is asked for each value in the arguments whether it is scattered."""
-        return self._submit(Function(fn), args, {}, cache=False, share=share)
+    def submit_sharing(self, share: Callable[[Any], Scattered | None], task: Callable[[], T]) -> Future[T]:
+        """As `submit` of a task that holds its own arguments; `share` is asked for each value in it whether that is scattered."""
+        function = Function(operator.call)
+        function.label = Function(task).label
+        return self._submit(function, (task,), {}, cache=self._cache, share=share)
 
     def _submit(
         self,
@@ -391,28 +393,6 @@ class Executor(concurrent.futures.Executor):
     def _cancel(self, future: Future[Any]) -> bool:
         self._flush()  # what is on its way has a number then
         return future.cancelled() if future.done() else _cancel_call(self._client, future)
-
-
-def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """The method of an object that may go meanwhile."""
-    found = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> None:
-        if (method := found()) is not None:
-            method(*arguments)
-
-    return call
-
-
-def _let_go(close: Callable[[], None], exit_: Callable[..., None], process: int) -> None:
-    """Close, in a thread, the pool of an executor that nothing names any more, and so has no call that has not ended.
-
-    The last name may go at any place, also within a request of the same client.
-    """
-    if os.getpid() == process:
-        atexit.unregister(exit_)
-        with contextlib.suppress(RuntimeError):  # the program ends
-            threading.Thread(target=close, name="carrel pool", daemon=True).start()
 
 
 def _close_forgotten(client: Client, pool: int, sender: Sender, receiver: Receiver, end: Callable[[], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,8 +24,8 @@ class Workers(Protocol):
         """How many calls are carried out at once, at most."""
         ...
 
-    def submit_sharing(self, share: Callable[[Any], Scattered | None], fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Call `fn` in a worker; `share` is asked for each value in the arguments."""
+    def submit_sharing(self, share: Callable[[Any], Scattered | None], task: Callable[[], Any]) -> Future[Any]:
+        """Call `task` in a worker; `share` is asked for each value in it."""
         ...
 
     def scatter(self, value: Any) -> Scattered:
@@ -61,7 +60,7 @@ class CarrelBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], None] | None = None) -> Future[Any]:
         """Call `func` in a worker, and `callback` with the future when it has ended."""
-        future = self._executor.submit_sharing(self._share, operator.call, func)
+        future = self._executor.submit_sharing(self._share, func)
         self._futures.add(future)
         future.add_done_callback(lambda one: self._futures.discard(one))
         if callback is not None:

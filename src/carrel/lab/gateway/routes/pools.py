@@ -122,7 +122,11 @@ async def put_function(pool_id: PoolId, digest: Digest, request: Request, ctx: C
     await to_thread.run_sync(ctx.pools.pool, who, pool_id)
     async for frame in ctx.bodies.receive(request, most=LARGEST_BODY):
         frame = await ctx.files.with_file(frame, who.user.subject)
-        await to_thread.run_sync(ctx.pools.add_function, who, pool_id, digest, frame.body)
+        try:
+            await to_thread.run_sync(ctx.pools.add_function, who, pool_id, digest, frame.body)
+        except CarrelError:
+            ctx.bodies.discard(frame.body)
+            raise
     return Response(status_code=204)
 
 
