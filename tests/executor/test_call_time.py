@@ -101,3 +101,13 @@ def test_a_limit_is_a_duration(executor: Executor) -> None:
         executor.submit_within("10", pow, 2, 3)
     with pytest.raises(Invalid, match="more than 0"):
         executor.submit_within(0, pow, 2, 3)
+
+
+def test_the_gpu_of_a_call_that_was_killed_is_free_for_the_next(client: Client) -> None:
+    with Executor(1, requirements=[], modules=[called], gpus=1, memory="256M", client=client) as executor:
+        assert executor.borrows == 1
+        late, other = executor.submit_within(0.5, holds_the_interpreter), executor.submit(os.getenv, "CUDA_VISIBLE_DEVICES")
+        with pytest.raises(CallTimeout):
+            late.result(PATIENCE)
+        assert other.result(PATIENCE)
+        assert other.job_id == late.job_id  # the same job has begun anew
