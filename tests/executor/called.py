@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from pickle import PickleBuffer
@@ -52,6 +53,13 @@ def large_with_its_process(flags: str, buffer: Any) -> Any:
     """Says that it has begun, with its arguments at hand, and gives them back when it may."""
     begins_and_waits(flags)
     return PickleBuffer(bytearray(buffer))
+
+
+def speaks_and_fails() -> None:
+    """Writes to both streams, and raises."""
+    print("out")
+    print("err", file=sys.stderr)
+    raise KeyError("this")
 
 
 def changed(buffer: Any) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -311,4 +313,30 @@ def test_after_a_suspension_it_works_again(lab: LabProcess, client: Client, flag
         client.resume_user("suspended")
         (flags / "go").touch()
         assert executor.submit(pow, 2, 5).result(PATIENCE) == 32
+        assert Executor.future(running.call_id, client=theirs).result(PATIENCE) == "done"
+
+
+def test_an_executor_that_nothing_names_lets_its_pool_go(lab: LabProcess, client: Client) -> None:
+    executor = Executor(1, requirements=[], modules=[], memory="256M", client=client, min_workers=1)
+    future = executor.submit(pow, 2, 3)
+    pool, seen = executor.pool_id, weakref.ref(executor)
+    del executor
+    assert future.result(PATIENCE) == 8  # as long as a future names it, it is there
+    del future
+    wait_until(lambda: gc.collect() is not None and seen() is None)
+    wait_until(lambda: client.pool(pool).closed_at is not None and not client.pool(pool).workers)
+
+
+def test_a_call_goes_on_after_its_token_was_revoked_and_says_so(lab: LabProcess, client: Client, flags: Path) -> None:
+    added = client.add_user("revoked", without_isolation=True)
+    options: dict[str, Any] = {"requirements": [], "modules": [sys.modules["called"]], "memory": "256M"}
+    with Client(url=lab.url, token=added.token) as theirs:
+        own = theirs.create_token("for the program")
+        with Client(url=lab.url, token=own.token) as short, Executor(1, client=short, **options) as executor:
+            running = executor.submit(begins_and_waits, str(flags))
+            wait_until(lambda: begun(flags))
+            short.revoke_token()
+            with pytest.raises(Unauthenticated, match=r"The call goes on in the lab: carrel.Executor.future"):
+                running.result(PATIENCE)
+        (flags / "go").touch()
         assert Executor.future(running.call_id, client=theirs).result(PATIENCE) == "done"

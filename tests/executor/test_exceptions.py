@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copyreg
 import importlib
 import linecache
+import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
@@ -19,14 +20,7 @@ import raising
 from carrel import Client, Executor
 from carrel.client.executor import RemoteError, RemoteTraceback
 from carrel.testing.waiting import PATIENCE
-
-
-@pytest.fixture(autouse=True)
-def as_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process that has imported distributed, tblib pickles exceptions, and workers have no tblib."""
-    for kind, reduce in list(copyreg.dispatch_table.items()):
-        if reduce.__module__.startswith("tblib"):
-            monkeypatch.delitem(copyreg.dispatch_table, kind)
+from support.lab_process import LabProcess
 
 
 @pytest.fixture
@@ -156,3 +150,15 @@ _REDUCED = cloudpickle.Pickler._dispatch_table[CodeType]
 def _reduced_without_names(code: CodeType) -> Any:
     make, args = _REDUCED(code)
     return make, tuple("<dynamic-code>" if one == code.co_filename else one for one in args)
+
+
+def test_exceptions_are_arguments_of_a_program_that_has_imported_distributed(lab: LabProcess) -> None:
+    """It makes tblib the way of all exceptions, and workers without packages do not have it."""
+    text = (
+        "import carrel, distributed\n"
+        "with carrel.Executor(1, requirements=[], modules=[], memory='256M') as lab:\n"
+        "    print(lab.submit(repr, ValueError('this')).result())\n"
+    )
+    environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=environment)
+    assert (done.stdout, done.stderr) == ("ValueError('this')\n", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
 import os
 import re
 import signal
@@ -197,6 +198,28 @@ def test_an_array_is_a_call_for_each_argument(executor: Executor) -> None:
     assert [future.result(PATIENCE) for future in futures] == [3, 2, 1, 0]
 
 
+@pytest.mark.parametrize("at_a_terminal", [True, False])
+def test_map_says_to_a_person_how_many_are_done(lab: LabProcess, at_a_terminal: bool) -> None:
+    text = (
+        "import carrel, time\n"
+        "with carrel.Executor(1, requirements=[], modules=[], memory='256M') as lab:\n"
+        "    print(len(list(lab.map(time.sleep, [0.3] * 8))))\n"
+    )
+    environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
+    ours, theirs = os.openpty() if at_a_terminal else os.pipe()
+    with open(ours, "rb", buffering=0) as reads, open(theirs, "wb") as writes:
+        done = subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=writes, check=True, env=environment)
+        writes.write(b"end")
+        writes.flush()
+        said = b""
+        while not said.endswith(b"end"):
+            said += reads.read(65536)
+    assert done.stdout == b"8\n"
+    assert (b" of 8 calls done" in said) == at_a_terminal
+    assert said.endswith(b"\rend" if at_a_terminal else b"end")
+    assert at_a_terminal or said == b"end"
+
+
 def test_joblib_runs_in_the_workers(client: Client) -> None:
     from joblib import Parallel, delayed, effective_n_jobs
 
@@ -322,14 +345,22 @@ def test_the_examples_of_the_page_run(lab: LabProcess) -> None:
 
 def test_the_command_shows_pools_and_calls(executor: Executor, lab: LabProcess) -> None:
     executor.submit(abs, -1).result(PATIENCE)
+    speaks = executor.submit(called.speaks_and_fails)
+    speaks.exception(PATIENCE)
     carrel = [sys.executable, "-m", "carrel.cli.main", "pool"]
     environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
 
     def says(*words: str) -> str:
         return subprocess.run([*carrel, *words], capture_output=True, text=True, check=True, env=environment).stdout
 
-    assert re.search(rf"^{executor.pool_id} +executor +1 of 1 +0 +0 +1 +0 ", says("list"), re.MULTILINE)
+    assert re.search(rf"^{executor.pool_id} +executor +1 of 1 +0 +0 +1 +1 ", says("list"), re.MULTILINE)
     shown = says("show", str(executor.pool_id))
     assert re.search(r"worker: job \d+ RUNNING", shown)
-    assert re.search(r"COMPLETED +builtins.abs", shown)
+    assert re.search(r"COMPLETED .+ builtins.abs", shown)
+    failed = says("show", str(executor.pool_id), "--state", "failed")
+    assert re.search(rf"^{speaks.call_id} +FAILED +20.+ called.speaks_and_fails +\d+ +KeyError: 'this'$", failed, re.MULTILINE)
+    assert "builtins.abs" not in failed
+    assert says("log", str(speaks.call_id)) == "out\n"
+    told = json.loads(says("log", str(speaks.call_id), "--json"))
+    assert told == {"stdout": "out\n", "stderr": "err\n", "stdout_size": 4, "stderr_size": 4}
     assert says("close", str(executor.pool_id)) == f"Pool {executor.pool_id} is closed.\n"

@@ -183,3 +183,16 @@ def workers_of(home: Path) -> list[int]:
 def parent_of(pid: int) -> int:
     """The parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_an_idle_executor_follows_its_pool_again(tmp_path: Path) -> None:
+    """For a pool that is followed the lab keeps workers."""
+    home = tmp_path / "home"
+    lab = start_lab(home, "--cpus", "4", simulate_gpus=0)
+    with Client(home=home) as client, Executor(1, requirements=[], modules=[], memory="256M", client=client) as executor:
+        assert executor.submit(pow, 2, 3).result(PATIENCE) == 8
+        lab.kill()
+        lab = start_lab(home, "--cpus", "4", simulate_gpus=0)
+        wait_until(lambda: client.pool(executor.pool_id).unfollowed_since is None)
+    lab.end_jobs()
+    lab.stop()

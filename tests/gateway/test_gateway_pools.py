@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import V1, Rig, client
+from gateway_lab import V1, Rig, a_lab, client, serve
 
 from carrel.core.domain.call import INLINE
 from carrel.core.domain.job import JobState, Reason
@@ -231,6 +232,15 @@ def test_arguments_go_when_a_call_has_ended(pool: Pool) -> None:
     assert list((pool.rig.home / "calls").iterdir()) == []
 
 
+def test_a_worker_is_told_how_long_a_call_may_take(pool: Pool) -> None:
+    (first,) = pool.calls(b"x", time_limit=2.5)
+    pool.calls(b"y")
+    (worker,) = pool.workers(1)
+    assert worker.ask()[0]["time_limit"] == 2.5
+    assert "time_limit" not in worker.end(first)[0]
+    assert [one["time_limit"] for one in pool.http.get(f"{V1}/pools/{pool.id}/calls").json()["calls"]] == [None, 2.5]
+
+
 def test_the_same_key_is_the_same_call(pool: Pool) -> None:
     first = pool.calls(b"1", b"2", keys=["a", "b"])
     assert pool.calls(b"2", b"3", keys=["b", "c"])[0] == first[1]
@@ -276,6 +286,8 @@ def test_the_last_words_of_a_worker_are_what_its_call_printed(pool: Pool) -> Non
     worker.ask()
     for offset, data in ((0, b"one "), (4, b"two "), (2, b"e two three"), (4, b"two ")):  # the end comes again, whole
         worker.prints(call, "stderr", offset, data)
+    log = pool.http.get(f"{V1}/calls/{call}/log").json()
+    assert log == {"stdout": "", "stderr": "one two three", "stdout_size": 0, "stderr_size": 13}
     pool.rig.engine.end(
         worker.job, state=JobState.COMPLETED, reason=Reason(code="Completed", message="Exit code 0."), exit_code=0
     )
@@ -468,6 +480,7 @@ def test_a_pool_that_a_job_opened_ends_with_the_job(pool: Pool, rig: Rig) -> Non
         ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "dependencies": [True]}, "numbers of calls"),
         ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "dependencies": 1}, "numbers of calls"),
         ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "cache": "1"}, "a digest"),
+        ({"key": "k", "label": "f", "function": FUNCTION, "retries": 0, "time_limit": 0}, "time_limit of a call is 0"),
     ],
 )
 def test_what_is_no_call_is_refused_and_says_why(pool: Pool, header: dict[str, Any], words: str) -> None:
@@ -557,3 +570,32 @@ def test_a_long_chain_fails_at_once(pool: Pool) -> None:
     found = pool.http.get(f"{V1}/calls/{last}").json()
     assert (found["state"], found["error"]) == ("FAILED", "dependency_failed")
     assert f"call {first} (f), which was cancelled" in found["message"]
+
+
+def test_what_calls_have_on_the_disk_counts_for_their_owner(tmp_path: Path) -> None:
+    with a_lab(tmp_path, quota=300_000) as rig, serve(rig.app) as url, client(url, rig.headers()) as ada:
+        answer = ada.post(f"{V1}/pools", json={"max_workers": 1, "task": {"snapshot": rig.upload("ada")}})
+        pool = Pool(rig=rig, http=ada, url=url, id=answer.json()["id"], opened=[])
+        calls = pool.calls(b"x" * 200_000, b"y" * 200_000)
+        assert ada.get(f"{V1}/storage").json()["mine"]["calls"] == 400_000
+        frame = encode({"key": "k", "label": "f", "function": FUNCTION, "retries": 0}, b"z" * 200_000)
+        refused = ada.post(f"{V1}/pools/{pool.id}/calls", content=frame)
+        assert (refused.status_code, "of calls" in refused.json()["detail"]) == (507, True)
+        assert "carrel pool remove" in refused.json()["remedy"]
+        value = "sha256:" + "3" * 64
+        assert ada.put(f"{V1}/pools/{pool.id}/functions/{value}", content=encode({}, b"v" * 200_000)).status_code == 507
+        assert len(list((rig.home / "calls").iterdir())) == 2
+        ada.post(f"{V1}/calls/{calls[0]}/cancel").raise_for_status()  # its arguments go
+        assert ada.post(f"{V1}/pools/{pool.id}/calls", content=frame).status_code == 201
+
+
+def test_calls_of_a_user_that_have_not_ended_have_a_limit(tmp_path: Path) -> None:
+    with a_lab(tmp_path, waiting_calls=3) as rig, serve(rig.app) as url, client(url, rig.headers()) as ada:
+        answer = ada.post(f"{V1}/pools", json={"max_workers": 1, "task": {"snapshot": rig.upload("ada")}})
+        pool = Pool(rig=rig, http=ada, url=url, id=answer.json()["id"], opened=[])
+        first, _ = pool.calls(b"1", b"2")
+        frames = [encode({"key": key, "label": "f", "function": FUNCTION, "retries": 0}, b"z") for key in "ab"]
+        refused = ada.post(f"{V1}/pools/{pool.id}/calls", content=b"".join(frames))
+        assert (refused.status_code, refused.json()["detail"][:34]) == (429, "You have 2 calls that have not end")
+        ada.post(f"{V1}/calls/{first}/cancel").raise_for_status()
+        assert ada.post(f"{V1}/pools/{pool.id}/calls", content=b"".join(frames)).status_code == 201

@@ -91,9 +91,9 @@ def _print_usage(storage: StorageReport) -> None:
 
     users = storage.users or {"you": storage.mine}
     rows = [
-        (clean(name), size(stored.outputs), size(stored.logs), size(stored.code), size(stored.total))
+        (clean(name), size(stored.outputs), size(stored.logs), size(stored.code), size(stored.calls), size(stored.total))
         for name, stored in sorted(users.items(), key=lambda item: -item[1].total)
     ]
-    print_table(("USER", "OUTPUTS", "LOGS", "CODE", "ALL"), rows, right=(1, 2, 3, 4))
+    print_table(("USER", "OUTPUTS", "LOGS", "CODE", "CALLS", "ALL"), rows, right=(1, 2, 3, 4, 5))
     if storage.quota is not None:
         print(f"Each user may have {size(storage.quota)}.")

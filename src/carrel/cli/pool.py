@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
+from carrel.core.domain.call import CallState
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from carrel.core.domain.call import PoolWorker, WorkerPool
     from carrel.wire import v1
 
@@ -59,6 +63,10 @@ def list_pools(
 def show(
     number: Number,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Calls to show, newest first.")] = 20,
+    state: Annotated[
+        CallState | None,
+        typer.Option("--state", "-s", case_sensitive=False, help="Only calls in this state.", show_default=False),
+    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -68,7 +76,7 @@ def show(
     from carrel.wire import v1
 
     with open_client(home) as client:
-        pool, calls = client.pool(number), list(client.calls(number, limit))
+        pool, calls = client.pool(number), list(client.calls(number, limit, state=state))
     if as_json:
         print_json({"pool": v1.show(pool).model_dump(mode="json"), "calls": [call.model_dump(mode="json") for call in calls]})
         return OK
@@ -85,8 +93,28 @@ def show(
     for worker in pool.workers:
         print(f"  worker: job {worker.job_id} {worker.state}{_has(worker, pool)}")
     if calls:
-        rows = [(str(one.id), one.state, one.label, str(one.job_id or ""), _about(one)) for one in calls]
-        print_table(("CALL", "STATE", "FUNCTION", "JOB", ""), rows)
+        rows = [(str(one.id), one.state, local(_since(one)), one.label, str(one.job_id or ""), _about(one)) for one in calls]
+        print_table(("CALL", "STATE", "SINCE", "FUNCTION", "JOB", "MESSAGE"), rows)
+    return OK
+
+
+@pool_command.command("log")
+def log(
+    number: Annotated[int, typer.Argument(metavar="CALL", help="Number of the call.", show_default=False)],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print what a call has printed, also while it runs: its standard output, then its standard error."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        found = client.call_log(number)
+    if as_json:
+        print_json(found)
+        return OK
+    for text, size, stream in ((found.stdout, found.stdout_size, sys.stdout), (found.stderr, found.stderr_size, sys.stderr)):
+        missing = size - len(text.encode())
+        print(f"[carrel: {missing} bytes before this are not kept]\n{text}" if missing > 0 else text, end="", file=stream)
     return OK
 
 
@@ -147,6 +175,11 @@ def forget(
         return OK
     print(f"{format_count(number, 'result')} forgotten.")
     return OK
+
+
+def _since(call: v1.CallView) -> datetime:
+    """When it came into the state in which it is."""
+    return call.ended_at or call.started_at or call.created_at
 
 
 def _about(call: v1.CallView) -> str:

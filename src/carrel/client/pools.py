@@ -52,14 +52,14 @@ class PoolCalls(NounCalls):
         """Forget a pool that is over, with its calls and their results. Raises `Conflict` while there is something left to do."""
         self._http.call("DELETE", f"/pools/{pool_id}")
 
-    def calls(self, pool_id: int, limit: int | None = 100) -> Iterator[v1.CallView]:
-        """Calls of a pool, newest first; `limit` None gives all, page by page."""
-        return itertools.islice(self._all_calls(pool_id), limit)
+    def calls(self, pool_id: int, limit: int | None = 100, *, state: str | None = None) -> Iterator[v1.CallView]:
+        """Calls of a pool, newest first, or those in a state; `limit` None gives all, page by page."""
+        return itertools.islice(self._all_calls(pool_id, {} if state is None else {"state": state}), limit)
 
-    def _all_calls(self, pool_id: int) -> Iterator[v1.CallView]:
+    def _all_calls(self, pool_id: int, which: dict[str, str]) -> Iterator[v1.CallView]:
         before: int | None = None
         while True:
-            query = {"limit": 100} | ({"before": before} if before is not None else {})
+            query = {"limit": 100, **which} | ({"before": before} if before is not None else {})
             page = self._http.get(v1.CallPage, f"/pools/{pool_id}/calls", params=query)
             yield from page.calls
             if page.next is None:
@@ -70,6 +70,10 @@ class PoolCalls(NounCalls):
         """One call."""
         return self._http.get(v1.CallView, f"/calls/{call_id}")
 
+    def call_log(self, call_id: int) -> v1.CallLog:
+        """What a call has printed by now, or its end."""
+        return self._http.get(v1.CallLog, f"/calls/{call_id}/log")
+
     def cancel_call(self, call_id: int) -> v1.CallView:
         """Keep a call from beginning."""
         return self._http.post(v1.CallView, f"/calls/{call_id}/cancel")
@@ -79,8 +83,15 @@ class PoolCalls(NounCalls):
         return self._http.post(v1.CallView, f"/calls/{call_id}/interrupt")
 
     def add_function(self, pool_id: int, digest: str, parts: Iterable[Any]) -> None:
-        """Send a pickled function."""
-        self._send_frames("PUT", f"/pools/{pool_id}/functions/{digest}", _frame({}, list(parts)))
+        """Send a pickled function, or a value that is an argument of several calls."""
+        content, path = list(parts), f"/pools/{pool_id}/functions/{digest}"
+        with contextlib.ExitStack() as files:
+            lying = self._in_a_file(pool_id, {}, content, files)
+            if lying is not None:
+                with contextlib.suppress(Conflict):  # the file is gone
+                    self._send_frames("PUT", path, lying)
+                    return
+        self._send_frames("PUT", path, _frame({}, content))
 
     def submit_calls(self, pool_id: int, calls: Iterable[tuple[dict[str, Any], list[Any]]]) -> list[int]:
         """Submit calls: headers and parts of pickled arguments; return their numbers."""

@@ -35,6 +35,13 @@ class DependencyFailed(Exception):
     """
 
 
+class CallTimeout(TimeoutError):
+    """The call took longer than its `call_time`, and was stopped; the message has what it printed last.
+
+    The cause is where it was, if Python could tell.
+    """
+
+
 class RemoteError(RuntimeError):
     """An exception of a call that cannot be had here: its class is not installed, or it cannot be pickled.
 

@@ -6,12 +6,14 @@ import atexit
 import concurrent.futures
 import contextlib
 import hashlib
+import operator
 import os
 import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -22,12 +24,16 @@ from carrel.client.executor import pickling
 from carrel.client.executor.digest import digest as content_of
 from carrel.client.executor.digest import digest_of_files
 from carrel.client.executor.environment import own_modules, python_version, read_requirements
+from carrel.client.executor.forgotten import weakly, when_forgotten
 from carrel.client.executor.future import Future, in_a_fork
 from carrel.client.executor.patience import again
+from carrel.client.executor.progress import Counted, somebody_reads
 from carrel.client.executor.receiving import Receiver
+from carrel.client.executor.scattered import Scattered
 from carrel.client.executor.sending import Function, Sender, Unsent, digest_of, dump_arguments
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.suggest import suggest
+from carrel.core.domain.units import parse_duration
 from carrel.wire import v1
 
 if TYPE_CHECKING:
@@ -62,6 +68,7 @@ class Executor(concurrent.futures.Executor):
         modules: Sequence[Any] | None = None,
         name: str = "executor",
         retries: int = 0,
+        call_time: str | float | None = None,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         echo: bool = False,
@@ -76,6 +83,7 @@ class Executor(concurrent.futures.Executor):
         call, where they are lent; with `reserve` a worker has its own from start to end. `requirements`: packages,
         as a file or a list, instead of those of this environment; `image`: a container image instead. `modules`: own modules
         that travel, instead of all that are imported. `retries`: how often a call begins again after its worker died.
+        `call_time` ("10m", or seconds): a call that takes longer is stopped, and raises `CallTimeout`.
         `initializer` is called with `initargs` in each worker before its first call. `echo`: what calls print appears here,
         too. `cache`: as if each call were submitted by `submit_cached`. `options` are those of a task (`qos`, `partition`,
         `account`, `variables`, `secrets`, …). Raises the errors of `carrel.core.domain.errors`.
@@ -92,6 +100,7 @@ class Executor(concurrent.futures.Executor):
         self._client = client or Client()
         self._closes = client is None
         self._retries = retries
+        self._call_time = _seconds(call_time)
         self._cache = cache
         first = None if initializer is None else pickling.dump((initializer, initargs))
         digest = None if first is None else digest_of(first)
@@ -114,9 +123,14 @@ class Executor(concurrent.futures.Executor):
         #: Why no more calls are taken.
         self._refuses = ""
         self._receiver = Receiver(self._client, self._pool, echo=echo)
-        self._sender = Sender(self._send, self._failed)
+        # Calls on their way hold the executor by their futures; nothing else may, for an executor that is forgotten is shut.
+        self._sender = Sender(weakly(self._send), weakly(self._failed))
         # A program that ends without `shutdown` has submitted all the same, and needs no workers for calls to come.
-        atexit.register(self._at_exit)
+        self._exit = weakly(self._at_exit)
+        atexit.register(self._exit)
+        end = self._client.close if self._closes else lambda: None
+        close = partial(_close_forgotten, self._client, self._pool, self._sender, self._receiver, end)
+        self._forgotten = when_forgotten(self, self._exit, close)
 
     @property
     def max_workers(self) -> int:
@@ -155,21 +169,55 @@ class Executor(concurrent.futures.Executor):
         """
         return self._submit(Function(fn), args, kwargs, cache=True)
 
+    def submit_within(self, call_time: str | float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As `submit`, with a `call_time` ("10m", or seconds) of this call's own."""
+        return self._submit(Function(fn), args, kwargs, cache=self._cache, call_time=_seconds(call_time))
+
     def submit_heard(
         self, heard: Callable[[str, int, bytes], None] | None, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
         """As `submit`; `heard` is told what the call prints and shows while it runs (`Future.heard`)."""
         return self._submit(Function(fn), args, kwargs, cache=self._cache, heard=heard)
 
+    def scatter(self, value: Any) -> Scattered:
+        """Send a value once: what is returned stands for it among the arguments of any number of calls of this executor.
+
+        A worker keeps it for its next calls, so its arrays cannot be written there. The lab keeps it until the pool is over.
+        Raises what the value raises when it is pickled.
+        """
+        self._check_process()
+        parts = pickling.dump(value)
+        digest = digest_of(parts)
+        if digest not in self._functions:
+            if self._refuses:
+                raise RuntimeError(self._refuses)
+            again(lambda: self._client.add_function(self._pool, digest, parts))
+            self._functions.add(digest)
+        return Scattered(pool_id=self._pool, digest=digest)
+
+    def submit_sharing(self, share: Callable[[Any], Scattered | None], task: Callable[[], T]) -> Future[T]:
+        """As `submit` of a task that holds its own arguments; `share` is asked for each value in it whether that is scattered."""
+        function = Function(operator.call)
+        function.label = Function(task).label
+        return self._submit(function, (task,), {}, cache=self._cache, share=share)
+
     def _submit(
-        self, fn: Function, args: Any, kwargs: Any, *, cache: bool, heard: Callable[[str, int, bytes], None] | None = None
+        self,
+        fn: Function,
+        args: Any,
+        kwargs: Any,
+        *,
+        cache: bool,
+        call_time: float | None = None,
+        heard: Callable[[str, int, bytes], None] | None = None,
+        share: Callable[[Any], Scattered | None] | None = None,
     ) -> Future[Any]:
         self._check_process()
         future: Future[Any] = Future(fn.label, self._cancel, self._flush)
         future.client, future.heard = self._client, heard
         try:
             function = fn.pickled()
-            body, needed = dump_arguments((args, kwargs))
+            body, needed = dump_arguments((args, kwargs), self._pool, share)
             _check_lab(self._client, needed)
             if cache:
                 name = content_of([fn.content(), content_of((args, kwargs), _name_of)])
@@ -180,6 +228,8 @@ class Executor(concurrent.futures.Executor):
         header = {"key": secrets.token_urlsafe(12), "label": fn.label, "function": fn.digest, "retries": self._retries}
         header |= {"dependencies": [one.call_id for one in needed]} if needed else {}
         header |= {"cache": future.digest} if cache else {}
+        limit = call_time or self._call_time
+        header |= {"time_limit": limit} if limit else {}
         self._put(future, header, body, function)
         return future
 
@@ -209,16 +259,20 @@ class Executor(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[T]:
-        """As `concurrent.futures.Executor.map`; so many of `chunksize` elements are one call, which is faster for short ones."""
+        """As `concurrent.futures.Executor.map`; so many of `chunksize` elements are one call, which is faster for short ones.
+
+        A line at the terminal, or below the notebook's cell, says how many calls are done.
+        """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
+        mapped = Counted(self.submit).map if somebody_reads() else super().map
         if chunksize == 1:
-            return super().map(fn, *iterables, timeout=timeout)
+            return mapped(fn, *iterables, timeout=timeout)
 
         def several(chunk: list[tuple[Any, ...]]) -> list[T]:
             return [fn(*element) for element in chunk]
 
-        chunks = super().map(several, _chunks(zip(*iterables, strict=False), chunksize), timeout=timeout)
+        chunks = mapped(several, _chunks(zip(*iterables, strict=False), chunksize), timeout=timeout)
         return (element for chunk in chunks for element in chunk)
 
     def submit_array(self, fn: Callable[[Any], T], arguments: Iterable[Any]) -> list[Future[T]]:
@@ -247,7 +301,8 @@ class Executor(concurrent.futures.Executor):
             first, self._shut = not self._shut, True
             self._refuses = "cannot schedule new futures after shutdown"
         if first:
-            atexit.unregister(self._at_exit)
+            atexit.unregister(self._exit)
+            self._forgotten.detach()
             self._sender.close()
         if first or (cancel_futures and not self._receiver.idle()):
             # A lab that is away, or a client that is closed: the pool stays open, and its workers leave. This never replaces
@@ -340,6 +395,13 @@ class Executor(concurrent.futures.Executor):
         return future.cancelled() if future.done() else _cancel_call(self._client, future)
 
 
+def _close_forgotten(client: Client, pool: int, sender: Sender, receiver: Receiver, end: Callable[[], None]) -> None:
+    sender.close()
+    with contextlib.suppress(Exception):  # the lab is away, or the client was closed: the lab notices that no client listens
+        client.close_pool(pool)
+    receiver.close_when_done(end)
+
+
 def _request(resources: dict[str, Any], options: dict[str, Any], *, name: str, **shape: Any) -> v1.WorkerPoolRequest:
     """What the lab is asked for, still without code. Raises `Invalid` for options that no task has, and for their values."""
     ours = set(signature(Executor).parameters) - {"options"}
@@ -354,6 +416,14 @@ def _request(resources: dict[str, Any], options: dict[str, Any], *, name: str, *
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise Invalid(f"The lab does not understand an option: {told}.", remedy="docs/functions.md lists them.") from None
+
+
+def _seconds(limit: str | float | None) -> float | None:
+    if isinstance(limit, str):
+        return parse_duration(limit)
+    if limit is not None and not limit > 0:
+        raise Invalid(f"call_time is {limit}.", remedy='Say more than 0 seconds, or a duration like "10m".')
+    return limit
 
 
 def _cancel_call(client: Client, future: Future[Any]) -> bool:
@@ -373,7 +443,9 @@ def _check_lab(client: Client, needed: Sequence[Future[Any]]) -> None:
 
 
 def _name_of(value: Any) -> str | None:
-    """A future stands for the result of its call, which is known by its digest, or else by its number."""
+    """A future stands for the result of its call, which is known by its digest, or else by its number; other values have one."""
+    if isinstance(value, Scattered):
+        return value.digest
     return (value.digest or f"call {value.call_id}") if isinstance(value, Future) else None
 
 

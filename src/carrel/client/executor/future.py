@@ -55,11 +55,12 @@ class Printed:
 
 
 class FutureInside(TypeError):
-    """A future is pickled that is no argument of a call: it has no value to be pickled."""
+    """A future, or what `scatter` has returned, is pickled that is no argument of a call: it has no value to be pickled."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "A future") -> None:
+        value = "its result" if what == "A future" else "the value"
         super().__init__(
-            "A future travels as an argument of a call, where its result takes its place; it cannot be pickled otherwise. "
+            f"{what} travels as an argument of a call, where {value} takes its place; it cannot be pickled otherwise. "
             "Pass it to submit() instead of using it within the function."
         )
 

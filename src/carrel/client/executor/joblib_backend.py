@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from joblib import parallel_config, register_parallel_backend
 from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 
+from carrel.client.executor.scattered import Scattered, is_large
+
 if TYPE_CHECKING:
     from carrel.client.executor.future import Future
 
@@ -22,8 +24,12 @@ class Workers(Protocol):
         """How many calls are carried out at once, at most."""
         ...
 
-    def submit(self, fn: Callable[[], Any], /) -> Future[Any]:
-        """Call `fn` in a worker."""
+    def submit_sharing(self, share: Callable[[Any], Scattered | None], task: Callable[[], Any]) -> Future[Any]:
+        """Call `task` in a worker; `share` is asked for each value in it."""
+        ...
+
+    def scatter(self, value: Any) -> Scattered:
+        """Send a value once."""
         ...
 
 
@@ -37,6 +43,8 @@ class CarrelBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         super().__init__(**options)
         self._executor = executor
         self._futures: set[Future[Any]] = set()
+        #: Large values of the tasks, by identity; they are held, so that no other one gets the same.
+        self._shared: dict[int, tuple[Any, Scattered]] = {}
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """How many tasks run at once; -1 stands for as many as the pool has workers."""
@@ -52,12 +60,23 @@ class CarrelBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], None] | None = None) -> Future[Any]:
         """Call `func` in a worker, and `callback` with the future when it has ended."""
-        future = self._executor.submit(func)
+        future = self._executor.submit_sharing(self._share, func)
         self._futures.add(future)
         future.add_done_callback(lambda one: self._futures.discard(one))
         if callback is not None:
             future.add_done_callback(callback)
         return future
+
+    def _share(self, value: Any) -> Scattered | None:
+        if not is_large(value):
+            return None
+        if id(value) not in self._shared:
+            self._shared[id(value)] = value, self._executor.scatter(value)
+        return self._shared[id(value)][1]
+
+    def terminate(self) -> None:
+        """Nothing is left to do: values may be changed from now on."""
+        self._shared.clear()
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
         """What the call returned; raises what it raised."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import io
 import pickle
@@ -23,6 +24,8 @@ class Faithful:
             make, args = self.dispatch_table[types.CodeType](obj)  # type: ignore[attr-defined] # of the pickler beside it
             # cloudpickle 3.1.3 leaves the name out; tracebacks have no lines without it.
             return make, tuple(obj.co_filename if one == "<dynamic-code>" else one for one in args)
+        if isinstance(obj, BaseException) and not _loses_arguments(type(obj)) and _is_tblibs(type(obj)):
+            return obj.__reduce_ex__(5)
         if isinstance(obj, BaseException) and _loses_arguments(type(obj)):
             first = (obj.message, obj.exceptions) if isinstance(obj, BaseExceptionGroup) else obj.args
             return _make, (type(obj), first), _state(obj), None, None, _fill
@@ -33,6 +36,11 @@ def _loses_arguments(cls: type[BaseException]) -> bool:
     """True for an exception that pickle would make by calling code of its class with `args`, which may be others there."""
     own = any(isinstance(getattr(cls, name), types.FunctionType) for name in ("__init__", "__new__", "__setattr__"))
     return own and not any(isinstance(getattr(cls, name, None), types.FunctionType) for name in _OWN_WAYS)
+
+
+def _is_tblibs(cls: type[BaseException]) -> bool:
+    """True where importing `distributed` has made tblib the way of all exceptions: workers need not have it."""
+    return getattr(copyreg.dispatch_table.get(cls), "__module__", "").startswith("tblib")
 
 
 _OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
@@ -84,10 +92,10 @@ def parts(text: bytes, buffers: list[pickle.PickleBuffer]) -> list[Any]:
     return [struct.pack(f">I{len(sizes)}Q", len(sizes), *sizes), text, *raw]
 
 
-def load(data: Any, result_of: Callable[[int], Any] | None = None) -> Any:
+def load(data: Any, result_of: Callable[[Any], Any] | None = None) -> Any:
     """Return the value whose parts are in `data`. Its arrays stand on `data` itself, and nothing is copied.
 
-    `result_of` gives what a call returned: arguments name the calls whose results they are.
+    `result_of` gives what a call returned, or a value that the pool has: arguments name calls by number, values by digest.
     """
     view = memoryview(data)
     (count,) = struct.unpack_from(">I", view)
@@ -101,7 +109,7 @@ def load(data: Any, result_of: Callable[[int], Any] | None = None) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, found: list[Any], result_of: Callable[[int], Any] | None = None) -> None:
+    def __init__(self, found: list[Any], result_of: Callable[[Any], Any] | None = None) -> None:
         super().__init__(io.BytesIO(found[0]), buffers=found[1:])
         self._result_of = result_of
 

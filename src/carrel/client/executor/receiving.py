@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from carrel.client.body_files import Content
 from carrel.client.executor import pickling
-from carrel.client.executor.errors import DependencyFailed, WorkerDied, WorkersDoNotStart, raised
+from carrel.client.executor.errors import CallTimeout, DependencyFailed, WorkerDied, WorkersDoNotStart, raised
 from carrel.client.executor.patience import again
 from carrel.core.domain.errors import CarrelError, Unavailable
 
@@ -23,6 +22,7 @@ _FAILURES: dict[str, type[Exception]] = {
     "worker_died": WorkerDied,
     "workers_do_not_start": WorkersDoNotStart,
     "dependency_failed": DependencyFailed,
+    "time_limit": CallTimeout,
 }
 
 
@@ -110,21 +110,18 @@ class Receiver:
             self._when_done()
 
     def _follow(self) -> None:
+        # Also while nothing is waited for: the lab keeps workers for a pool that is followed.
         pause = 0.05
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._when_done is not None or not self.idle())
-                if self._over():
-                    return
-            try:
+        while not self._over():
+            with contextlib.suppress(Unavailable):
                 for header, body in self._client.follow_pool(self._pool, self._after):
                     pause = 0.05
                     self._hear(header, body)
                     if self._over():
                         return
-            except Unavailable:
-                time.sleep(pause)
-                pause = min(2 * pause, 2.0)
+            with self._changed:
+                self._changed.wait_for(self._over, pause)
+            pause = min(2 * pause, 2.0)
 
     def _over(self) -> bool:
         return self._when_done is not None and self.idle()
@@ -227,6 +224,10 @@ def _fulfil(future: Future[Any], header: dict[str, Any], data: Content) -> None:
             failed = DependencyFailed(header["message"])
             failed.__cause__ = found
             found = failed
+        elif error == "time_limit":
+            stopped = CallTimeout(header["message"])
+            stopped.__cause__ = found.__cause__
+            found = stopped
         future.set_exception(found)
     else:
         future.set_exception(_FAILURES.get(error, WorkerDied)(header["message"]))

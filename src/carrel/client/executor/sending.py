@@ -22,40 +22,57 @@ from carrel.client.executor import pickling
 from carrel.client.executor.digest import digest as content_of
 from carrel.client.executor.future import Future, FutureInside
 from carrel.client.executor.pickling import size_of
+from carrel.client.executor.scattered import Scattered
+from carrel.core.domain.errors import Invalid
 
 #: Most calls, and bytes, in one request.
 _CALLS, _BYTES = 500, 8 * 1024 * 1024
 
 
-def dump_arguments(value: Any) -> tuple[list[Any], list[Future[Any]]]:
+def dump_arguments(
+    value: Any, pool: int, share: Callable[[Any], Scattered | None] | None = None
+) -> tuple[list[Any], list[Future[Any]]]:
     """Return the parts of the pickled arguments, and the futures in them, wherever they are.
 
-    A future is named by its call, and the worker puts that call's result in its place. Waits until the lab has the calls of these
-    futures. Raises what a value raises when it is pickled.
+    A future is named by its call, and the worker puts that call's result in its place; a scattered value is named by its digest.
+    Waits until the lab has the calls of these futures. `share` may scatter any value in the arguments. Raises what a value raises
+    when it is pickled, and `Invalid` for what another pool has.
     """
-    try:
-        return pickling.dump(value), []
-    except FutureInside:
-        pass  # the common way, without futures, is not slower for them
+    if share is None:
+        try:
+            return pickling.dump(value), []
+        except FutureInside:
+            pass  # the common way, without futures, is not slower for them
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.pool, pickler.share = pool, share or pickler.share
     pickler.dump(value)
     return pickling.parts(file.getvalue(), buffers), list(pickler.futures.values())
 
 
 class _Pickler(pickling.Faithful, cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
-    """Writes the number of its call for a future."""
+    """Writes the number of its call for a future, and a digest for what is scattered."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.futures: dict[int, Future[Any]] = {}
+        self.pool = 0
+        self.share: Callable[[Any], Scattered | None] = lambda _: None
 
-    def persistent_id(self, value: Any) -> int | None:
-        """A future's call; other values are pickled."""
-        if not isinstance(value, Future):
+    def persistent_id(self, value: Any) -> int | str | None:
+        """A future's call, or the digest of what is scattered; other values are pickled."""
+        if isinstance(value, Future):
+            self.futures[value.call_id] = value
+            return value.call_id
+        scattered = value if isinstance(value, Scattered) else self.share(value)
+        if scattered is None:
             return None
-        self.futures[value.call_id] = value
-        return value.call_id
+        if scattered.pool_id != self.pool:
+            raise Invalid(
+                f"A scattered value is of pool {scattered.pool_id}, and the call of pool {self.pool}.",
+                remedy="Scatter it with the executor that calls.",
+            )
+        return scattered.digest
 
 
 class Function:

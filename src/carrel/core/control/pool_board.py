@@ -48,6 +48,8 @@ class Given:
     #: Digest.
     function: str = ""
     arguments: Body | None = None
+    #: Seconds.
+    time_limit: float | None = None
     retire: bool = False
 
 
@@ -181,6 +183,8 @@ class Board:
     retries: dict[int, int] = field(default_factory=dict)
     #: And which function each is of.
     functions: dict[int, str] = field(default_factory=dict)
+    #: And of those that have one, the limit of their time.
+    limits: dict[int, float] = field(default_factory=dict)
     workers: dict[int, Worker] = field(default_factory=dict)
     #: Bells of workers that wait for a call, first come first.
     bells: deque[Bell] = field(default_factory=deque)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from carrel.core.control.pool_board import Board, Ended, Worker
 from carrel.core.control.pool_ports import CallStore
 from carrel.core.control.pool_waits import Share, Waiting, Waits
-from carrel.core.domain.call import Body, Call, CallState, Ending
+from carrel.core.domain.call import Body, Call, CallState, Ending, NewCall
 from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.ports import Clock
 
@@ -40,7 +40,7 @@ class PoolCalls:
             calls = self._store.open_calls(board.pool.id)
             needed = self._store.dependencies([call.id for call in calls])
             for call in calls:
-                board.retries[call.id], board.functions[call.id] = call.retries_left, call.function
+                expect(board, call.id, call, call.retries_left)
                 holder = board.workers.get(call.job_id or 0)
                 if call.state is CallState.PENDING:
                     pending.setdefault(owner, []).append(waiting(board, call.id, tuple(needed.get(call.id, ())), call.cache))
@@ -100,15 +100,25 @@ class PoolCalls:
             self.waits.drop(one.call_id)
             del board.retries[one.call_id]
             board.functions.pop(one.call_id, None)
+            board.limits.pop(one.call_id, None)
             board.bodies.pop(one.call_id, None)
             board.recent.append(Ended(number=number, job_id=holders.get(one.call_id), ending=one))
         board.tell()
         self.waits.ended(fresh)
 
     def forget_if_over(self, board: Board) -> None:
-        """Keep nothing in memory of a pool that is closed and has nothing left to do."""
+        """Keep nothing in memory of a pool that is closed and has nothing left to do, nor what its calls needed."""
         if board.pool.closed_at is not None and not board.retries and not board.workers and not board.listeners:
             self._boards.pop(board.pool.id, None)
+            for body in self._store.drop_functions(board.pool.id):
+                self._discard(body)
+
+
+def expect(board: Board, call_id: int, call: Call | NewCall, retries: int) -> None:
+    """Remember what matters of a call until it has ended."""
+    board.retries[call_id], board.functions[call_id] = retries, call.function
+    if call.time_limit is not None:
+        board.limits[call_id] = call.time_limit
 
 
 def waiting(board: Board, call_id: int, dependencies: tuple[int, ...], cache: str | None) -> Waiting:

@@ -20,6 +20,7 @@ class CallStore(Protocol):
     def add_worker(self, pool_id: int, job_id: int) -> None: ...  # noqa: D102
     def workers(self, pool_id: int) -> Sequence[int]: ...  # noqa: D102
     def add_function(self, pool_id: int, digest: str, body: Body) -> bool: ...  # noqa: D102
+    def drop_functions(self, pool_id: int) -> Sequence[Body]: ...  # noqa: D102
     def function(self, pool_id: int, digest: str) -> Body | None: ...  # noqa: D102
     def add_calls(self, pool_id: int, new: Sequence[NewCall], *, now: float) -> Sequence[tuple[int, bool]]: ...  # noqa: D102
     def begin(self, call_id: int, *, job_id: int, attempt: int, now: float) -> bool: ...  # noqa: D102
@@ -32,7 +33,7 @@ class CallStore(Protocol):
     def open_calls(self, pool_id: int) -> Sequence[Call]: ...  # noqa: D102
     def last_ended(self, pool_id: int) -> int: ...  # noqa: D102
     def ended(self, pool_id: int, *, after: int, limit: int) -> Sequence[Call]: ...  # noqa: D102
-    def list(self, pool_id: int, *, before: int | None, limit: int) -> Sequence[Call]: ...  # noqa: D102
+    def list(self, pool_id: int, *, before: int | None, limit: int, state: CallState | None) -> Sequence[Call]: ...  # noqa: D102
     def call(self, call_id: int) -> Call | None: ...  # noqa: D102
     def counts(self, pool_id: int) -> Mapping[str, int]: ...  # noqa: D102
     def arguments(self, call_id: int) -> Body: ...  # noqa: D102

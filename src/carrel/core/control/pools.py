@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from carrel.core.control.pool_board import BODIES, Begun, Bell, Board, Ended, Given, Listener, Output, Worker
-from carrel.core.control.pool_calls import PoolCalls, cancelled, waiting
+from carrel.core.control.pool_calls import PoolCalls, cancelled, expect, waiting
 from carrel.core.control.pool_ports import CallStore, Workers
 from carrel.core.control.pool_stops import PoolStops
 from carrel.core.control.pool_waits import Share, Waiting
 from carrel.core.control.pool_worker_jobs import PoolWorkerJobs
 from carrel.core.control.ports import JobStore
-from carrel.core.domain.call import Body, Call, Ending, NewCall, WorkerPool
-from carrel.core.domain.errors import Conflict, NotFound
+from carrel.core.domain.call import Body, Call, CallState, Ending, NewCall, WorkerPool
+from carrel.core.domain.errors import Conflict, NotFound, TooMany
 from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.units import format_count
@@ -34,14 +34,28 @@ class Pools:
     """All pools of a lab. Thread-safe; raises the errors of `carrel.core.domain.errors`."""
 
     def __init__(
-        self, *, store: CallStore, jobs: JobStore, workers: Workers, clock: Clock, discard: Callable[[Body], None], share: Share
+        self,
+        *,
+        store: CallStore,
+        jobs: JobStore,
+        workers: Workers,
+        clock: Clock,
+        discard: Callable[[Body], None],
+        share: Share,
+        check_room: Callable[[Caller], None],
+        most: int,
     ) -> None:
-        """`discard` removes the file of a body that nobody needs; `share` gives it a second owner."""
+        """`discard` removes the file of a body that nobody needs; `share` gives it a second owner.
+
+        `check_room` raises `StorageFull` where the caller may store no more; `most`: calls of one user that have not ended.
+        """
         self._store = store
         self._jobs = jobs
         self._workers = workers
         self._clock = clock
         self._discard = discard
+        self._check_room = check_room
+        self._most = most
         self._guard = threading.RLock()
         self._boards: dict[int, Board] = {}
         self._calls = PoolCalls(
@@ -178,6 +192,7 @@ class Pools:
     def add_function(self, caller: Caller, pool_id: int, digest: str, body: Body) -> None:
         """Keep a function for calls of it."""
         self.pool(caller, pool_id)
+        self._check_bodies(caller, [body])
         if not self._store.add_function(pool_id, digest, body):
             self._discard(body)
 
@@ -195,8 +210,10 @@ class Pools:
         for digest in {call.function for call in new}:
             if self._store.function(pool_id, digest) is None:
                 raise NotFound(f"Pool {pool_id} has no function {digest[:80]}.", remedy="Send it before calls of it.")
+        self._check_bodies(caller, [call.body for call in new])
         with self._guard:
             board = self._open_board(pool_id)
+            self._check_number(owner, len(new))
             board.unfollowed_since = self._clock()  # its client is there
             self._check_dependencies(owner, new)
             numbers = self._store.add_calls(pool_id, new, now=self._clock())
@@ -206,13 +223,26 @@ class Pools:
                 if number in known:
                     self._discard(call.body)
                 else:
-                    board.retries[number], board.functions[number] = call.retries, call.function
+                    expect(board, number, call, call.retries)
                     if call.body.data is not None and len(board.bodies) < BODIES:
                         board.bodies[number] = call.body
                     placed.append(waiting(board, number, call.dependencies, call.cache))
             self._calls.waits.place(placed)
         self.changed()
         return [number for number, _ in numbers]
+
+    def _check_bodies(self, caller: Caller, bodies: Sequence[Body]) -> None:
+        if any(body.path is not None for body in bodies):
+            self._check_room(caller)
+
+    def _check_number(self, owner: str, more: int) -> None:
+        has = sum(len(board.retries) for board in self._boards.values() if board.pool.owner == owner)
+        if has + more > self._most:
+            raise TooMany(
+                f"You have {format_count(has, 'call')} that have not ended, and {more} more would pass the {self._most} that the "
+                "lab lets each user have (waiting_calls).",
+                remedy="Wait until some have ended, or let one call do more: lab.map(f, items, chunksize=100).",
+            )
 
     def _check_dependencies(self, owner: str, new: Sequence[NewCall]) -> None:
         needed = {one for call in new for one in call.dependencies}
@@ -245,10 +275,22 @@ class Pools:
             raise missing from None
         return found
 
-    def calls(self, caller: Caller, pool_id: int, *, before: int | None = None, limit: int = 100) -> Sequence[Call]:
-        """Calls of a pool, newest first."""
+    def calls(
+        self, caller: Caller, pool_id: int, *, before: int | None = None, limit: int = 100, state: CallState | None = None
+    ) -> Sequence[Call]:
+        """Calls of a pool, newest first: all, or those in a state."""
         self.pool(caller, pool_id)
-        return self._store.list(pool_id, before=before, limit=limit)
+        return self._store.list(pool_id, before=before, limit=limit, state=state)
+
+    def log(self, caller: Caller, call_id: int) -> tuple[bytes, bytes]:
+        """The ends of what a call has written to stdout and stderr by now, each after its size in eight bytes."""
+        call = self.call(caller, call_id)
+        with self._guard:
+            board = self._boards.get(call.pool_id)
+            worker = None if board is None else board.holder(call_id)
+            if worker is not None:
+                return worker.last_words("stdout"), worker.last_words("stderr")
+        return self._store.printed(call_id)
 
     def ended(self, pool_id: int, *, after: int, limit: int = 100) -> Sequence[Ended]:
         """Calls of the pool that ended after that number, in this order."""
@@ -303,6 +345,7 @@ class Pools:
             if board is not None:
                 with self._guard:
                     board.unfollow(listener, self._clock())
+                    self._calls.forget_if_over(board)
 
     # ---- workers
 
@@ -337,7 +380,8 @@ class Pools:
                 worker.begun = None if board.borrows else call_id
                 body = board.bodies.pop(call_id, None) or self._store.arguments(call_id)
                 board.tell_begun(Begun(call_id=call_id, job_id=worker.job_id, waits=board.borrows))
-                return Given(call_id=call_id, function=board.functions[call_id], arguments=body)
+                limit = board.limits.get(call_id)
+                return Given(call_id=call_id, function=board.functions[call_id], arguments=body, time_limit=limit)
             closed = board.pool.closed_at is not None and not self._calls.waits.any_of(pool_id)
             idle = self._clock() - worker.idle_since
             least = board.least(self._clock())

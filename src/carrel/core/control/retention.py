@@ -15,7 +15,10 @@ from carrel.core.domain.units import format_size
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, allowed, of_job
 
-_REMEDY = "`carrel outputs ID --remove` gives up what a job stored; an administrator can raise `user_quota`."
+_REMEDY = (
+    "`carrel outputs ID --remove` gives up what a job stored, `carrel pool remove POOL` what calls returned; "
+    "an administrator can raise `user_quota`."
+)
 
 
 class RetentionStore(Protocol):
@@ -63,7 +66,8 @@ class Retention:
         if mine.total >= quota:
             raise StorageFull(
                 f"You have {format_size(mine.total)} on the lab's disk, and {format_size(quota)} is what each user may have: "
-                f"{format_size(mine.outputs)} of outputs, {format_size(mine.logs)} of logs, {format_size(mine.code)} of code.",
+                f"{format_size(mine.outputs)} of outputs, {format_size(mine.logs)} of logs, {format_size(mine.code)} of code, "
+                f"{format_size(mine.calls)} of calls.",
                 remedy=_REMEDY,
             )
 

@@ -92,6 +92,8 @@ class NewCall:
     dependencies: tuple[int, ...] = ()
     #: Digest of function, code and arguments: its result may be that of an equal call. None: it is carried out in any case.
     cache: str | None = None
+    #: Seconds after which it is stopped, from its beginning on.
+    time_limit: float | None = None
     body: Body
 
 
@@ -110,8 +112,8 @@ class Ending:
 
     call_id: int
     state: CallState
-    #: "exception", "worker_died", "not_picklable", "not_taken", "cancelled", "workers_do_not_start", "dependency_failed"; "" for
-    #: a result.
+    #: "exception", "worker_died", "not_picklable", "not_taken", "cancelled", "workers_do_not_start", "dependency_failed",
+    #: "time_limit"; "" for a result.
     error: str = ""
     message: str = ""
     body: Body = field(default_factory=lambda: Body(size=0, data=b""))
@@ -149,6 +151,8 @@ class Call:
     cache: str | None = None
     #: The equal call whose result it has.
     cached_from: int | None = None
+    #: Seconds after which it is stopped, from its beginning on.
+    time_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

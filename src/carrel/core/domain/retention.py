@@ -88,11 +88,13 @@ class Stored:
     outputs: int = 0
     logs: int = 0
     code: int = 0
+    #: Large arguments and results of calls, and what their pools have for them.
+    calls: int = 0
 
     @shown
     def total(self) -> int:
         """All of it."""
-        return self.outputs + self.logs + self.code
+        return self.outputs + self.logs + self.code + self.calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

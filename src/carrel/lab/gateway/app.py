@@ -111,7 +111,14 @@ def create_app(
     pools = None
     if calls is not None:
         pools = Pools(
-            store=calls, jobs=lab.jobs_store, workers=workers, clock=lab.clock, discard=CallBodies.discard, share=CallBodies.share
+            store=calls,
+            jobs=lab.jobs_store,
+            workers=workers,
+            clock=lab.clock,
+            discard=CallBodies.discard,
+            share=CallBodies.share,
+            check_room=lambda caller: lab.retention.check_room(caller),
+            most=settings.waiting_calls,
         )
     swept = None
     if sweeps is not None:

@@ -32,6 +32,8 @@ class GatewaySettings:
     max_wait: float = 30.0
     #: Described tasks that are remembered, so that the same submission again reads no archive.
     described_tasks: int = 256
+    #: Calls of one user that have not ended, at most.
+    waiting_calls: int = 1_000_000
     #: Name of the lab's directory in links to the tracking pages; they are mounted here.
     tracking_path: str = "/mlflow"
     #: Requests a second of each who is signed in (a user; a job by itself), and so many at once; 0: no limit.

@@ -48,6 +48,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("session_qos", "text", None, "Class of service for sessions that name none; the preset says one."),
     Setting("session_host", "text", "{session}.localhost", "Host name of a session's own origin; {session} becomes its label."),
     Setting("session_gpus", "int", 0, "GPUs that tasks and reservations never take: they are kept for cells."),
+    Setting("waiting_calls", "int", 1_000_000, "Calls of functions of each user that have not ended, at most."),
     Setting("session_jobs", "int", 32, "Jobs that a session's token may have at once, waiting and running. 0: none."),
     Setting(
         "linger_time",
@@ -118,7 +119,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("disk_floor", "size", None, "Nothing starts while a disk of the lab's has less room; 1G, or 5 % of a smaller disk."),
     Setting("log_limit", "size", 1024**3, "Log that is kept of one attempt; the rest is dropped with a note."),
     Setting("output_limit", "size", 50 * 1024**3, "Outputs that are stored of one attempt."),
-    Setting("user_quota", "size", None, "Outputs, logs, code that each user may have; else a quarter of the disk, half for one."),
+    Setting("user_quota", "size", None, "What each user may have on the disk; else a quarter of it, half for one."),
     Setting("gc_time", "duration", 86400, "How often the lab removes what it need not keep, by itself."),
     Setting("keep_work", "duration", 7 * 86400, "How long the work directory of a lost attempt is kept."),
     Setting("keep_unused", "duration", 86400, "How long code, contents and artifacts that no record names are kept."),

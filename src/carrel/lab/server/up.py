@@ -121,6 +121,7 @@ def _serve(
             calls=home.calls,
             body_socket=body_socket(home),
             max_snapshot=settings.snapshot_limit,
+            waiting_calls=settings.waiting_calls,
             rate_limit=settings.rate_limit,
             rate_burst=10 * settings.rate_limit,
             names=names(settings.public_url, settings.slurm_url, url),

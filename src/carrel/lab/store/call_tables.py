@@ -22,8 +22,9 @@ from carrel.core.domain.call import CallState
 from carrel.lab.store.tables import ID, metadata, record_table
 
 _STATES = ", ".join(f"'{state}'" for state in CallState)
-#: True of calls that have not ended, in the very words of the index.
+#: True of calls that have not ended, and of those with something in files, in the very words of the indexes.
 OPEN_ONLY = "state IN ('PENDING', 'RUNNING')"
+LYING_ONLY = "arguments_path IS NOT NULL OR result_path IS NOT NULL"
 
 pools = record_table(
     "pools",
@@ -84,10 +85,12 @@ calls = Table(
     Column("stderr", LargeBinary),
     Column("cache", String(80)),
     Column("cached_from", BigInteger),
+    Column("time_limit", Double),
     CheckConstraint(f"state IN ({_STATES})", name="state"),
     UniqueConstraint("pool_id", "key"),
     UniqueConstraint("pool_id", "ended_number"),
     Index("ix_calls_open", "pool_id", "id", sqlite_where=text(OPEN_ONLY), postgresql_where=text(OPEN_ONLY)),
+    Index("ix_calls_lying", "pool_id", sqlite_where=text(LYING_ONLY), postgresql_where=text(LYING_ONLY)),
     sqlite_autoincrement=True,
 )
 

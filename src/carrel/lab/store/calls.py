@@ -119,6 +119,15 @@ class CallTable:
             row = connection.execute(_function(pool_id, digest)).first()
         return None if row is None else Body(size=row.size, data=row.data, path=row.path)
 
+    def drop_functions(self, pool_id: int) -> Sequence[Body]:
+        """Forget what a pool has for its calls; return the bodies that lie in files."""
+        of_pool = pool_functions.c.pool_id == pool_id
+        with self._database.write() as connection:
+            lying = sa.select(pool_functions.c.size, pool_functions.c.path).where(of_pool, pool_functions.c.path.is_not(None))
+            found = [Body(size=row.size, path=row.path) for row in connection.execute(lying)]
+            connection.execute(sa.delete(pool_functions).where(of_pool))
+        return found
+
     # ---- calls
 
     def add_calls(self, pool_id: int, new: Sequence[NewCall], *, now: float) -> Sequence[tuple[int, bool]]:
@@ -205,9 +214,10 @@ class CallTable:
         query = _CALL.where(calls.c.pool_id == pool_id, calls.c.ended_number > after).order_by(calls.c.ended_number).limit(limit)
         return self._read(query)
 
-    def list(self, pool_id: int, *, before: int | None, limit: int) -> Sequence[Call]:
-        """Newest first."""
+    def list(self, pool_id: int, *, before: int | None, limit: int, state: CallState | None = None) -> Sequence[Call]:
+        """Newest first: all, or those in a state."""
         query = _CALL.where(calls.c.pool_id == pool_id).order_by(calls.c.id.desc()).limit(limit)
+        query = query if state is None else query.where(calls.c.state == state.value)
         return self._read(query if before is None else query.where(calls.c.id < before))
 
     def call(self, call_id: int) -> Call | None:
@@ -391,6 +401,7 @@ def _new_row(pool_id: int, call: NewCall, now: float) -> dict[str, Any]:
         "arguments": call.body.data,
         "arguments_path": call.body.path,
         "cache": call.cache,
+        "time_limit": call.time_limit,
     }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Set
 import sqlalchemy as sa
 
 from carrel.core.domain.retention import Stored
+from carrel.lab.store.call_tables import LYING_ONLY, cached_results, calls, pool_functions, pools
 from carrel.lab.store.database import Database
 from carrel.lab.store.tables import attempts, cells, jobs, outbox, outputs, snapshots
 
@@ -121,13 +122,29 @@ class RetentionTable:
         )
         of_logs = sa.select(jobs.c.owner, sa.func.sum(attempts.c.log_size)).join_from(attempts, jobs).group_by(jobs.c.owner)
         of_code = sa.select(snapshots.c.subject, sa.func.sum(snapshots.c.size)).group_by(snapshots.c.subject)
+        of_calls = _of_calls()
         if owner is not None:
+            of_calls = of_calls.where(sa.column("owner") == owner)
             of_outputs, of_logs = of_outputs.where(jobs.c.owner == owner), of_logs.where(jobs.c.owner == owner)
             of_code = of_code.where(snapshots.c.subject == owner)
         with self._database.read() as connection:
-            output, log, code = (
-                {str(name): int(size or 0) for name, size in connection.execute(query)}
-                for query in (of_outputs, of_logs, of_code)
-            )
-        names = sorted({*output, *log, *code})
-        return {name: Stored(outputs=output.get(name, 0), logs=log.get(name, 0), code=code.get(name, 0)) for name in names}
+            found = {
+                what: {str(name): int(size or 0) for name, size in connection.execute(query)}
+                for what, query in {"outputs": of_outputs, "logs": of_logs, "code": of_code, "calls": of_calls}.items()
+            }
+        names = sorted(set().union(*found.values()))
+        return {name: Stored(**{what: sizes.get(name, 0) for what, sizes in found.items()}) for name in names}
+
+
+def _of_calls() -> sa.Select[tuple[str, int]]:
+    """Owners, and bytes in files of their calls, of their pools, and of results that are kept for equal calls."""
+    arguments = sa.case((calls.c.arguments_path.is_not(None), calls.c.arguments_size), else_=0)
+    result = sa.case((calls.c.result_path.is_not(None), calls.c.result_size), else_=0)
+    lying = sa.union_all(
+        sa.select(pools.c.owner, (arguments + result).label("size")).join_from(calls, pools).where(sa.text(LYING_ONLY)),
+        sa.select(pools.c.owner, pool_functions.c.size)
+        .join_from(pool_functions, pools)
+        .where(pool_functions.c.path.is_not(None)),
+        sa.select(cached_results.c.owner, cached_results.c.size).where(cached_results.c.path.is_not(None)),
+    ).subquery()
+    return sa.select(lying.c.owner, sa.func.sum(lying.c.size)).group_by(lying.c.owner)

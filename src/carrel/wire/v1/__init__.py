@@ -101,6 +101,7 @@ from carrel.wire.v1.people import (
 )
 from carrel.wire.v1.pools import (
     BodyFile,
+    CallLog,
     CallNumbers,
     CallPage,
     CallView,

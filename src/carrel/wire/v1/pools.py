@@ -56,7 +56,8 @@ class CallView(Response):
     ended_at: datetime | None = None
     #: The worker that has or had it.
     job_id: int | None = None
-    #: What kind of failure: exception, worker_died, not_picklable, workers_do_not_start, dependency_failed, cancelled.
+    #: What kind of failure: exception, worker_died, not_picklable, workers_do_not_start, dependency_failed, time_limit,
+    #: cancelled.
     error: str = ""
     #: Of a call that runs: why it waits for a GPU, and its place in line.
     message: str = ""
@@ -71,6 +72,18 @@ class CallView(Response):
     #: Digest of function, code and arguments, if its result may be used for equal calls; and the equal call whose result it has.
     cache: str | None = None
     cached_from: int | None = None
+    #: Seconds after which it is stopped, from its beginning on.
+    time_limit: float | None = None
+
+
+class CallLog(Response):
+    """What a call has printed: of more than 256 KiB the end."""
+
+    stdout: str
+    stderr: str
+    #: Bytes in all, also of what is not kept.
+    stdout_size: int
+    stderr_size: int
 
 
 class CallPage(Response):

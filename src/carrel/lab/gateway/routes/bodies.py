@@ -11,7 +11,7 @@ from carrel.core.domain.errors import Invalid, NotFound
 from carrel.lab.gateway.context import LARGEST, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.routes.pools import ANSWER, LARGEST_BODY, CallId, PoolId, no_line
-from carrel.wire.v1 import API, BodyFile
+from carrel.wire.v1 import API, BodyFile, CallLog
 
 router = APIRouter(prefix=API, tags=["pools"], route_class=Endpoint)
 
@@ -36,6 +36,18 @@ def new_file(
     if found is None:
         raise NotFound("The lab has no file for this now.", remedy="Send the body itself.")
     return BodyFile.model_validate(found)
+
+
+@router.get("/calls/{call_id}/log", summary="Read what a call has printed")
+def get_log(call_id: CallId, ctx: Ctx, who: Who) -> CallLog:
+    """The ends of its standard output and standard error, also while it runs."""
+    stdout, stderr = ctx.pools.log(who, call_id)
+    return CallLog(
+        stdout=stdout[8:].decode("utf-8", "replace"),
+        stderr=stderr[8:].decode("utf-8", "replace"),
+        stdout_size=int.from_bytes(stdout[:8], "big"),
+        stderr_size=int.from_bytes(stderr[:8], "big"),
+    )
 
 
 @router.get("/calls/{call_id}/result", summary="Read a result", response_class=Response, responses=ANSWER)

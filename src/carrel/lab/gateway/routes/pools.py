@@ -31,6 +31,7 @@ from carrel.lab.gateway.views import view_of
 from carrel.wire import frames
 from carrel.wire.v1 import (
     API,
+    BodyFile,
     CallNumbers,
     CallPage,
     CallView,
@@ -55,6 +56,8 @@ BODY: dict[str, Any] = {
     "requestBody": {"content": {FRAMES: {"schema": {"type": "string", "format": "binary"}}}, "required": True}
 }
 _MOST_CALLS = 10_000
+#: Seconds.
+_LONGEST = 366 * 86400
 _CACHE = re.compile(r"sha256:[0-9a-f]{64}")
 #: Seconds between two looks whether somebody who follows is still signed in.
 _RECHECK = 1.0
@@ -114,18 +117,31 @@ def remove_pool(pool_id: PoolId, ctx: Ctx, who: Who) -> Response:
 
 @router.put("/pools/{pool_id}/functions/{digest}", status_code=204, summary="Send a function", openapi_extra=BODY)
 async def put_function(pool_id: PoolId, digest: Digest, request: Request, ctx: Ctx, who: Who) -> Response:
-    """One frame with the pickled function, before calls of it."""
+    """One frame with the pickled function, before calls of it; or a value that calls name by its digest. `file` is a ticket."""
     no_line(request)
     await to_thread.run_sync(ctx.pools.pool, who, pool_id)
-    async for frame in ctx.bodies.receive(request, most=GIB):
-        await to_thread.run_sync(ctx.pools.add_function, who, pool_id, digest, frame.body)
+    async for frame in ctx.bodies.receive(request, most=LARGEST_BODY):
+        frame = await ctx.files.with_file(frame, who.user.subject)
+        try:
+            await to_thread.run_sync(ctx.pools.add_function, who, pool_id, digest, frame.body)
+        except CarrelError:
+            ctx.bodies.discard(frame.body)
+            raise
     return Response(status_code=204)
 
 
 @router.get("/pools/{pool_id}/functions/{digest}", summary="Read a function", response_class=Response, responses=ANSWER)
-def get_function(pool_id: PoolId, digest: Digest, ctx: Ctx, who: Who) -> Response:
+def get_function(
+    pool_id: PoolId,
+    digest: Digest,
+    ctx: Ctx,
+    who: Who,
+    file: Annotated[bool, Query(description="Where it is large: JSON, a ticket for a file.")] = False,
+) -> Response:
     """The pickled function, for workers."""
     body = ctx.pools.function(who, pool_id, digest)
+    if file and (found := ctx.files.to_read(who.user.subject, body)) is not None:
+        return Response(BodyFile.model_validate(found).model_dump_json(), media_type="application/json")
     size = {"Content-Length": str(body.size)}
     return StreamingResponse(ctx.bodies.pieces(body), media_type="application/octet-stream", headers=size)
 
@@ -135,7 +151,7 @@ async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) ->
     """A frame for each call: `key`, `label`, `function` (a digest) and `retries` in its header, the pickled arguments as body.
 
     `dependencies` are calls whose results it needs, `cache` is a digest under which its result is kept for equal calls, `file` is
-    the ticket of a file in which the arguments are.
+    the ticket of a file in which the arguments are, `time_limit` is seconds from its beginning on after which it is stopped.
 
     A key that the pool knows is the call that has it, so a request that was cut off can be sent again.
     """
@@ -161,9 +177,10 @@ def list_calls(
     who: Who,
     before: Annotated[int | None, Query(ge=1, le=LARGEST, description="Only smaller numbers: `next` of a page.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    state: Annotated[CallState | None, Query(description="Only those in this state.")] = None,
 ) -> CallPage:
     """One page of the calls of a pool."""
-    found = ctx.pools.calls(who, pool_id, before=before, limit=limit + 1)
+    found = ctx.pools.calls(who, pool_id, before=before, limit=limit + 1, state=state)
     borrowed = _borrowed(ctx, who, ctx.pools.pool(who, pool_id))
     shown = [call_view(ctx.pools, call, borrowed) for call in found[:limit]]
     return CallPage(calls=shown, next=shown[-1].id if len(found) > limit else None)
@@ -235,6 +252,9 @@ def _new_call(frame: Frame) -> NewCall:
         raise Invalid("dependencies of a call are numbers of calls.")
     if not (cache is None or (isinstance(cache, str) and _CACHE.fullmatch(cache))):
         raise Invalid("cache of a call is a digest: sha256: and 64 hexadecimal digits.")
+    limit = header.get("time_limit")
+    if not (limit is None or (type(limit) in (int, float) and 0 < limit <= _LONGEST)):
+        raise Invalid(f"time_limit of a call is {str(limit)[:40]}.", remedy="Say more than 0 seconds, and at most a year's.")
     return NewCall(
         key=key,
         label=plain_text(label)[:255],
@@ -242,6 +262,7 @@ def _new_call(frame: Frame) -> NewCall:
         retries=retries,
         dependencies=tuple(dict.fromkeys(dependencies)),
         cache=cache,
+        time_limit=limit,
         body=frame.body,
     )
 

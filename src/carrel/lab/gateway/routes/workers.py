@@ -177,6 +177,7 @@ def _given(ctx: Gateway, who: Caller, given: Given | None, *, files: bool) -> Re
         kind = "retire" if given is not None and given.retire else "none"
         return Response(frames.encode({"type": kind, **here}), media_type=FRAMES)
     header = {"type": "call", "call": given.call_id, "function": given.function, **here}
+    header |= {} if given.time_limit is None else {"time_limit": given.time_limit}
     if files and (found := ctx.files.to_read(who.user.subject, given.arguments)) is not None:
         return Response(frames.encode({**header, "file": found}), media_type=FRAMES)
     start = frames.head(header, given.arguments.size)

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from typing import Any, NoReturn
 
 from carrel_worker import display, pickling, processes, supervisor  # noqa: F401 - processes: see there
-from carrel_worker.bodies import Bodies
-from carrel_worker.capture import Output, flush
+from carrel_worker.bodies import Bodies, Values
+from carrel_worker.capture import Output, flush, over_limit
 from carrel_worker.connection import Lab, Over, Refused, note
 from carrel_worker.failures import failure_of, words_of
-from carrel_worker.interrupts import Interrupts
+from carrel_worker.interrupts import Interrupts, Late
 from carrel_worker.leases import Leases, NotWanted, StateLost
 
 #: Unpickled functions that are remembered.
@@ -40,6 +42,7 @@ class Worker:
         self._lab = Lab()
         self._bodies = Bodies(self._lab, self._pool)
         self._functions: dict[str, Any] = {}
+        self._values = Values(self._bodies)
         self._output = output
         self._interrupts = Interrupts(pool)
         self._leases = Leases(pool)
@@ -108,7 +111,9 @@ class Worker:
 
     def _carry_out(self, header: dict[str, Any], arguments: Any, refused: BaseException | None) -> tuple[list[Any], str]:
         """Return what is to be told of the call's end, and the name of what it raised. `refused`: why it cannot begin."""
-        self._output.start(header["call"])
+        limit = header.get("time_limit")
+        until = time.monotonic() + (limit or math.inf)
+        self._output.start(header["call"], limit)
         ending: dict[str, Any] = {"type": "ended", "call": header["call"], "state": "COMPLETED"}
         failed = ""
         try:
@@ -116,7 +121,7 @@ class Worker:
                 raise refused
             function = self._function(header["function"])
             args, kwargs = pickling.load(arguments, self._results())
-            with self._interrupts.during(header["call"]):
+            with self._interrupts.during(header["call"], until):
                 result = function(*args, **kwargs)
                 if inspect.iscoroutine(result):
                     result = asyncio.run(result)
@@ -125,12 +130,16 @@ class Worker:
                 _end_fork(error)
             failed = type(error).__name__
             ending.update(state="FAILED", error="exception", message=words_of(error)[:4000])
+            if isinstance(error, Late):
+                ending["error"] = "time_limit"
             parts = pickling.dump(failure_of(error))
         else:
             if os.getpid() != self._pid:
                 _end_fork(None)
             parts = _returned(result, ending)
         printed = self._output.finish()
+        if ending.get("error") == "time_limit":
+            ending["message"] = over_limit(limit, printed)
         self._tidy_up()
         return [printed, ending, parts], failed
 
@@ -146,7 +155,9 @@ class Worker:
         """What gives the results of calls that arguments name; the same one for the same call."""
         known: dict[int, Any] = {}
 
-        def result_of(call: int) -> Any:
+        def result_of(call: Any) -> Any:
+            if isinstance(call, str):
+                return self._values.of(call)
             if call not in known:
                 try:
                     known[call] = pickling.load(self._bodies.result(call))

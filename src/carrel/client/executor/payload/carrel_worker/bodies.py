@@ -13,6 +13,9 @@ from carrel_worker.connection import Lab, Over, Refused, first_frame, note
 from carrel_worker.failures import failure_of
 from carrel_worker.frames import encode, head
 
+#: Bytes of scattered values that a worker keeps.
+_VALUES = 1024 * 1024 * 1024
+
 
 class Bodies:
     """What the worker asks of the lab, and tells it."""
@@ -44,15 +47,22 @@ class Bodies:
 
     def result(self, call: int) -> Any:
         """The pickled result of a call."""
+        return self._read(f"/calls/{call}/result")
+
+    def value(self, digest: str) -> Any:
+        """A pickled value that the pool has."""
+        return self._read(f"{self._pool}/functions/{digest}")
+
+    def _read(self, path: str) -> Any:
         if self._tries:
-            found = self._lab.ask("GET", f"/calls/{call}/result?file=true")
+            found = self._lab.ask("GET", path + "?file=true")
             if self._lab.kind != "application/json":
                 return found
             try:
                 return body_files.read(json.loads(found))
             except OSError as error:
                 self._without(error)
-        return self._lab.ask("GET", f"/calls/{call}/result")
+        return self._lab.ask("GET", path)
 
     def _told(self, ended: list[Any], path: str) -> tuple[dict[str, Any], Any]:
         # It holds nothing but what it tells the end of.
@@ -108,3 +118,26 @@ class Bodies:
     def _without(self, error: OSError) -> None:
         self._tries = False
         note(f"large values go through HTTP: {error}")
+
+
+class Values:
+    """Scattered values, kept for the next calls: those that were used last, up to a size."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        #: Value and bytes.
+        self._kept: dict[str, tuple[Any, int]] = {}
+
+    def of(self, digest: str) -> Any:
+        """The value. Its arrays are for reading alone: other calls have them, too."""
+        found = self._kept.pop(digest, None)
+        if found is None:
+            try:
+                body = self._bodies.value(digest)
+            except Over as reason:
+                raise RuntimeError("A scattered value cannot be fetched: {}".format(reason)) from None
+            found = pickling.load(memoryview(body).toreadonly()), len(body)
+        self._kept[digest] = found
+        while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > _VALUES:
+            del self._kept[next(iter(self._kept))]
+        return found[0]

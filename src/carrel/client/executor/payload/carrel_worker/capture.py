@@ -24,6 +24,8 @@ from carrel_worker.frames import Decoder, encode
 #: Bytes of each stream that are kept of a call: its end.
 KEPT = 256 * 1024
 _PIECE = 65536
+#: Characters of it that are part of a message.
+_WORDS = 2000
 
 
 class Stream:
@@ -84,10 +86,10 @@ class Output:
         self._put_back()
         _by_lines()
 
-    def start(self, call: int) -> None:
-        """What is printed after the end of the last call is this one's."""
+    def start(self, call: int, limit: float | None) -> None:
+        """What is printed after the end of the last call is this one's, which may take `limit` seconds."""
         self._put_back()
-        self._tell({"type": "start", "call": call}, answer=False)
+        self._tell({"type": "start", "call": call, "limit": limit}, answer=False)
 
     def finish(self) -> bytes:
         """Frames with the end of what the call has printed: all that this process has written by now is in it."""
@@ -132,6 +134,19 @@ class Output:
                     found += value if kind == "data" else b""
                     answered = kind == "end"
         return found
+
+
+def over_limit(limit: float, printed: bytes) -> str:
+    """Why a call was stopped, and what it printed last: of the frames of `Output.finish`."""
+    streams: list[bytes] = []
+    for kind, value in Decoder().feed(printed):
+        if kind == "frame":
+            streams.append(b"")
+        elif kind == "data":
+            streams[-1] += value
+    said = "".join(one[8:].decode("utf-8", "replace") for one in streams).strip()[-_WORDS:]
+    words = "It took longer than its limit of {:g} s, and was stopped.".format(limit)
+    return words + (" It printed last:\n" + said if said else "")
 
 
 @contextlib.contextmanager

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +16,10 @@ from carrel_worker.connection import Lab, Over, first_frame
 _MOMENT = 0.3
 #: Seconds for which the lab is asked at once while a call waits for its GPU: by then the lab hears that it has begun.
 _WAITING = 2
+
+
+class Late(BaseException):
+    """The call is over its limit: as KeyboardInterrupt, so that what catches every `Exception` does not keep it."""
 
 
 class Interrupts:
@@ -26,6 +32,8 @@ class Interrupts:
         #: The call that the lab is asked about, and the one that can be interrupted now.
         self._watched: int | None = None
         self._call: int | None = None
+        #: When that one is over its limit: SIGINT is the supervisor's then.
+        self._until = math.inf
         #: Gives the call back, which has not begun. None: it has.
         self._give_back: Callable[[], None] | None = None
         self._main = threading.main_thread()
@@ -54,10 +62,10 @@ class Interrupts:
             self._changed.notify_all()
 
     @contextlib.contextmanager
-    def during(self, call: int) -> Iterator[None]:
-        """The watched call can be interrupted in this block."""
+    def during(self, call: int, until: float = math.inf) -> Iterator[None]:
+        """The watched call can be interrupted in this block. `until`: when it is over its limit, by the monotonic clock."""
         with self._changed:
-            self._call = call
+            self._call, self._until = call, until
             self._changed.notify_all()
         try:
             yield
@@ -67,7 +75,7 @@ class Interrupts:
 
     def _arrived(self, *_: Any) -> None:
         if self._call is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt if time.monotonic() < self._until else Late
 
     def _run(self) -> None:
         lab = Lab()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import select
 import signal
 import socket
+import sys
 import threading
+import time
 from typing import Any, NoReturn
 
-from carrel_worker.capture import Output, Stream
+from carrel_worker.bodies import Bodies
+from carrel_worker.capture import Output, Stream, over_limit
 from carrel_worker.connection import Lab, Over, note
 from carrel_worker.frames import Decoder, encode
 from carrel_worker.live import Live
@@ -20,22 +24,25 @@ from carrel_worker.live import Live
 _PATIENCE = 20.0
 #: Seconds in which a worker without calls to come has to end: threads that calls have left would keep it, and what it holds.
 _GRACE = 30.0
+#: Seconds in which a call that is over its limit has to end by an exception: a library in C does not see it.
+_LATE = 2.0
 
 
 def begin(pool: str) -> Output:
     """Go on in a process of its own: this returns there, and the supervisor ends as that one does."""
-    live = Live(pool)
+    live, leaving = Live(pool), threading.Event()
     streams = [Stream("stdout", 1, live.told), Stream("stderr", 2, live.told)]
     own, other = socket.socketpair()
     # The lab tells every process of a job to end, and a terminal its group: this one waits for the other.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _wait)
+    signal.signal(signal.SIGTERM, lambda *_: leaving.set())
+    signal.signal(signal.SIGINT, lambda *_: None)
     pid = os.fork()
     if pid:
         other.close()
         for stream in streams:
             os.close(stream.write)
-        Supervisor(pid, own, streams, live).run()
+        Supervisor(pid, own, streams, live, Bodies(Lab(), "/pools/" + pool), leaving).run()
+    os.setpgid(0, 0)  # a call that does not end by itself ends with what it has started
     own.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,24 +51,29 @@ def begin(pool: str) -> Output:
     return Output(other, [stream.write for stream in streams])
 
 
-def _wait(*_: Any) -> None:
-    pass
-
-
 class Supervisor:
     """What happens beside the worker."""
 
-    def __init__(self, pid: int, channel: socket.socket, streams: list[Stream], live: Live) -> None:
+    def __init__(
+        self, pid: int, channel: socket.socket, streams: list[Stream], live: Live, bodies: Bodies, leaving: threading.Event
+    ) -> None:
+        """`leaving` is set when the lab has told the job to end."""
         self._pid = pid
         self._channel = channel
         self._streams = streams
         self._live = live
+        self._bodies = bodies
+        self._leaving = leaving
         self._decoder = Decoder()
         self._header: dict[str, Any] = {}
         self._body = b""
         #: The call that runs or ran last; 0 before the first.
         self._call = 0
         self._runs = True
+        #: Seconds that it may take; when something is done about it, by the monotonic clock; and whether it was told already.
+        self._limit: float | None = None
+        self._next = math.inf
+        self._told_late = False
         #: No call follows: however the worker ends, nothing is lost.
         self._over = False
         self._status = 0
@@ -80,7 +92,8 @@ class Supervisor:
         for descriptor in (ended, self._channel.fileno(), *(stream.read for stream in self._streams)):
             poll.register(descriptor, select.POLLIN)
         while True:
-            ready = dict(poll.poll())
+            left = self._next - time.monotonic()
+            ready = dict(poll.poll(None if left == math.inf else max(0.0, left) * 1000))
             for stream in self._streams:
                 stream.drain()
                 if ready.get(stream.read, 0) == select.POLLHUP:  # the worker has closed it for good
@@ -89,10 +102,14 @@ class Supervisor:
                 poll.unregister(self._channel)
             if ended in ready:
                 break
+            if time.monotonic() >= self._next:
+                self._stop()
         for stream in self._streams:
             stream.drain()
         if self._over:
             os._exit(0)
+        if self._told_late and self._runs:
+            self._begin_anew()
         if self._status or self._runs:
             self._last_words()
         _end_as(self._status)
@@ -113,14 +130,15 @@ class Supervisor:
 
     def _told(self, kind: str) -> None:
         if kind == "start":
-            self._call, self._runs = self._header["call"], True
+            self._call, self._runs, self._limit = self._header["call"], True, self._header["limit"]
+            self._told_late, self._next = False, time.monotonic() + (self._limit or math.inf)
             self._live.start(self._call)
             return
         for stream in self._streams:  # it was printed before
             stream.drain()
         answer = b""
         if kind == "finish":
-            self._runs = False
+            self._runs, self._next = False, math.inf
             self._live.finish()
             answer = b"".join(stream.finish() for stream in self._streams)
         elif kind == "show":
@@ -134,6 +152,29 @@ class Supervisor:
             last.start()
         with contextlib.suppress(ConnectionError):
             self._channel.sendall(encode({}, answer))
+
+    def _stop(self) -> None:
+        """The call is over its limit: an exception is raised in it, and if that does not help, its processes are killed."""
+        with contextlib.suppress(ProcessLookupError):
+            if not self._told_late:
+                self._told_late, self._next = True, time.monotonic() + _LATE
+                os.kill(self._pid, signal.SIGINT)
+                return
+            self._next = math.inf
+            os.kill(self._pid, signal.SIGKILL)  # also where it has left its group
+            os.killpg(self._pid, signal.SIGKILL)
+
+    def _begin_anew(self) -> NoReturn:
+        """Tell the lab that the call was stopped, and go on as a new worker."""
+        self._live.finish()
+        printed = b"".join(stream.finish() for stream in self._streams)
+        ending = {"type": "ended", "call": self._call, "state": "FAILED", "error": "time_limit"}
+        ending["message"] = over_limit(self._limit or 0, printed)
+        with contextlib.suppress(Over):
+            self._bodies.tell([printed, ending, []])
+            if not self._leaving.is_set():
+                os.execv(sys.executable, sys.orig_argv)
+        os._exit(0)
 
     def _last_words(self) -> None:
         """The end of what was printed, which the lab may not have yet."""
