@@ -197,6 +197,7 @@ def test_sessions_can_be_told_apart_and_have_a_door_in_lists_of_jobs(site: Site)
         assert f'action="/notebooks/{notebook}/open"' in page
         assert "<dt>Environment</dt><dd>default</dd>" in page
         assert "<dt>Code</dt>" not in page, "a session has none"
+        assert "Run again" not in page, "another one is started instead"
         assert f'action="/notebooks/{terminal}/open"' not in http.get(f"{site.url}/jobs/{terminal}").text, "it does not run yet"
         site.rig.lender.said = {**LENDING, "tenants": [{**LENDING["tenants"][0], "job": notebook, "label": "Untitled.ipynb"}]}  # type: ignore[index]
         assert f">notebook {notebook}: Untitled.ipynb<" in http.get(f"{site.url}/gpus").text
