@@ -55,9 +55,7 @@ def code_of(
         if path.suffix == ".ipynb":
             raise Invalid(f'"{target}" is a notebook.', remedy="Use `carrel run`, or make a task of it with `carrel promote`.")
         if path.suffix not in (".py", ".sh"):
-            raise Invalid(
-                f'"{target}" is not a task.', remedy="Name a directory, a .py or .sh file, a notebook or git address."
-            )
+            raise Invalid(f'"{target}" is not a task.', remedy="Name a directory, a .py or .sh file, a notebook or git address.")
         return _bare(path.absolute(), words, include)
     if isinstance(target, Path) or path.is_dir():
         if not path.is_dir():
