@@ -82,10 +82,10 @@ class ToolContext:
                 remedy="Remove unused environments with `carrel env gc`, or free the disk, and submit again.",
             )
         how = f"signal {-finished.status}" if finished.status < 0 else f"exit code {finished.status}"
-        raise EnvironmentFailed(
-            f"{doing} failed ({Path(arguments[0]).name}, {how}):\n{words or '(it said nothing)'}",
-            remedy=INDEX_REMEDY if without_index(" ".join(words.split())) else "",
-        )
+        message = f"{doing} failed ({Path(arguments[0]).name}, {how}):\n{words or '(it said nothing)'}"
+        if without_index(" ".join(words.split())):
+            raise EnvironmentFailed(f"{message}.", remedy=INDEX_REMEDY)
+        raise EnvironmentFailed(message)
 
     def attempt(
         self,
