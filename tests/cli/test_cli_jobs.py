@@ -355,6 +355,7 @@ def test_doctor_with_a_lab(carrel: CommandLine, lab: LabProcess) -> None:
     assert checks["lab"]["status"] == "ok"
     assert "tracking off" in checks["lab"]["message"]
     assert checks["nursery"]["status"] == "ok"
+    assert (checks["gpus"]["status"], "2 simulated GPUs" in checks["gpus"]["message"]) == ("ok", True)
     pid = json.loads((lab.home / "address.json").read_text())["pid"]
     several = checks["labs"]["status"] == "warn"
     assert str(pid) in checks["labs"]["message"] if several else "one lab" in checks["labs"]["message"]

@@ -184,6 +184,13 @@ def test_who_begins_to_follow_hears_first_what_a_call_has_printed_and_shown(pool
     assert hears(2, after=1) == [("begun", second, None, None), ("output", second, "stdout", 0)]
 
 
+def test_a_worker_is_not_run_again(pool: Pool) -> None:
+    pool.calls(b"")
+    (worker,) = pool.workers(1)
+    answer = pool.http.post(f"{V1}/jobs/{worker.job}/rerun")
+    assert (answer.status_code, answer.json()["detail"]) == (422, f"Job {worker.job} is a worker of pool {pool.id}.")
+
+
 def test_large_bodies_go_through_files_and_come_back_whole(pool: Pool) -> None:
     large = bytes(range(256)) * (INLINE // 64)
     (call,) = pool.calls(large)

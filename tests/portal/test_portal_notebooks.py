@@ -165,6 +165,15 @@ def test_the_gpus_page_tells_of_jobs_that_wait(site: Site) -> None:
         assert "large" not in theirs
 
 
+def test_a_session_that_waits_says_in_one_sentence_why_and_for_how_long(site: Site) -> None:
+    for _ in range(2):
+        site.rig.engine.wait_started(site.submit(resources={"gpus": 1}))
+    with site.browser("ada") as http:
+        page = start(site, http, gpus="1", reserve="yes").url
+        site.rig.wait_for(lambda: "Next in line: needs 1 GPU" in http.get(page).text)
+        assert "Starts" not in http.get(page).text
+
+
 def test_buttons_work_only_from_the_pages_of_ones_own_session(site: Site) -> None:
     with site.browser("ada") as http, site.browser("bob") as other:
         job = int(start(site, http).url.path.rpartition("/")[2])
@@ -191,6 +200,7 @@ def test_sessions_can_be_told_apart_and_have_a_door_in_lists_of_jobs(site: Site)
         assert f'action="/notebooks/{notebook}/open"' in page
         assert "<dt>Environment</dt><dd>default</dd>" in page
         assert "<dt>Code</dt>" not in page, "a session has none"
+        assert "Run again" not in page, "another one is started instead"
         assert f'action="/notebooks/{terminal}/open"' not in http.get(f"{site.url}/jobs/{terminal}").text, "it does not run yet"
         site.rig.lender.said = {**LENDING, "tenants": [{**LENDING["tenants"][0], "job": notebook, "label": "Untitled.ipynb"}]}  # type: ignore[index]
         assert f">notebook {notebook}: Untitled.ipynb<" in http.get(f"{site.url}/gpus").text

@@ -267,6 +267,20 @@ def test_the_page_of_a_job_that_waits_says_what_would_make_it_start(site: Site) 
         assert "<strong>1 GPU</strong> instead of 2 GPUs it would start now." in http.get(f"/jobs/{job}").text
 
 
+def test_a_free_gpu_that_is_kept_for_a_job_says_so_wherever_it_is_shown(site: Site) -> None:
+    site.rig.engine.wait_started(site.submit(resources={"gpus": 1}))
+    job = site.submit(resources={"gpus": 2})
+    other = {"index": 1, "name": "Simulated GPU", "memory": 16 * 2**30, "simulated": True}
+    site.rig.lender.said = {"tier": "simulated", "devices": [{"uuid": f"SIM-{index}", **other} for index in range(2)]}
+    with site.browser("bob") as http:
+        for page in ("/", "/gpus"):
+            site.rig.wait_for(lambda page=page: f"Free, kept for job {job}" in http.get(page).text)
+            assert http.get(page).text.count("kept for job") == 1, page
+    with client(site.url, site.rig.headers("bob")) as bob:
+        for found in (bob.get("/api/v1/nodes").json()["nodes"][0], bob.get("/api/v1/gpus").json()):
+            assert sorted(device["kept_for"] or 0 for device in found["devices"]) == [0, job]
+
+
 def test_buttons_need_the_form_of_a_page_of_the_same_session(site: Site) -> None:
     holder = site.submit(resources={"gpus": 2})
     job = site.submit(resources={"gpus": 1})

@@ -32,6 +32,12 @@ def test_values_go_behind_the_cell_for_parameters(tmp_path: Path) -> None:
     assert [cell.execution_count for cell in executed] == [1, 2, 3, 4]
 
 
+def test_the_same_run_leaves_the_same_notebook(tmp_path: Path) -> None:
+    notebook = write_notebook(tmp_path / "work.ipynb", ("n = 1", "parameters"), "import time\ntime.sleep(0.1)\nprint(n)")
+    first, second = (run(notebook, "--n=2").directory.joinpath("outputs/executed.ipynb").read_bytes() for _ in range(2))
+    assert first == second
+
+
 def test_without_such_a_cell_they_go_to_the_top(tmp_path: Path) -> None:
     done = run(write_notebook(tmp_path / "work.ipynb", "print(epochs + 1)"), "--epochs=4")
     assert done.out == "5\n"

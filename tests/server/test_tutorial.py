@@ -79,4 +79,4 @@ def test_the_hour(tmp_path: Path) -> None:
     assert "steps = 300" in said["carrel record 2"]
     assert "The best is trial" in said["carrel sweep show 1"]
     assert "First to look at: parameter rate." in said["carrel compare 2 10"]
-    assert "Bit-identical" in said["carrel verify 2 --times 1 --ignore outputs/executed.ipynb"]
+    assert "Bit-identical" in said["carrel verify 2 --times 1"]

@@ -45,7 +45,8 @@ def test_a_sweep_finds_the_best_and_says_how_to_run_it(client: Client, tmp_path:
         f"c={best.parameters['c']}",
     ]
     again = client.submit_project(tmp_path / "train.py", parameters=client.job(best.job_id or 0).parameters)
-    assert client.wait(again.id, timeout=PATIENCE).state == "COMPLETED", "outside of a sweep a report does nothing"
+    for job in (again, client.rerun(best.job_id or 0)):
+        assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED", "outside of a sweep a report does nothing"
 
 
 def test_no_more_than_parallel_run_at_once_and_other_parameters_stay(client: Client, tmp_path: Path, flags: Path) -> None:
@@ -263,7 +264,8 @@ def test_the_command_line(lab: LabProcess, tmp_path: Path, capsys: pytest.Captur
     assert main(["sweep", "show", str(begun["id"]), *at]) == 0
     shown = capsys.readouterr().out
     best = ended.all_trials[(ended.best or 0) - 1]
-    assert f"carrel run TARGET -P n=1 -P x={best.parameters['x']!r}" in shown
+    assert f"The best is trial {best.number}: -P n=1 -P x={best.parameters['x']!r}\n" in shown
+    assert shown.endswith(f"To run it again: carrel rerun {best.job_id}\n")
     assert "2 COMPLETED; 2 altogether" in shown
     assert main(["sweep", "list", *at]) == 0
     assert re.search(rf"^{begun['id']} +train +COMPLETED +2 of 2", capsys.readouterr().out, re.MULTILINE)

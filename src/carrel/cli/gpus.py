@@ -207,7 +207,7 @@ def _use(lending: Lending, device: LentDevice, now: float) -> tuple[str, str]:
         return "withheld", device.withheld
     lease = next((lease for lease in lending.leases if device.uuid in lease.devices and lease.id == device.lease), None)
     if lease is None:
-        return "free", ""
+        return "free", f"kept for job {device.kept_for}" if device.kept_for else ""
     tenant = next((tenant for tenant in lending.tenants if tenant.id == lease.tenant), None)
     who = _who(tenant) if tenant is not None else _job(lease.job, lease.owner)
     state = {"active": "running"}.get(lease.state, lease.state)

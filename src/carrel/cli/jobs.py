@@ -81,7 +81,7 @@ def _print_jobs(jobs: Sequence[JobView], *, owners: bool, simulated: frozenset[i
     from carrel.cli.screen import STATE_STYLES, print_table
 
     if not jobs:
-        print("No jobs. Run one: carrel run TARGET")
+        print("No jobs. Run one: carrel run train.py")
         return
     now = words.now()
     rows = [

@@ -75,7 +75,7 @@ def _holder(device: DeviceView) -> str:
         return "cells of notebooks (carrel gpus), or another lab on this machine"
     holder = device.holder
     if holder is None:
-        return ""
+        return f"kept for job {device.kept_for}" if device.kept_for else ""
     return f"job {holder.job_id} {holder.name} ({holder.owner})" if holder.job_id is not None else "somebody else's job"
 
 
@@ -159,7 +159,8 @@ def _print_lab(lab: LabView, url: str) -> None:
     from carrel.cli.screen import print_fields, print_table
     from carrel.core.domain.units import format_duration
 
-    tracking = " ".join(part for part in (lab.tracking, lab.tracking_message, lab.tracking_url or "") if part)
+    state = ": ".join(part for part in (lab.tracking, lab.tracking_message) if part)
+    tracking = ", ".join(part for part in (state, lab.tracking_url) if part)
     caller = lab.caller
     print_fields(
         [

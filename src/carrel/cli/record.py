@@ -126,6 +126,7 @@ def _inputs(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> Iterator[str
 def _environment(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> str:
     from carrel.cli.words import short_digest
     from carrel.core.comparison.packages import image_of, normalised, packages_of
+    from carrel.core.domain.units import format_count
 
     asked, lock = task["environment"], attempt.get("environment_lock_text")
     if asked["kind"] == "none":
@@ -140,7 +141,8 @@ def _environment(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> str:
         return f"{image_of(lock) or python}{source}, lock {digest}"
     names = [normalised(match[0]) for line in asked.get("requirements", ()) if (match := _NAME.match(line))]
     named = ", ".join(f"{name} {packages[name]}" for name in dict.fromkeys(names) if name in packages)
-    return "\n".join(part for part in (f"{python}, {len(packages)} packages{source}, lock {digest}", named) if part)
+    count = format_count(len(packages), "package")
+    return "\n".join(part for part in (f"{python}, {count}{source}, lock {digest}", named) if part)
 
 
 def _machine(attempt: Mapping[str, Any]) -> Iterator[str]:

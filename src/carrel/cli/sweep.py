@@ -209,7 +209,9 @@ def _say(sweep: v1.SweepDetail, limit: int) -> None:
         ]
         print_table(("TRIAL", "STATE", sweep.metric, *names, "JOB", ""), rows)
     if sweep.best is not None:
-        print(f"\nThe best is trial {sweep.best}. To run it again:\n  carrel run TARGET {shlex.join(sweep.best_arguments)}")
+        best = next(one for one in sweep.all_trials if one.number == sweep.best)
+        print(f"\nThe best is trial {best.number}: {shlex.join(sweep.best_arguments)}")
+        print(f"To run it again: carrel rerun {best.job_id}")
 
 
 def _short(value: Any) -> str:

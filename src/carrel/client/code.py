@@ -55,7 +55,7 @@ def code_of(
         if path.suffix == ".ipynb":
             raise Invalid(f'"{target}" is a notebook.', remedy="Use `carrel run`, or make a task of it with `carrel promote`.")
         if path.suffix not in (".py", ".sh"):
-            raise Invalid(f'"{target}" is not a task.', remedy="Name a directory, a .py or .sh file, or a git address.")
+            raise Invalid(f'"{target}" is not a task.', remedy="Name a directory, a .py or .sh file, a notebook or git address.")
         return _bare(path.absolute(), words, include)
     if isinstance(target, Path) or path.is_dir():
         if not path.is_dir():
@@ -64,7 +64,7 @@ def code_of(
     if not is_remote(str(target).partition("#")[0]):
         raise NotFound(
             f'There is no file or directory "{target}", and it is no git address.',
-            remedy="Name a directory, a .py or .sh file, or an address such as https://host/repository.git#directory.",
+            remedy="Name a directory, a script, a notebook, or an address such as https://host/repository.git#directory.",
         )
     if include:
         raise Invalid(

@@ -83,7 +83,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
         simulated = settings.simulate_gpus if settings is not None else None
         looks += [
             ("settings", lambda: program.settings(place)),
-            ("gpus", lambda: node.gpus(simulated)),
+            ("gpus", lambda: node.gpus(simulated or program.simulated_gpus(given))),
             ("residency", node.residency),
             ("memory", node.memory),
             ("nursery", node.nursery),

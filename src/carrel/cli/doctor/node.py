@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from carrel.lab.server.home import LabHome
 
 
-def gpus(simulated: int | None) -> Check:
-    """Which GPUs there are; `simulated`: as many as the settings offer in their place."""
+def gpus(simulated: int) -> Check:
+    """Which GPUs there are; `simulated`: as many as the lab offers in their place."""
     from carrel.core.domain.units import format_count
     from carrel.node.devices import discover
 
     if simulated:
-        message = f"the lab offers {format_count(simulated, 'simulated GPU')} (simulate_gpus), and none of this machine's"
+        message = f"the lab offers {format_count(simulated, 'simulated GPU')}, and none of this machine's"
         return Check("gpus", "ok", message)
 
     found = discover(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))

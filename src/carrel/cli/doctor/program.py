@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 from carrel.cli.doctor.check import Check
-from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.core.domain.units import GIB, format_size
 from carrel.core.submission.installed import DISTRIBUTION, install_command
 from carrel.lab.server.packages import is_installed
@@ -161,6 +161,17 @@ def token(place: Path) -> Check:
         return Check("token", "warn", "there is no token yet; `carrel up` makes it")
     read_token(place / "token")
     return Check("token", "ok", f"{place / 'token'}, for its owner only")
+
+
+def simulated_gpus(home: Path | None) -> int:
+    """How many simulated GPUs the lab that runs offers; 0 where none runs."""
+    from carrel.client import Client
+
+    try:
+        with Client(home=home, patience=0) as client:
+            return sum(device.simulated for node in client.nodes() for device in node.devices)
+    except CarrelError:
+        return 0
 
 
 def lab(home: Path | None) -> Check:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -153,6 +153,10 @@ class ControlLoop:
     def holding(self) -> tuple[Holding, ...]:
         """The jobs that hold resources now, for those who only look."""
         return self._scheduler.holding()
+
+    def kept_devices(self) -> Mapping[str, int]:
+        """The waiting job for which a free device was kept when the last cycle looked, by the device."""
+        return self._scheduler.queue_report.kept_devices
 
     # ---- the thread
 

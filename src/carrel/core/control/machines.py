@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from carrel.core.control.drains import Drains
@@ -30,7 +30,7 @@ class Machines:
         """The machines, and who holds what on them; the jobs of others are shown without name and owner."""
         # The end of a job is in the store, and pages hear of it, a moment before the loop's own picture has it.
         holding = [held for held in self._loop.holding() if not self._has_ended(held.id)]
-        withheld = self._engine.withheld()
+        withheld, kept = self._engine.withheld(), self.kept_devices()
         holders = {uuid: held.id for held in holding for uuid in held.devices}
         statuses = []
         for node in self._drains.apply(self._engine.nodes()):
@@ -40,6 +40,7 @@ class Machines:
                     device=device,
                     holder=self._holder(caller, holders.get(device.uuid)),
                     withheld=device.uuid in withheld and device.uuid not in holders,
+                    kept_for=kept.get(device.uuid),
                 )
                 for device in node.devices
             )
@@ -52,6 +53,10 @@ class Machines:
                 )
             )
         return statuses
+
+    def kept_devices(self) -> Mapping[str, int]:
+        """The waiting job for which a free device is kept, by the device: another job has it only if it ends in time."""
+        return self._loop.kept_devices()
 
     def cluster_nodes(self) -> Sequence[tuple[Node, Sequence[str]]]:
         """The machines of clusters as their engines know them, and the parts of the lab whose jobs may run there."""

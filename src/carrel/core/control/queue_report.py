@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -17,7 +17,7 @@ from carrel.core.policy.alternatives import Alternatives
 from carrel.core.policy.explain import NO_CORRECTIONS, explain
 from carrel.core.policy.free import Free
 from carrel.core.policy.placer import Placer
-from carrel.core.policy.situation import Outcome
+from carrel.core.policy.situation import Outcome, Situation
 
 #: Jobs in line and on nodes up to which what is known about run times is played into the future, and changes are tried that would
 #: make a job start sooner: for those who ask, and for the loop itself, which has no time. In a larger lab estimates are those of
@@ -97,6 +97,18 @@ class QueueReport:
         if self._outcome is None or self._halt is not None or self._size > FORESEEN:
             return ()
         return tuple(Free(self._outcome, now, lambda outcome: self._explained(outcome, FORESEEN)).of(job))
+
+    @cached_property
+    def kept_devices(self) -> Mapping[str, int]:
+        """The waiting job for which a free device is kept, by the device: another job has it only if it ends in time."""
+        kept: dict[str, int] = {}
+        if self._outcome is not None and (promises := self._outcome.promises.made):
+            rooms = Situation.of(self._outcome).rooms
+            for job, room in ((promise.job, rooms[index]) for promise in promises for index in promise.indexes):
+                for gpu_type, number in room.choose(job.resources):
+                    free = [uuid for uuid in room.free.get(gpu_type, ()) if uuid not in kept]
+                    kept.update(dict.fromkeys(free[:number], job.id))
+        return kept
 
     @cached_property
     def _alternatives(self) -> Alternatives:

@@ -41,7 +41,7 @@ class Repeating:
     has_snapshot: Callable[[Caller, str], bool]
 
     def rerun(self, caller: Caller, job_id: int, *, fresh: bool = False, key: str | None = None) -> Job:
-        """The same task again: same code, same environment lock, same parameters; under the caller's name.
+        """The same task again: same code, same environment lock, same parameters; under the caller's name. Of no sweep.
 
         `fresh`: with its environment resolved anew, which repeats nothing; raises `Invalid` where there is nothing to resolve.
         The same `key` of the same caller gives the same job again.
@@ -49,6 +49,8 @@ class Repeating:
         job, task = self.job(caller, job_id, Action.REPEAT_JOB), self.task(caller, job_id)
         if task.session is not None:
             raise Invalid(f"Job {job_id} is a session.", remedy="Start another: `carrel notebook` finds the same files.")
+        if task.pool is not None:
+            raise Invalid(f"Job {job_id} is a worker of pool {task.pool}.", remedy="Submit the calls again that it carried out.")
         if not self.has_snapshot(caller, task.snapshot):  # an administrator repeats somebody else's job
             self.people.add_snapshot(caller.user.subject, task.snapshot, now=self.clock())
         if fresh:
@@ -59,7 +61,7 @@ class Repeating:
         return self._again(
             caller,
             job,
-            replace(again, tracking=None),
+            replace(again, tracking=None, sweep=None, trial=None),
             resources=job.resources,
             retries=job.retries_left + max(0, job.attempt - 1),
             key=key,

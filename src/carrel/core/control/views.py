@@ -31,6 +31,8 @@ class DeviceStatus:
     holder: Job | None = None
     #: True when another lab on the machine has it.
     withheld: bool = False
+    #: The waiting job that it is kept for while it is free.
+    kept_for: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,7 +159,8 @@ def device_view(status: DeviceStatus) -> v1.DeviceView:
     holder = None
     if job is not None:
         holder = v1.HolderView(job_id=job.id, name=job.name, owner=job.owner) if job.owner else v1.HolderView()
-    return view_of(v1.DeviceView, device, state=state, holder=holder)
+    kept_for = status.kept_for if state == "free" else None
+    return view_of(v1.DeviceView, device, state=state, holder=holder, kept_for=kept_for)
 
 
 def user_view(user: User, account: str) -> v1.UserView:
@@ -221,12 +222,16 @@ def _gpu_note(job: v1.JobView, spec: SessionSpec) -> str:
     return ""
 
 
-def lending_view(status: Mapping[str, Any], nodes: Sequence[NodeReport] = ()) -> v1.LendingView:
-    """The status of the broker of the lab's own machine, and what those of a cluster's nodes have said."""
+def lending_view(status: Mapping[str, Any], nodes: Sequence[NodeReport], kept: Mapping[str, int]) -> v1.LendingView:
+    """The status of the broker of the lab's own machine, and what those of a cluster's nodes have said.
+
+    `kept` has the waiting job for which a free device is kept.
+    """
     far = [
         v1.NodeLendingView.model_validate(
             {**news.status, "node": news.node, "age": news.age, "current": news.current, "ended": news.ended}
         )
         for news in nodes
     ]
-    return v1.LendingView.model_validate({"available": bool(status), **status, "nodes": far})
+    devices = [{**device, "kept_for": kept.get(device["uuid"])} for device in status.get("devices", ())]
+    return v1.LendingView.model_validate({"available": bool(status), **status, "devices": devices, "nodes": far})

@@ -103,7 +103,9 @@ class NotebookPages:
     def gpus(self, request: Request) -> Response:
         """Who has which GPU now. With ``part=live`` only what changes."""
         caller = caller_of(request)
-        lending = lending_view(self._sessions.gpus(caller), self._sessions.nodes(caller))
+        lending = lending_view(
+            self._sessions.gpus(caller), self._sessions.nodes(caller), self._gateway.lab.machines.kept_devices()
+        )
         part = request.query_params.get("part") == "live"
         now = self._look.now().timestamp()
         jobs, others = self._gateway.lab.machines.jobs_in_line(caller)

@@ -72,6 +72,7 @@ class SweepPages:
             left_out=max(0, len(sweep.all_trials) - _SHOWN),
             picture=picture_of(sweep),
             size=(WIDTH, HEIGHT, TOP, BOTTOM),
+            best=next((one for one in sweep.all_trials if one.number == sweep.best), None),
             command=shlex.join(sweep.best_arguments),
             going_on=sweep.state == "RUNNING" or any(one.ended_at is None for one in sweep.all_trials),
             may_change=bool(allowed(caller, Action.CHANGE_SWEEP, Resource(owner=sweep.owner))),

@@ -21,7 +21,7 @@ from carrel.node.containment.program import REFUSED, Program, start_program
 from carrel.node.environments.confinement import Confinement
 from carrel.node.environments.errors import EnvironmentFailed
 from carrel.node.environments.guards import WaitLimit
-from carrel.node.environments.words import Redactor, essence, is_progress, says_full
+from carrel.node.environments.words import INDEX_REMEDY, Redactor, essence, is_progress, says_full, without_index
 
 #: Seconds between two looks at the caller's wish to stop.
 _POLL = 0.1
@@ -82,7 +82,10 @@ class ToolContext:
                 remedy="Remove unused environments with `carrel env gc`, or free the disk, and submit again.",
             )
         how = f"signal {-finished.status}" if finished.status < 0 else f"exit code {finished.status}"
-        raise EnvironmentFailed(f"{doing} failed ({Path(arguments[0]).name}, {how}):\n{words or '(it said nothing)'}")
+        message = f"{doing} failed ({Path(arguments[0]).name}, {how}):\n{words or '(it said nothing)'}"
+        if without_index(" ".join(words.split())):
+            raise EnvironmentFailed(f"{message}.", remedy=INDEX_REMEDY)
+        raise EnvironmentFailed(message)
 
     def attempt(
         self,

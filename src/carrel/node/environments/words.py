@@ -13,6 +13,13 @@ _CHATTER = re.compile(
 )
 _SLOW = re.compile(r"^\s*(Downloading|Building|Updating|Waiting)\b")
 _FULL = re.compile(r"no space left on device|disk quota exceeded|\(os error (28|122)\)", re.IGNORECASE)
+#: What uv says when no index answers (no network, no such host, a proxy that is not there), and when it was told to ask none.
+_UNREACHED = re.compile(r"error sending request for url|network was disabled")
+#: What to do then.
+INDEX_REMEDY = (
+    "Where the lab reaches no package index: name a mirror that it reaches, or a directory of wheels, as index-url or find-links "
+    "in pip.conf of the lab's user (docs/environments.md, Mirrors and local wheels)."
+)
 #: A line of programs that log fields (skopeo, umoci).
 _LOGFMT = re.compile(r'time="[^"]*" level=(\w+) msg="(.*)"$')
 #: Lines of a tool's error that a message keeps: from its start, and from its end.
@@ -73,6 +80,11 @@ def essence(lines: Sequence[str]) -> str:
 def is_progress(line: str) -> bool:
     """True for a line about something that takes time, worth telling the owner of the job."""
     return bool(_SLOW.match(line))
+
+
+def without_index(text: str) -> bool:
+    """True when a tool found no package index that answers."""
+    return bool(_UNREACHED.search(text))
 
 
 def says_full(text: str) -> bool:

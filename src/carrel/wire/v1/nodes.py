@@ -27,6 +27,8 @@ class DeviceView(Response):
     #: "free", "held" or "withheld" (another lab on the machine has it).
     state: str
     holder: HolderView | None = None
+    #: The waiting job that it is kept for while it is free: another job has it only if it ends before that one starts.
+    kept_for: int | None = None
 
 
 class NodeView(Response):

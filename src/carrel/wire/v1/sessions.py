@@ -122,6 +122,8 @@ class LentDevice(Response):
     used: int = 0
     simulated: bool
     withheld: str | None = None
+    #: The waiting job that it is kept for while no job has it; cells have it all the same.
+    kept_for: int | None = None
     lease: str | None = None
     #: Ids of the tenants whose state is in its memory.
     residents: list[str] = Field(default_factory=list)

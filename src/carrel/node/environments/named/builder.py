@@ -16,6 +16,7 @@ from carrel.node.environments.named.changes import freeze, hashes_in, known_hash
 from carrel.node.environments.named.records import SEEN, Kind, LockNote, NamedRecord, Origin, Place, full_name
 from carrel.node.environments.pythons import Interpreter
 from carrel.node.environments.records import write_text
+from carrel.node.environments.words import INDEX_REMEDY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Builder:
         """Make an owner's first environment with these requirements (blanks between them), or without them where that fails."""
         wanted = tuple(dict.fromkeys(requirements.split()))
         if wanted in ((), ("pip",)):
-            return self.create(owner, name, EnvironmentRecipe())
+            return self._create_kernel_alone(owner, name)
         recipe = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, source="the lab's default_environment", requirements=wanted)
         try:
             return self.create(owner, name, recipe)
@@ -46,8 +47,18 @@ class Builder:
             raise
         except EnvironmentFailed as error:
             report(f"{', '.join(wanted)} cannot be installed: {error.message}")
+            kernel_alone = self._create_kernel_alone(owner, name)
             report(f"your environment has ipykernel and pip alone; where that is mended, `carrel env remove {name}` gets another")
+            return kernel_alone
+
+    def _create_kernel_alone(self, owner: str, name: str) -> NamedRecord:
+        try:
             return self.create(owner, name, EnvironmentRecipe())
+        except EnvironmentTimeout:
+            raise
+        except EnvironmentFailed as error:
+            remedy = f"Every notebook needs ipykernel and pip. {error.remedy or INDEX_REMEDY}"
+            raise EnvironmentFailed(error.message, remedy=remedy, details=error.details) from error
 
     def refer(self, owner: str, name: str, prefix: Path) -> NamedRecord:
         """Refer to a prefix that others made; nothing is installed there."""

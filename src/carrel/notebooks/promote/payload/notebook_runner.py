@@ -80,6 +80,7 @@ def inject(document: Any, values: dict[str, Any]) -> None:
         "# Parameters\n" + "\n".join(f"{name} = {_written(value)}" for name, value in values.items()),
         metadata={"tags": ["injected-parameters"]},
     )
+    cell["id"] = "injected-parameters"  # nbformat's own is random, and the same run gives the same file
     earlier, declared = tagged(document, "injected-parameters"), tagged(document, "parameters")
     if earlier is not None:
         document["cells"][earlier] = cell
@@ -104,7 +105,13 @@ class _Run(NotebookClient):  # type: ignore[misc]
         # Sockets of our own instead of ports, which other users of the machine could reach.
         config = Config({"KernelManager": {"transport": "ipc", "ip": f"{place}/k"}})
         super().__init__(
-            notebook, config=config, kernel_name="python3", timeout=None, startup_timeout=_PATIENCE, iopub_timeout=_PATIENCE
+            notebook,
+            config=config,
+            kernel_name="python3",
+            timeout=None,
+            startup_timeout=_PATIENCE,
+            iopub_timeout=_PATIENCE,
+            record_timing=False,  # the same run gives the same file
         )
         self.on_notebook_start = self._prepare
         self.on_cell_executed = self.on_cell_error = lambda **_: self.save()
