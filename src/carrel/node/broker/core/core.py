@@ -57,14 +57,15 @@ class Core:
         rate: float | None = None,
         back_rate: float | None = None,
         disk: bool = False,
+        homes_move: bool = False,
     ) -> None:
         """`lines`: what earlier brokers wrote down; `rate`, `back_rate`: bytes of state that should move in a second.
 
-        `disk`: states of real devices can go to the disk.
+        `disk`: states of real devices can go to the disk; `homes_move`: and come back on other devices.
         """
         self.ledger = Ledger(make_id=make_id)
         self.ledger.replay(lines)
-        self.lender = Lender(self.ledger, config, tier, rate=rate, back_rate=back_rate, disk=disk)
+        self.lender = Lender(self.ledger, config, tier, rate=rate, back_rate=back_rate, disk=disk, homes_move=homes_move)
         self.device_scans = DeviceScans(self.lender)
         self._moves = Moves(self.lender)
         self._contexts = Contexts(self.lender)
@@ -246,6 +247,7 @@ class Core:
                 self._contexts.checkpointed(action.tenant, result)
             case Restore():
                 if self._contexts.restored(action.tenant, result):
+                    self._library_clients.moved(action.tenant, action.moves)
                     self._moves.resume(action.tenant, action.lease)
                 else:
                     self._moves.moved_back(action.tenant, action.lease, result)
