@@ -126,7 +126,10 @@ class _Walk:
             self._tenants[tenant.id] = there
             if there.context and tenant.context_at is ContextPlace.DEVICE and self._rooms.leases.keys().isdisjoint(there.home):
                 self._claim(there.home)
-                self.checkpoints.append(Checkpoint(tenant=tenant.id, request=request.id))
+                self._rooms.places.keep(tenant)
+                if tenant.id not in {one.tenant for one in self.checkpoints}:
+                    self._rooms.context_leaves(tenant)
+                    self.checkpoints.append(Checkpoint(tenant=tenant.id, request=request.id))
                 self._wait(place, there.home, reasons.MOVING, "its own GPU state is being moved")
             else:
                 self._fixed(place, there, there.home)
@@ -174,8 +177,13 @@ class _Walk:
                 vacant[uuid] = plan
         best = sorted(vacant, key=lambda uuid: (not vacant[uuid].ready, uuid not in tenant.home, *self._cost(uuid, vacant[uuid])))
         home = homes_like(self._rooms, tenant.home, [*best, *sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))])
+        if home in ((), tenant.home):
+            return None
         # An exchange brings a state to the devices that it has left.
-        return None if home in ((), tenant.home) else replace(tenant.at(home), in_pieces=False)
+        there = replace(tenant.at(home), in_pieces=False)
+        # Room on each of several devices is not yet room on all.
+        alone = leases.keys().isdisjoint(home)
+        return None if alone and self._rooms.plan(request, there, home).obstacle is not None else there
 
     def _gives_place(self, victim: Tenant) -> bool:
         """True where an idle state waits for nothing when its devices are somebody else's: it comes back on others."""

@@ -12,8 +12,9 @@ from carrel.core.policy.lend_room import Rooms
 def is_free_to_go(rooms: Rooms, tenant: Tenant) -> bool:
     """True where the tenant's state may come back on other devices than those that it left."""
     away = tenant.residency in (Residency.SUSPENDED, Residency.SPILLED)
+    held = bool(tenant.context) and tenant.context_at is ContextPlace.DEVICE and not tenant.context_leaves
     # Of what type a device was that is gone, nobody knows.
-    return tenant.portable and away and all(uuid in rooms.devices for uuid in tenant.home)
+    return tenant.portable and away and not held and all(uuid in rooms.devices for uuid in tenant.home)
 
 
 def alone_at(tenant: Tenant, uuid: str) -> Tenant:

@@ -39,6 +39,7 @@ from carrel.node.broker.core.moves import Moves
 from carrel.node.broker.core.preempted_tasks import PreemptedTasks
 from carrel.node.broker.core.rows import TenantRow
 from carrel.node.leases.protocol import VERSION
+from carrel.node.suspension.ports import Ending
 from carrel.node.suspension.survival import staying_modules
 
 Message = Mapping[str, Any]
@@ -236,6 +237,8 @@ class Core:
             case MoveOut():
                 self._moves.moved_out(action.tenant, action.pauses, result)
             case MoveBack():
+                if result.ending is Ending.DONE:
+                    self._library_clients.moved(action.tenant, action.moves)
                 self._moves.moved_back(action.tenant, action.lease, result)
             case Pause():
                 self._moves.paused(action.tenant, action.lease, result)
