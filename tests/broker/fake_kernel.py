@@ -74,8 +74,8 @@ class Kernel:
             self.send(message)
 
     def compute(self, order, *words):
-        """Orders for a CUDA state of known value: "!cuda SIZE DEVICE", "!check", "!run", "!stop", and "!load FILE" for a library;
-        "!child SIZE DEVICE [FILE]" starts a process below this one, and "!ask WHAT" has all of these do it;
+        """Orders for a CUDA state of known value: "!cuda SIZE DEVICE", "!check", "!where", "!run", "!stop", and "!load FILE" for
+        a library; "!child SIZE DEVICE [FILE]" starts a process below this one, and "!ask WHAT" has all of these do it;
         "!hoard BYTES" starts one that keeps so much of the machine's memory. Each has an answer.
         """
         answer = {"op": order}
@@ -86,6 +86,8 @@ class Kernel:
             self.state = State(int(words[0]))
         elif order == "check":
             answer["same"] = self.state.same()
+        elif order == "where":
+            answer["device"] = self.state.where()
         elif order == "run":
             self.state.run(10**9)
         elif order == "child":

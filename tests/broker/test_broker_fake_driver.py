@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernels import FakeKernel, eventually, leases_of, tenant_of
+from kernels import FakeKernel, check_journal, eventually, leases_of, tenant_of
 
 from carrel.core.domain.lease import LendingRules
 from carrel.core.domain.node import Device
@@ -239,6 +239,74 @@ def test_a_broker_that_dies_in_the_middle_of_a_move(nodes: Callable[..., Node]) 
     granted = first.expect("granted")
     assert granted["op"] == "granted"
     assert same(first)
+
+
+def away_from_its_home(node: Node) -> tuple[FakeKernel, FakeKernel, FakeKernel]:
+    """Of three kernels on two devices: whose state is in host memory, who computes on its home, and who is idle on the other."""
+    first, idle = node.with_state(), node.with_state()
+    busy = node.kernel()
+    lease = busy.acquire()
+    node.take(busy, lease)
+    assert tenant_of(node.broker, first)["state"] == "suspended"
+    assert tenant_of(node.broker, first)["home"] == [lease["devices"][0]["uuid"]]
+    return first, busy, idle
+
+
+def where(kernel: FakeKernel) -> str:
+    """The device on which the driver tells the kernel that it is."""
+    kernel.tell("!where")
+    return str(kernel.expect("where")["device"])
+
+
+def test_a_state_in_host_memory_comes_back_on_the_device_that_is_free(nodes: Callable[..., Node]) -> None:
+    node = nodes(gpus=2)
+    first, busy, idle = away_from_its_home(node)
+    (here,) = tenant_of(node.broker, first)["home"]
+    (there,) = tenant_of(node.broker, idle)["home"]
+    lease = first.acquire()
+    assert [device["uuid"] for device in lease["devices"]] == [there]
+    assert same(first)
+    assert where(first) == there
+    assert tenant_of(node.broker, idle)["state"] == "suspended", "it made way, and comes back on any device, too"
+    first.release(lease)
+    busy.close()
+    eventually(lambda: not leases_of(node.broker))
+    lease = idle.acquire()
+    assert same(idle)
+    assert where(idle) == here
+
+
+def test_a_state_that_does_not_come_back_elsewhere_waits_for_its_home_from_then_on(nodes: Callable[..., Node]) -> None:
+    node = nodes(gpus=2)
+    first, busy, _idle = away_from_its_home(node)
+    (home,) = tenant_of(node.broker, first)["home"]
+    node.driver.inject("cuCheckpointProcessRestore", "refuse_map", pid=first.pid)
+    first.ask()
+    node.goes_on_until(lambda: tenant_of(node.broker, first)["home"] == [home] and not node.driver.pending())
+    assert tenant_of(node.broker, first)["state"] == "suspended"
+    busy.close()
+    node.goes_on_until(lambda: tenant_of(node.broker, first)["state"] == "resident")
+    lease = first.expect("granted")
+    assert [device["uuid"] for device in lease["devices"]] == [home]
+    assert same(first)
+    assert where(first) == home
+
+
+def test_a_broker_that_dies_while_a_state_comes_back_elsewhere(nodes: Callable[..., Node]) -> None:
+    """The next one brings it to the same device."""
+    node = nodes(gpus=2)
+    first, _busy, idle = away_from_its_home(node)
+    (there,) = tenant_of(node.broker, idle)["home"]
+    node.driver.inject("cuCheckpointProcessRestore", "rate", MIB, pid=first.pid)
+    first.ask()
+    eventually(lambda: tenant_of(node.broker, first)["state"] == "resuming" and not node.driver.pending())
+    node.broker.kill()
+    node.driver.let_go()
+    node.broker.restart()
+    lease = first.expect("granted")
+    assert [device["uuid"] for device in lease["devices"]] == [where(first)] == [there]
+    assert same(first)
+    assert check_journal(node.broker) > 0
 
 
 def test_a_device_that_still_shows_the_process_is_not_lent(nodes: Callable[..., Node]) -> None:

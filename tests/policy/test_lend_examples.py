@@ -609,3 +609,24 @@ def test_a_task_and_cells_share_a_gpu() -> None:
     assert node.served == 31
     assert node.now - began < 800
     assert max(waited for name, waited in node.waited.items() if name != "000000") <= SHARING.task_turn
+
+
+def test_where_its_home_is_in_use_another_state_makes_way_that_comes_back_anywhere_too() -> None:
+    away, cell = suspended("a", size=6, portable=True), lease("b", "gpu0", since=NOW)
+    idle = resident("c", "gpu1", size=12, portable=True)
+    answer = decide(snapshot(2, [away, tenant("b"), idle], [request("a")], [cell]))
+    assert answer.suspends == (Suspend(tenant="c", request="r-a"),)
+    fixed = decide(snapshot(2, [away, tenant("b"), replace(idle, portable=False)], [request("a")], [cell]))
+    assert (fixed.suspends, fixed.queue[0].reason.code) == ((), "GpuInUse"), "one with a home would wait for it in turn"
+    both = decide(snapshot(2, [away, tenant("b"), idle], [request("a"), request("c")], [cell]))
+    assert (both.suspends, both.lends) == ((), (Lend(request="r-c", devices=("gpu1",)),)), "who asks for its device has it"
+
+
+def test_of_cells_that_go_on_anywhere_one_is_paused_whose_slice_is_over() -> None:
+    away = suspended("a", size=6, portable=True)
+    cells = [resident("b", size=12), resident("c", "gpu1", size=12, portable=True)]
+    leases = [lease("b", "gpu0", since=NOW), lease("c", "gpu1", since=NOW - 100)]
+    answer = decide(snapshot(2, [away, *cells], [request("a")], leases))
+    assert [(one.tenant, one.pauses) for one in answer.suspends] == [("c", leases[1].id)]
+    fixed = [cells[0], replace(cells[1], portable=False)]
+    assert decide(snapshot(2, [away, *fixed], [request("a")], leases)).suspends == (), "it would wait for this very device"

@@ -195,6 +195,12 @@ class Worker:
         free, total = c_size_t(), c_size_t()
         return {"result": self.cuda.cuMemGetInfo_v2(byref(free), byref(total)), "free": free.value, "total": total.value}
 
+    def device(self, number: int = 0) -> dict[str, Any]:
+        """The UUID of a device that it sees."""
+        raw = ctypes.create_string_buffer(16)
+        result, text = self.cuda.cuDeviceGetUuid_v2(raw, number), raw.raw.hex()
+        return {"result": result, "uuid": f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"}
+
     def steps(self, at: int, size: int, seed: int, times: int, device: int = 0) -> dict[str, Any]:
         """Checks and writes the memory again and again, as a training does."""
         for step in range(times):

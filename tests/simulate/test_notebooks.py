@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -103,7 +104,7 @@ def test_where_homes_move_a_state_comes_back_on_the_gpu_that_is_free() -> None:
 
 
 @st.composite
-def weeks(draw: st.DrawFn) -> Sequence[NotebookSession]:
+def weeks(draw: st.DrawFn, widths: Sequence[int] = (1, 1, 2, 3)) -> Sequence[NotebookSession]:
     sessions = []
     for number in range(draw(st.integers(1, 7))):
         at = draw(st.integers(0, 60))
@@ -112,7 +113,7 @@ def weeks(draw: st.DrawFn) -> Sequence[NotebookSession]:
             at += think
             cells.append((at, length))
             at += length
-        gpus, linger = draw(st.sampled_from([1, 1, 2, 3])), draw(st.integers(0, 100))
+        gpus, linger = draw(st.sampled_from(widths)), draw(st.integers(0, 100))
         sessions.append(session(number, gpus, *cells, linger=linger))
     return sessions
 
@@ -139,6 +140,18 @@ def test_what_always_holds(
     used = sum(one.gpus * sum(one.computes) for one in sessions) + sum(run.swap * width[run.session] for run in week.cells)
     assert sum(held.gpus * (held.end - held.start) for held in week.held) == pytest.approx(used)
     assert len(week.held) == len(wanted) + week.pauses
+
+
+@given(weeks(widths=(1,)), st.integers(0, 3), st.sampled_from([None, NO_SLICE]))
+@settings(deadline=None)
+def test_where_homes_move_gpus_are_one_pool(sessions: Sequence[NotebookSession], more: int, rules: LendingRules | None) -> None:
+    """With as many as compute at once no cell waits, and with more neither."""
+    sessions = [replace(one, computes=[max(1.0, seconds) for seconds in one.computes]) for one in sessions]
+    cells = simulate(sessions, len(sessions), swap_seconds=0).cells
+    changes = sorted(change for cell in cells for change in ((cell.ready, 1), (cell.end, -1)))
+    at_once = max(accumulate(change for _, change in changes))
+    week = simulate(sessions, at_once + more, rules=rules, homes_move=True, swap_seconds=0)
+    assert [cell.wait for cell in week.cells] == [0] * len(cells)
 
 
 def never_more_than(gpus: int, week: Week) -> None:

@@ -64,6 +64,16 @@ def test_the_answer_is_kept_for_this_driver_and_these_devices(tmp_path: Path) ->
         assert r.suspender.probe().tier is Tier.SUSPEND
 
 
+@pytest.mark.parametrize(("fault", "count"), [("", 0), ("refuse_map", 1), ("stay", 9)])
+def test_whether_states_come_back_on_another_device_is_tried(tmp_path: Path, fault: str, count: int) -> None:
+    with rig(tmp_path, gpus=2) as r:
+        if fault:
+            r.driver.inject(RESTORE, fault, count=count)
+        found = r.suspender.probe()
+        assert (found.tier, found.homes_move) == (Tier.SUSPEND, not fault)
+        assert r.on_devices() == set()
+
+
 @pytest.mark.parametrize(
     ("call", "action", "argument", "words"),
     [
@@ -103,14 +113,14 @@ class Spoiling:
     def __init__(self, r: Rig) -> None:
         self._rig = r
 
-    def resume(self, targets: Any, *, devices: Any, size: int) -> Any:
+    def resume(self, targets: Any, *, devices: Any, size: int, **options: Any) -> Any:
         (image,) = (self._rig.driver.state / "host").iterdir()
         with image.open("r+b") as file:
             file.seek(MIB + 4711)
             byte = file.read(1)
             file.seek(MIB + 4711)
             file.write(bytes([byte[0] ^ 1]))
-        return self._rig.suspender.resume(targets, devices=devices, size=size)
+        return self._rig.suspender.resume(targets, devices=devices, size=size, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rig.suspender, name)

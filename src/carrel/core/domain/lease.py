@@ -141,7 +141,8 @@ class Tenant:
     def at(self, home: tuple[str, ...]) -> Tenant:
         """The tenant with its state on (or for) other devices, one for each of its home, in this order."""
         places = dict(zip(self.home, home, strict=True))
-        return replace(self, home=home, state={places[uuid]: size for uuid, size in self.state.items()})
+        state, context = ({places.get(uuid, uuid): size for uuid, size in sizes.items()} for sizes in (self.state, self.context))
+        return replace(self, home=home, state=state, context=context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from carrel.core.domain.lease import (
 )
 from carrel.core.policy import lend_reasons as reasons
 from carrel.core.policy.device_free_times import DeviceFreeTimes
-from carrel.core.policy.lend_homes import other_home
+from carrel.core.policy.lend_homes import alone_at, homes_like, is_free_to_go
 from carrel.core.policy.lend_order import InLine, held_by_owner, in_line, patience
 from carrel.core.policy.lend_places import Places
 from carrel.core.policy.lend_plan import Obstacle, Plan
@@ -82,7 +82,9 @@ class _Walk:
         self.gives_up: list[GiveUp] = []
         self.again_at = _NEVER
         self.held = held_by_owner(snapshot)
-        self._snapshot = snapshot
+        #: A tenant that comes back elsewhere has its new home here from then on.
+        self._tenants = dict(snapshot.tenants)
+        self._snapshot = snapshot = replace(snapshot, tenants=self._tenants)
         self._now = now
         self._rooms = Rooms(snapshot, now)
         self._outlook = DeviceFreeTimes(snapshot, self._rooms.leases, now)
@@ -120,8 +122,17 @@ class _Walk:
         tenant = self._snapshot.tenants[request.tenant]
         if any(spill.tenant == tenant.id for spill in self.spills):
             tenant = replace(tenant, residency=Residency.SPILLING)
-        if (moved := self._other_home(place, tenant)) is not None:
-            self._enter(place, moved, moved.home, self._rooms.plan(request, moved, moved.home))
+        if (there := self._roaming(place, tenant)) is not None:
+            self._tenants[tenant.id] = there
+            if there.context and tenant.context_at is ContextPlace.DEVICE and self._rooms.leases.keys().isdisjoint(there.home):
+                self._claim(there.home)
+                self._rooms.places.keep(tenant)
+                if tenant.id not in {one.tenant for one in self.checkpoints}:
+                    self._rooms.context_leaves(tenant)
+                    self.checkpoints.append(Checkpoint(tenant=tenant.id, request=request.id))
+                self._wait(place, there.home, reasons.MOVING, "its own GPU state is being moved")
+            else:
+                self._fixed(place, there, there.home)
         elif request.devices or tenant.home:
             self._fixed(place, tenant, request.devices or tenant.home)
         else:
@@ -144,15 +155,43 @@ class _Walk:
         else:
             self._enter(place, tenant, devices, self._rooms.plan(request, tenant, devices))
 
-    def _other_home(self, place: InLine, tenant: Tenant) -> Tenant | None:
-        if place.request.devices or not tenant.portable or any(self._is_soon_lent(place, uuid) for uuid in tenant.home):
+    def _roaming(self, place: InLine, tenant: Tenant) -> Tenant | None:
+        """A tenant that need not go home, at the devices where it computes soonest; None: at home, or nowhere else.
+
+        Only portable states make way for it, idle or in the middle of a cell: they need not wait for these devices either.
+        """
+        request, leases = place.request, self._rooms.leases
+        if request.devices or not is_free_to_go(self._rooms, tenant) or any(self._is_soon_lent(place, u) for u in tenant.home):
             return None
-        vacant = [
-            uuid
-            for uuid, device in self._rooms.devices.items()
-            if device.withheld is None and uuid not in self._rooms.leases and uuid not in self._claimed
-        ]
-        return other_home(self._rooms, place.request, tenant, vacant)
+        vacant: dict[str, Plan] = {}
+        leased: list[str] = []
+        for uuid, device in self._rooms.devices.items():
+            if device.withheld is not None or uuid in self._claimed:
+                continue
+            if uuid in leases:
+                if uuid in tenant.home or self._is_passed_round(leases[uuid]):
+                    leased.append(uuid)
+                continue
+            plan = self._rooms.plan(request, alone_at(tenant, uuid), (uuid,))
+            if plan.obstacle is None and (uuid in tenant.home or all(self._gives_place(one) for one in plan.victims)):
+                vacant[uuid] = plan
+        best = sorted(vacant, key=lambda uuid: (not vacant[uuid].ready, uuid not in tenant.home, *self._cost(uuid, vacant[uuid])))
+        home = homes_like(self._rooms, tenant.home, [*best, *sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))])
+        if home in ((), tenant.home):
+            return None
+        # An exchange brings a state to the devices that it has left.
+        there = replace(tenant.at(home), in_pieces=False)
+        # Room on each of several devices is not yet room on all.
+        alone = leases.keys().isdisjoint(home)
+        return None if alone and self._rooms.plan(request, there, home).obstacle is not None else there
+
+    def _gives_place(self, victim: Tenant) -> bool:
+        """True where an idle state waits for nothing when its devices are somebody else's: it comes back on others."""
+        return victim.portable and not self._rooms.asks(victim.id)
+
+    def _is_passed_round(self, lease: Lent) -> bool:
+        """True where a cell computes that goes on elsewhere if it is paused."""
+        return lease.state is LeaseState.ACTIVE and not lease.exclusive and self._tenants[lease.tenant].portable
 
     def _is_soon_lent(self, place: InLine, uuid: str) -> bool:
         """True where a task has the device and gives it up soon: sessions stay spread, and do not gather where no task is."""

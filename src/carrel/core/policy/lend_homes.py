@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-from carrel.core.domain.lease import Request, Residency, Tenant
+from carrel.core.domain.lease import ContextPlace, Residency, Tenant
 from carrel.core.policy.lend_room import Rooms
 
 
-def other_home(rooms: Rooms, request: Request, tenant: Tenant, vacant: Sequence[str]) -> Tenant | None:
-    """Return the tenant with another home, to which its state can come back at once and to its own cannot; None: there is none.
+def is_free_to_go(rooms: Rooms, tenant: Tenant) -> bool:
+    """True where the tenant's state may come back on other devices than those that it left."""
+    away = tenant.residency in (Residency.SUSPENDED, Residency.SPILLED)
+    held = bool(tenant.context) and tenant.context_at is ContextPlace.DEVICE and not tenant.context_leaves
+    # Of what type a device was that is gone, nobody knows.
+    return tenant.portable and away and not held and all(uuid in rooms.devices for uuid in tenant.home)
 
-    `vacant` are the devices that nobody has or is ahead for. Nobody else's state leaves a device for that: who comes back there
-    would have to be moved back in turn, and a home that is busy gets free.
+
+def alone_at(tenant: Tenant, uuid: str) -> Tenant:
+    """The tenant with what it has on the device, or what it could have there: the most that it left on one, context and all."""
+    if uuid in tenant.home:
+        return replace(tenant, home=(uuid,), state={uuid: tenant.state.get(uuid, 0)})
+    state, context = (max(sizes.values(), default=0) for sizes in (tenant.state, tenant.context))
+    away = ContextPlace.AWAY if context else tenant.context_at
+    return replace(tenant, home=(uuid,), state={uuid: state}, context={uuid: context}, context_at=away)
+
+
+def homes_like(rooms: Rooms, home: Sequence[str], ranked: Sequence[str]) -> tuple[str, ...]:
+    """Return the first of the `ranked` devices that are like those of `home`, one for each, in its order; (): there are too few.
+
+    Those of `home` that are among them stay where they are.
     """
-    if not tenant.portable or tenant.residency not in (Residency.SUSPENDED, Residency.SPILLED):
-        return None
-    if any(uuid not in rooms.devices for uuid in tenant.home):
-        return None  # of what type it was nobody knows
-    if set(tenant.home) <= set(vacant) and rooms.plan(request, tenant, tenant.home).ready:
-        return None
-    ranked = sorted(vacant, key=lambda uuid: (rooms.homes(uuid), uuid))
-    moved = (tenant.at(home) for home in _homes_like(rooms, tenant.home, ranked))
-    return next((there for there in moved if rooms.plan(request, there, there.home).ready), None)
-
-
-def _homes_like(rooms: Rooms, home: Sequence[str], vacant: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Homes of devices like those of `home`, the best first. Of several devices only those are others that are not vacant."""
-    if len(home) == 1:
-        yield from ((uuid,) for uuid in vacant if uuid not in home and _alike(rooms, uuid, home[0]))
-        return
     found: list[str] = []
     for old in home:
-        new = old if old in vacant else None
-        new = new or next((uuid for uuid in vacant if uuid not in (*home, *found) and _alike(rooms, uuid, old)), None)
+        new = next((uuid for uuid in ranked if uuid not in found and _alike(rooms, uuid, old)), None)
         if new is None:
-            return
+            return ()
         found.append(new)
-    yield tuple(found)
+    others = [uuid for uuid in found if uuid not in home]
+    placed: list[str] = []
+    for old in home:
+        new = old if old in found else next(uuid for uuid in others if uuid not in placed and _alike(rooms, uuid, old))
+        placed.append(new)
+    return tuple(placed)
 
 
 def _alike(rooms: Rooms, one: str, other: str) -> bool:

@@ -72,6 +72,10 @@ class Rooms:
         """From now on `tenant`'s context counts as on its way off its devices."""
         self._away[tenant.id] = replace(tenant, context_at=ContextPlace.LEAVING)
 
+    def asks(self, tenant: str) -> bool:
+        """True when the tenant waits for a lease."""
+        return tenant in self._asking
+
     def is_leaving(self, tenant: str) -> bool:
         """True when the tenant's state is on its way to host memory, or is going to be."""
         return tenant in self.leaving

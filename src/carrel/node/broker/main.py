@@ -101,7 +101,16 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     lines = (Line(at, tuple(rows), tuple(drops)) for at, rows, drops in read_lines(state / "journal.jsonl"))
     rate, back_rate = capability.suspend_rate or None, capability.restore_rate or None
     disk, disk_problem = _state_disk(config, state)
-    core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=rate, back_rate=back_rate, disk=disk is not None)
+    core = Core(
+        config,
+        tier,
+        make_id=secrets.token_hex(8),
+        lines=lines,
+        rate=rate,
+        back_rate=back_rate,
+        disk=disk is not None,
+        homes_move=capability.homes_move,
+    )
     began = core.everything(clock())
     journal.start(began.rows, began.at)
     if isinstance(suspender, SimulatedSuspender):

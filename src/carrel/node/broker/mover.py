@@ -61,7 +61,7 @@ class Mover:
             full = self._too_full(what.targets, what.state, what.memory)
             if full:
                 return Moved(ending=Ending.RETRY, message=full)
-            moved = self._suspender.resume(what.targets, devices=what.devices, size=size)
+            moved = self._suspender.resume(what.targets, devices=what.devices, size=size, moves=what.moves)
             if moved.ending is Ending.UNVERIFIED:
                 # Not unlocked, so it has computed nothing where it should not be: back to host memory, and another try.
                 again = self._suspender.suspend(what.targets, devices=what.devices, size=size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from carrel.core.domain.lease import Tier
 from carrel.core.domain.ports import Clock
@@ -38,7 +38,7 @@ class SimulatedSuspender:
         """Always possible, and always called simulated."""
         rate = self._simulation.rate
         message = "simulated devices: no state is really moved"
-        return Capability(tier=Tier.SIMULATED, message=message, suspend_rate=rate, restore_rate=rate)
+        return Capability(tier=Tier.SIMULATED, message=message, suspend_rate=rate, restore_rate=rate, homes_move=True)
 
     def state(self, target: Target) -> DriverState:
         """Where the made-up state is."""
@@ -64,7 +64,14 @@ class SimulatedSuspender:
             return Moved(ending=Ending.UNVERIFIED, message=message, bytes=size, seconds=seconds)
         return Moved(ending=Ending.DONE, bytes=size, seconds=seconds)
 
-    def resume(self, targets: Sequence[Target], *, devices: Sequence[str], size: int) -> Moved:  # noqa: ARG002 - as the port has it
+    def resume(
+        self,
+        targets: Sequence[Target],
+        *,
+        devices: Sequence[str],  # noqa: ARG002 - as the port has it
+        size: int,
+        moves: Mapping[str, str] | None = None,  # noqa: ARG002
+    ) -> Moved:
         """Take as long as the move would, or act out a fault."""
         fault = self._fault("restore_retry", "lost")
         if fault == "restore_retry":

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from carrel.node.devices.driver import GpuFacts
 from carrel.node.suspension.calls import Calls, Deadlines, DriverSilent, NoAnswer
+from carrel.node.suspension.lines import Ended, Silent
 from carrel.node.suspension.operation import FailureLimit, Stop
 from carrel.node.suspension.pool import HelperPool
 from carrel.node.suspension.ports import Capability, DriverState, Ending, Moved, Target, Use
-from carrel.node.suspension.probe import Bench, probe
+from carrel.node.suspension.probe import Bench, probe, read_facts
 from carrel.node.suspension.suspending import Resuming, Suspending
 
 
@@ -86,14 +88,16 @@ class CudaSuspender:
     ) -> Moved:
         """Restore all, see that they are on `devices`, unlock all.
 
-        Without `moves` they come back onto their home devices. `moves` (old UUID -> new UUID, naming every device of the node)
-        asks for others; where the driver refuses the map they come home, which is UNVERIFIED unless `devices` holds home too.
+        Without `moves` they come back onto their home devices. `moves` (old UUID -> new UUID) asks for others. A driver that
+        refuses the map has done nothing (RETRY); one that ignores it brings them home, which is UNVERIFIED unless `devices` holds
+        home too, and the end of the state where that is full.
         """
         calls = self._calls()
+        moves = whole_map(moves, [gpu.uuid for gpu in self._gpus()]) if moves else {}
         began = time.monotonic()
         work = Resuming(calls, self._deadlines, self._patience)
         try:
-            moved = Moved(ending=Ending.DONE, bytes=work.run(targets, devices, size, moves or {}) or size)
+            moved = Moved(ending=Ending.DONE, bytes=work.run(targets, devices, size, moves) or size)
         except (Stop, DriverSilent, NoAnswer) as error:
             moved = _ended(error, touched=work.touched, size=size)
         return replace(moved, seconds=time.monotonic() - began)
@@ -111,8 +115,23 @@ class CudaSuspender:
         self._closing.set()
         self._pool.close()
 
+    def _gpus(self) -> Sequence[GpuFacts]:
+        """All that the driver shows, also those that this node does not lend: the driver wants each in a map."""
+        try:
+            facts = read_facts(self._pool, self._deadlines.nvml)
+        except (Silent, Ended):
+            return ()
+        return () if facts is None else facts.gpus
+
     def _calls(self) -> Calls:
         return Calls(self._pool, self._deadlines, self._closing)
+
+
+def whole_map(moves: Mapping[str, str], devices: Sequence[str]) -> dict[str, str]:
+    """Return the map with all `devices` in it: those that are in the way of a move take the places that come free by it."""
+    to = [uuid for uuid in moves if uuid not in moves.values()]
+    others = {uuid: uuid for uuid in devices if uuid not in moves and uuid not in moves.values()}
+    return {**moves, **others, **dict(zip((uuid for uuid in moves.values() if uuid not in moves), to, strict=True))}
 
 
 def _ended(error: Stop | DriverSilent | NoAnswer, *, touched: bool, size: int) -> Moved:

@@ -79,6 +79,8 @@ class Capability:
     #: Bytes a second, 0 where not measured.
     suspend_rate: float = 0.0
     restore_rate: float = 0.0
+    #: True where a state was seen to come back on another device of the same type.
+    homes_move: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +116,13 @@ class Suspender(Protocol):
         """
         ...
 
-    def resume(self, targets: Sequence[Target], *, devices: Sequence[str], size: int) -> Moved:
-        """Restore all, see that they are on `devices`, then unlock all. The caller has made sure that there is room."""
+    def resume(
+        self, targets: Sequence[Target], *, devices: Sequence[str], size: int, moves: Mapping[str, str] | None = None
+    ) -> Moved:
+        """Restore all, see that they are on `devices`, then unlock all. The caller has made sure that there is room.
+
+        `moves`: for devices that they left, those on which they come back instead.
+        """
         ...
 
     def use(self) -> Use:

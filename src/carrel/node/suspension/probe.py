@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,8 @@ def _try(facts: DriverFacts, bench: Bench, devices: Sequence[str] | None) -> Fin
         found = _cycle(gpu, bench, facts.version)
         if found.capability.tier is not Tier.SUSPEND:
             return found
-        return Finding(capability=found.capability, lasting=True, managed=_managed(gpu, bench))
+        moves = any(_moves(gpu, other, bench) for other in _like(gpu, usable)[:1])
+        return Finding(capability=replace(found.capability, homes_move=moves), lasting=True, managed=_managed(gpu, bench))
     except (Unavailable, RuntimeError, TimeoutError) as error:
         return Finding(capability=_hold(f"Suspension could not be tried: {error}", facts.version), lasting=False)
 
@@ -164,6 +165,30 @@ def _there_and_back(specimen: Specimen, gpu: GpuFacts, bench: Bench, size: int) 
     if not specimen.order("check", bench.start_seconds)["same"]:
         raise Unavailable("the restored memory is not what it was.")
     return away.seconds, back.seconds
+
+
+def _like(gpu: GpuFacts, usable: Sequence[GpuFacts]) -> Sequence[GpuFacts]:
+    """Other devices of its type that have room for a state, the emptiest first."""
+    alike = (one for one in usable if one.uuid != gpu.uuid and (one.name, one.memory) == (gpu.name, gpu.memory))
+    return sorted((one for one in alike if one.free >= min(_GIB, one.memory // 2)), key=lambda one: -one.free)
+
+
+def _moves(gpu: GpuFacts, other: GpuFacts, bench: Bench) -> bool:
+    """See whether a process of our own comes back on another device, and is told so: drivers refuse maps, or ignore them.
+
+    It has what the residency library leaves behind, too, and must be able to use that there.
+    """
+    try:
+        with closing(_specimen(gpu, bench, PATTERN)) as specimen:
+            specimen.order("reserve", bench.start_seconds)
+            _expect(bench.suspender.suspend([specimen.target], devices=[gpu.uuid], size=PATTERN), "suspending")
+            back = bench.suspender.resume([specimen.target], devices=[other.uuid], size=PATTERN, moves={gpu.uuid: other.uuid})
+            _expect(back, "moving")
+            there = specimen.order("where", bench.start_seconds)["device"]
+            same = (specimen.order(order, bench.start_seconds)["same"] for order in ("check", "fill"))
+            return there == other.uuid and all(same)
+    except (Unavailable, RuntimeError, TimeoutError):
+        return False
 
 
 def _expect(moved: Moved, doing: str) -> None:

@@ -10,6 +10,7 @@ import argparse
 import ctypes
 import importlib
 import json
+import mmap
 import os
 import random
 import sys
@@ -19,6 +20,8 @@ from typing import Any
 #: Bytes of one block of the pattern. Each begins with its number and the count of steps, and goes on with known random bytes.
 BLOCK = 1024**2
 _HEAD = 16
+#: Bytes in which device memory is made and mapped.
+UNIT = 2 * BLOCK
 
 
 class CudaError(Exception):
@@ -43,6 +46,8 @@ class State:
         self.enter()
         self._blocks: list[tuple[int, int]] = []
         self._managed: list[Any] = []
+        #: Addresses that are reserved, and host memory that is registered, both of `UNIT` bytes (`reserve`).
+        self._room, self._host = 0, mmap.mmap(-1, UNIT)
         self.grow(size)
 
     def enter(self) -> None:
@@ -62,6 +67,29 @@ class State:
         """Allocate managed memory, which no driver known to us can checkpoint."""
         flag = self.cuda.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL
         self._managed.append(self._call("cuMemAllocManaged", size, int(flag)))
+
+    def reserve(self) -> None:
+        """Have what the residency library has while a state is away: addresses without memory, and registered host memory."""
+        self._room = int(self._call("cuMemAddressReserve", UNIT, 0, 0, 0))
+        self._call("cuMemHostRegister", _address(self._host), UNIT, 0)
+
+    def fill(self) -> bool:
+        """Put device memory behind those addresses, and see that it can be used from that host memory."""
+        wanted, access = self.cuda.CUmemAllocationProp(), self.cuda.CUmemAccessDesc()
+        wanted.type = self.cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        access.flags = self.cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        for location in (wanted.location, access.location):
+            location.type, location.id = self.cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, 0
+        memory = self._call("cuMemCreate", UNIT, wanted, 0)
+        self._call("cuMemMap", self._room, UNIT, 0, memory, 0)
+        self._call("cuMemSetAccess", self._room, UNIT, [access], 1)
+        for begin in range(0, UNIT, BLOCK):
+            self._host[begin : begin + BLOCK] = self._noise
+        written = bytes(self._host)
+        self._call("cuMemcpyHtoD", self._room, _address(self._host), UNIT)
+        self._host[:] = bytes(UNIT)
+        self._call("cuMemcpyDtoH", _address(self._host), self._room, UNIT)
+        return bytes(self._host) == written
 
     def step(self) -> None:
         """Check the head of every block and write the next one: wrong state cannot go on unnoticed."""
@@ -132,7 +160,7 @@ class State:
         return values[0] if values else None
 
 
-def _address(data: bytearray) -> int:
+def _address(data: bytearray | mmap.mmap) -> int:
     return ctypes.addressof((ctypes.c_char * len(data)).from_buffer(data))
 
 
@@ -157,6 +185,10 @@ def _answer(state: State, order: dict[str, Any]) -> dict[str, object]:
         case "check":
             with state.turn:
                 return {"same": state.same(), "count": state.count}
+        case "reserve":
+            state.reserve()
+        case "fill":
+            return {"same": state.fill()}
         case "where":
             return {"device": state.where()}
     return {"count": state.count, "running": state.running}

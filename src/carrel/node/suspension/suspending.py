@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from carrel.node.devices.processes import OnDevices
 from carrel.node.suspension.calls import (
-    INVALID_VALUE,
     NOT_READY,
     OPERATING_SYSTEM,
     OUT_OF_MEMORY,
@@ -212,8 +211,6 @@ class Resuming:
 
     def _restore(self, target: Target, first: Target, moves: Mapping[str, str]) -> None:
         answer = self._calls.restore(target, self._size, moves)
-        if moves and answer.code == INVALID_VALUE and answer.state is DriverState.CHECKPOINTED:
-            answer = self._calls.restore(target, self._size)  # drivers refuse maps on some hardware; home always works
         if answer.hung and answer.state is DriverState.CHECKPOINTED:
             answer = self._calls.restore(target, self._size, moves)
         if answer.ok or answer.state is DriverState.LOCKED:

@@ -67,7 +67,7 @@ class Contexts:
             return False
         devices = self._lender.devices
         memory = {uuid: devices[uuid].memory for uuid in row.home if uuid in devices}
-        self.actions.append(Restore(row.id, lease, row.targets(), row.home, dict(row.fixed), memory))
+        self.actions.append(Restore(row.id, lease, row.targets(), row.home, dict(row.fixed), memory, row.moves))
         return True
 
     def restored(self, tenant: str, moved: Moved) -> bool:
@@ -76,7 +76,8 @@ class Contexts:
         if row is None or moved.ending is not Ending.DONE:
             return False
         self._lender.rates.note_context(moved)
-        row.context = ContextPlace.DEVICE.value
+        # Where it is now, its state follows.
+        row.context, row.left = ContextPlace.DEVICE.value, ()
         self._ledger.touch(row)
         self._lender.look()
         return True

@@ -39,6 +39,7 @@ from carrel.node.broker.core.moves import Moves
 from carrel.node.broker.core.preempted_tasks import PreemptedTasks
 from carrel.node.broker.core.rows import TenantRow
 from carrel.node.leases.protocol import VERSION
+from carrel.node.suspension.ports import Ending
 from carrel.node.suspension.survival import staying_modules
 
 Message = Mapping[str, Any]
@@ -57,14 +58,15 @@ class Core:
         rate: float | None = None,
         back_rate: float | None = None,
         disk: bool = False,
+        homes_move: bool = False,
     ) -> None:
         """`lines`: what earlier brokers wrote down; `rate`, `back_rate`: bytes of state that should move in a second.
 
-        `disk`: states of real devices can go to the disk.
+        `disk`: states of real devices can go to the disk; `homes_move`: and come back on other devices.
         """
         self.ledger = Ledger(make_id=make_id)
         self.ledger.replay(lines)
-        self.lender = Lender(self.ledger, config, tier, rate=rate, back_rate=back_rate, disk=disk)
+        self.lender = Lender(self.ledger, config, tier, rate=rate, back_rate=back_rate, disk=disk, homes_move=homes_move)
         self.device_scans = DeviceScans(self.lender)
         self._moves = Moves(self.lender)
         self._contexts = Contexts(self.lender)
@@ -235,6 +237,8 @@ class Core:
             case MoveOut():
                 self._moves.moved_out(action.tenant, action.pauses, result)
             case MoveBack():
+                if result.ending is Ending.DONE:
+                    self._library_clients.moved(action.tenant, action.moves)
                 self._moves.moved_back(action.tenant, action.lease, result)
             case Pause():
                 self._moves.paused(action.tenant, action.lease, result)
@@ -246,6 +250,7 @@ class Core:
                 self._contexts.checkpointed(action.tenant, result)
             case Restore():
                 if self._contexts.restored(action.tenant, result):
+                    self._library_clients.moved(action.tenant, action.moves)
                     self._moves.resume(action.tenant, action.lease)
                 else:
                     self._moves.moved_back(action.tenant, action.lease, result)

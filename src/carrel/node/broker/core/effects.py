@@ -7,7 +7,7 @@ devices, and the parents and names of those processes, for `ScanDevices`; `Moved
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from carrel.core.domain.lease import MoveMethod
@@ -76,6 +76,8 @@ class MoveBack:
     memory: Mapping[str, int]
     way: MoveMethod
     members: tuple[str, ...]
+    #: For devices that it left, those on which it comes back instead.
+    moves: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class Restore:
     #: Bytes by device: of the contexts, and of the whole device.
     state: Mapping[str, int]
     memory: Mapping[str, int]
+    #: For devices that they left, those on which they come back instead.
+    moves: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

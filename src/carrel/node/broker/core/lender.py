@@ -46,10 +46,11 @@ class Lender:
         rate: float | None,
         back_rate: float | None = None,
         disk: bool = False,
+        homes_move: bool = False,
     ) -> None:
         """`rate`, `back_rate`: bytes of state that should move in a second, out and back; None: nobody knows.
 
-        `disk`: states of real devices can go to the disk.
+        `disk`: states of real devices can go to the disk; `homes_move`: and come back on other devices.
         """
         self.ledger = ledger
         self.tier = tier
@@ -99,6 +100,7 @@ class Lender:
             foreign=self.foreign,
             trimming=self.trimming,
             leaving=self.leaving,
+            homes_move=homes_move,
         )
         self._told: dict[str, tuple[int, str, str, float]] = {}
 

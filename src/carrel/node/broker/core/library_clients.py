@@ -265,6 +265,12 @@ class LibraryClients:
         row.reasons = tuple(dict.fromkeys(reason for one in everybody for reason in one.reasons))
         self._ledger.touch(row)
 
+    def moved(self, tenant: str, moves: Mapping[str, str]) -> None:
+        """The devices that the tenant's processes see are others now; they tell so with their next message."""
+        for member in [one for one in self._members.values() if one.tenant == tenant]:
+            member.sees = tuple(moves.get(uuid, uuid) for uuid in member.sees)
+            member.movable = {moves.get(uuid, uuid): size for uuid, size in member.movable.items()}
+
     def _progress(self, _member: LibraryProcess, row: TenantRow, message: Message) -> None:
         """So much of its memory has moved, for those who watch."""
         done, of = message.get("done"), message.get("of")

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from carrel.core.domain.lease import LeaseState, MoveMethod, Residency
+from carrel.core.domain.lease import LeaseState, MoveMethod, Residency, Tier
 from carrel.node.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut, Pause, Spill, Unspill
 from carrel.node.broker.core.lender import Lender, asked_again, resumption
 from carrel.node.broker.core.messages import sizes_of
@@ -301,7 +301,8 @@ class Moves:
         devices = self._lender.devices
         memory = {uuid: devices[uuid].memory for uuid in row.home if uuid in devices}
         way = MoveMethod(row.moved_by or MoveMethod.DRIVER)
-        self.actions.append(MoveBack(row.id, lease, row.targets(), row.home, dict(row.state), memory, way, self._members(row)))
+        state, members = dict(row.state), self._members(row)
+        self.actions.append(MoveBack(row.id, lease, row.targets(), row.home, state, memory, way, members, row.moves))
 
     def moved_back(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state back has ended so."""
@@ -315,7 +316,7 @@ class Moves:
         lease = self._ledger.leases.get(lease_id or "")
         if moved.ending is Ending.DONE:
             row.residency, row.failures, row.members = Residency.RESIDENT, 0, ()
-            row.moved_by, row.on_disk, row.disk_short = "", False, -1
+            row.moved_by, row.on_disk, row.disk_short, row.left = "", False, -1, ()
             if lease is not None:
                 self._begin(row, lease, now)
             else:
@@ -324,6 +325,10 @@ class Moves:
             self._lender.lose(row, moved.message)
         else:
             row.residency = Residency.SPILLED if row.on_disk else Residency.SUSPENDED
+            if row.left and self._lender.tier is not Tier.SIMULATED:
+                # The driver may have refused the map, or ignored it. Once is enough: a state that waits at home is not lost.
+                row.move_home(row.left)
+                row.settled = True
             if lease_id is None:
                 # It has yielded, which is no failure of its own: it comes in when its devices are free, or in the next exchange.
                 row.retry_at = now + _RETRY

@@ -44,8 +44,12 @@ class PolicyView:
         foreign: Mapping[str, int],
         trimming: AbstractSet[str],
         leaving: AbstractSet[str],
+        homes_move: bool,
     ) -> None:
-        """`foreign`, `trimming` and `leaving` are the lender's own: what is in them at the time of a snapshot counts."""
+        """`foreign`, `trimming` and `leaving` are the lender's own: what is in them at the time of a snapshot counts.
+
+        `homes_move`: the driver was seen to bring a state back on another device.
+        """
         self._ledger = ledger
         self._config = config
         self._tier = tier
@@ -56,6 +60,7 @@ class PolicyView:
         self._foreign = foreign
         self._trimming = trimming
         self._leaving = leaving
+        self._homes_move = homes_move
         self._whole = max((device.memory for device in config.devices), default=0)
 
     def snapshot(self, requests: Sequence[RequestRow], now: float) -> LendingSnapshot:
@@ -123,7 +128,7 @@ class PolicyView:
             room=room,
             needs=self._whole if row.starved else self._made_up(row) if asks else 0,
             suspendable=movable and may_move,
-            portable=self._tier is Tier.SIMULATED and row.role == KERNEL and not row.bound,
+            portable=self._portable(row),
             stays="" if movable else row.stays,
             gated=row.gated and not row.loose,
             spillable=self._spillable(row) and may_move,
@@ -135,6 +140,15 @@ class PolicyView:
             last_used=row.last_used,
             typical=row.typical,
         )
+
+    def _portable(self, row: TenantRow) -> bool:
+        """True when the tenant's state can come back on other devices than those that it left."""
+        if row.role != KERNEL or row.bound or row.settled:
+            return False
+        if self._tier is Tier.SIMULATED or not self._homes_move:
+            return self._tier is Tier.SIMULATED
+        # Over the bus its context goes first, which the driver brings to the other device, then its state.
+        return self._context_leaves(row) if row.gated else self.way(row)[0] is MoveMethod.DRIVER
 
     def _in_pieces(self, row: TenantRow, now: float) -> bool:
         """True when the tenant's state moves over the bus, piece by piece: now, or when it moves next."""

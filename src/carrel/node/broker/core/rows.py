@@ -51,6 +51,10 @@ class TenantRow:
     #: Bytes that the disk had left when it did not take the state; -1: it was not tried, or took it.
     disk_short: int = -1
     home: tuple[str, ...] = ()
+    #: Devices that its state has left, one for each of `home`, where it comes back on others; () where it goes home.
+    left: tuple[str, ...] = ()
+    #: True after it did not come back on others: from then on it goes home.
+    settled: bool = False
     #: The devices that the process got last; what it uses when it uses CUDA outside of a lease.
     sees: tuple[str, ...] = ()
     #: Bytes by device, where its state is (device or host memory).
@@ -132,8 +136,16 @@ class TenantRow:
     def move_home(self, devices: tuple[str, ...]) -> None:
         """Its state, which is in host memory, comes back on these: the first takes what was on the first, and so on."""
         places = dict(zip(self.home, devices, strict=True))
-        self.state = {places[uuid]: size for uuid, size in self.state.items()}
-        self.cache, self.home = {}, devices
+        self.state, self.fixed, self.movable = (
+            {places.get(uuid, uuid): size for uuid, size in sizes.items()} for sizes in (self.state, self.fixed, self.movable)
+        )
+        left = self.left or self.home
+        self.cache, self.home, self.left = {}, devices, left if left != devices else ()
+
+    @property
+    def moves(self) -> dict[str, str]:
+        """Where its state comes back, for devices that it left."""
+        return dict(zip(self.left, self.home, strict=True)) if self.left else {}
 
 
 @dataclass(slots=True, kw_only=True)
