@@ -64,6 +64,8 @@ class Supervisor:
         self._runs = True
         #: No call follows: however the worker ends, nothing is lost.
         self._over = False
+        #: How calls ended that the lab may not know of.
+        self._ends = b""
         self._status = 0
 
     def run(self) -> NoReturn:
@@ -114,6 +116,7 @@ class Supervisor:
     def _told(self, kind: str) -> None:
         if kind == "start":
             self._call, self._runs = self._header["call"], True
+            self._ends = b"" if self._header["first"] else self._ends
             self._live.start(self._call)
             return
         for stream in self._streams:  # it was printed before
@@ -123,6 +126,7 @@ class Supervisor:
             self._runs = False
             self._live.finish()
             answer = b"".join(stream.finish() for stream in self._streams)
+            self._ends += answer + self._body if self._body else b""
         elif kind == "show":
             self._live.told("display", self._header["number"], self._body)
         elif kind == "flush":
@@ -142,11 +146,14 @@ class Supervisor:
             offset, data = stream.end
             if data:
                 words.append(encode({"type": "output", "call": self._call, "stream": stream.name, "offset": offset}, data))
-        if words:
-            try:
+        try:
+            if words:
                 Lab().ask("POST", self._live.path, words, patience=_PATIENCE)
-            except Over as reason:
-                note(f"what it printed last is in this log only: {reason}")
+            if self._call:  # else it has taken no call, as far as the lab is told
+                held = encode({"type": "holding", "calls": [self._call] if self._runs else []})
+                Lab().ask("POST", self._live.work, [held, self._ends], patience=_PATIENCE)
+        except Over as reason:
+            note(f"what it printed last is in this log only: {reason}")
 
 
 def _end_as(status: int) -> NoReturn:
