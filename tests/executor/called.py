@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -72,3 +73,16 @@ def sizes_and_way(buffers: Any) -> tuple[list[int], int]:
     """Sizes of the buffers, and how many files of the lab's this process has mapped."""
     maps = Path("/proc/self/maps").read_text()
     return [len(one) for one in buffers], maps.count("/calls/")
+
+
+def short_unless(flags: str, number: int, odd: int, then: str) -> int:
+    """Writes down that it begins; the odd one waits until it may go on, or dies, or raises."""
+    with open(Path(flags) / "numbers", "a") as file:
+        file.write(f"{number}\n")
+    if number == odd and then == "waits":
+        begins_and_waits(flags)
+    elif number == odd and then == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif number == odd:
+        raise KeyError(number)
+    return number

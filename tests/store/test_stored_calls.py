@@ -44,8 +44,8 @@ def test_a_call_is_written_down_once_begins_once_and_ends_once(store: Store) -> 
     (first, fresh), (second, _) = table.add_calls(pool.id, [new("a"), new("b", b"yy")], now=4.0)
     assert fresh
     assert table.add_calls(pool.id, [new("b"), new("c")], now=5.0)[0] == (second, False)
-    assert table.begin(first, job_id=1, attempt=1, now=6.0)
-    assert not table.begin(first, job_id=1, attempt=2, now=6.0)
+    assert table.begin([first], job_id=1, attempt=1, now=6.0) == {first}
+    assert table.begin([first], job_id=1, attempt=2, now=6.0) == set()
     running, *_ = table.open_calls(pool.id)
     assert (running.id, running.state) == (first, CallState.RUNNING)
     table.end({1: ending(first)}, now=7.0)
@@ -62,7 +62,7 @@ def test_a_call_that_is_lost_waits_again_with_what_it_has_left(store: Store) -> 
     table = store.calls
     pool = table.add_pool(replace(POOL, parent=1))
     ((call, _),) = table.add_calls(pool.id, [new("a")], now=4.0)
-    table.begin(call, job_id=1, attempt=1, now=5.0)
+    table.begin([call], job_id=1, attempt=1, now=5.0)
     table.again({call: 0})
     found = table.call(call)
     assert (found.state, found.retries_left, found.job_id, found.started_at) == (CallState.PENDING, 0, None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from carrel.client import body_files
@@ -77,6 +77,11 @@ class PoolCalls(NounCalls):
     def cancel_call(self, call_id: int) -> v1.CallView:
         """Keep a call from beginning."""
         return self._http.post(v1.CallView, f"/calls/{call_id}/cancel")
+
+    def cancel_calls(self, pool_id: int, call_ids: Sequence[int]) -> list[int]:
+        """Keep calls of a pool from beginning; return those that were cancelled. What a worker has is not waited for."""
+        asked = v1.CancelRequest(calls=list(call_ids))
+        return self._http.post(v1.CallNumbers, f"/pools/{pool_id}/calls/cancel", asked).calls
 
     def interrupt_call(self, call_id: int) -> v1.CallView:
         """Raise KeyboardInterrupt in a call that runs; keep one that waits from beginning."""

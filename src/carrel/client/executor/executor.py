@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from inspect import signature
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+#: Calls that one request cancels.
+_TOGETHER = 10_000
 
 
 class Executor(concurrent.futures.Executor):
@@ -265,15 +268,33 @@ class Executor(concurrent.futures.Executor):
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
-        mapped = Counted(self.submit).map if somebody_reads() else super().map
         if chunksize == 1:
-            return mapped(fn, *iterables, timeout=timeout)
+            return self._map(fn, zip(*iterables, strict=False), timeout)
 
         def several(chunk: list[tuple[Any, ...]]) -> list[T]:
             return [fn(*element) for element in chunk]
 
-        chunks = mapped(several, _chunks(zip(*iterables, strict=False), chunksize), timeout=timeout)
+        chunks = self._map(several, ((chunk,) for chunk in _chunks(zip(*iterables, strict=False), chunksize)), timeout)
         return (element for chunk in chunks for element in chunk)
+
+    def _map(self, fn: Callable[..., T], elements: Iterable[tuple[Any, ...]], timeout: float | None) -> Iterator[T]:
+        deadline = None if timeout is None else monotonic() + timeout
+        function = Function(fn)  # pickled once for all
+        futures = [self._submit(function, element, {}, cache=self._cache) for element in elements]
+        if somebody_reads():
+            Counted(futures)
+        futures.reverse()
+
+        def results() -> Iterator[T]:
+            try:
+                while futures:
+                    value = futures[-1].result(None if deadline is None else deadline - monotonic())
+                    futures.pop()
+                    yield value
+            finally:
+                self._cancel_all(futures)
+
+        return results()
 
     def submit_array(self, fn: Callable[[Any], T], arguments: Iterable[Any]) -> list[Future[T]]:
         """Call `fn` with each of `arguments`; the futures are in their order."""
@@ -389,6 +410,22 @@ class Executor(concurrent.futures.Executor):
             "A carrel.Executor cannot travel to a worker, and the function or an argument holds one (a method brings its "
             "object). Pass what the call needs alone; a call that needs an executor makes its own."
         )
+
+    def _cancel_all(self, futures: list[Future[Any]]) -> None:
+        """Keep calls from beginning, as `Future.cancel` does, in one request for all. One that a worker has is not waited for."""
+        if not futures:
+            return
+        for future in self._sender.take_back(set(futures)):
+            self._receiver.forget(future)
+            future.cancel_here()
+        self._flush()
+        by_number = {one._number: one for one in futures if one._number is not None and not one.done()}
+        futures.clear()
+        numbers = list(by_number)
+        for start in range(0, len(numbers), _TOGETHER):
+            some = numbers[start : start + _TOGETHER]
+            for number in again(partial(self._client.cancel_calls, self._pool, some)):
+                by_number[number].cancel_here()
 
     def _cancel(self, future: Future[Any]) -> bool:
         self._flush()  # what is on its way has a number then

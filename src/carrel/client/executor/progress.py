@@ -6,7 +6,7 @@ import concurrent.futures
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 #: Seconds for which nothing is said, and from one word to the next.
@@ -18,23 +18,15 @@ def somebody_reads() -> bool:
     return sys.stderr is not None and (sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel."))
 
 
-class Counted(concurrent.futures.Executor):
-    """An executor whose calls are counted: one line on standard error says how many are done, and goes with the last."""
+class Counted:
+    """Calls that are counted: one line on standard error says how many are done, and goes with the last."""
 
-    def __init__(self, submit: Callable[..., concurrent.futures.Future[Any]]) -> None:
-        """`submit` is that of the executor."""
-        self._submit = submit
+    def __init__(self, futures: Sequence[concurrent.futures.Future[Any]]) -> None:
         self._guard = threading.Lock()
-        self._asked = self._done = self._shown = 0
+        self._asked, self._done, self._shown = len(futures), 0, 0
         self._next = time.monotonic() + _MOMENT
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
-        """As that of the executor."""
-        future = self._submit(fn, *args, **kwargs)
-        with self._guard:
-            self._asked += 1
-        future.add_done_callback(self._count)
-        return future
+        for future in futures:
+            future.add_done_callback(self._count)
 
     def _count(self, _: object) -> None:
         with self._guard:

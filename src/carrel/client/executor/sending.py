@@ -12,7 +12,7 @@ import io
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,6 +145,23 @@ class Sender:
                 self._thread = thread
             self._left += 1
         self._queue.put(call)
+
+    def take_back(self, unwanted: Set[Future[Any]]) -> list[Future[Any]]:
+        """Do not send these calls; return those that were not on their way."""
+        kept, taken = list[Unsent | None](), list[Future[Any]]()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._queue.get_nowait()
+                if item is not None and item.future in unwanted:
+                    taken.append(item.future)
+                else:
+                    kept.append(item)
+        for item in kept:
+            self._queue.put(item)
+        with self._sent:
+            self._left -= len(taken)
+            self._sent.notify_all()
+        return taken
 
     def flush(self) -> None:
         """Return when all that was put is sent, or has failed; at once in a callback of a future that failed."""

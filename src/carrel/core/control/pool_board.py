@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from carrel.core.domain.call import Body, Ending, WorkerPool
 
@@ -18,6 +20,13 @@ _KEPT = 1024 * 1024
 _LAST = 256 * 1024
 #: Seconds without a client after which no worker is kept for calls to come, and after which a pool with nothing to do is closed.
 _KEEPS, ABANDONED = 300.0, 86_400.0
+#: Seconds that the calls which a worker gets at once take together, and most of them. More of either saves little, and what a
+#: worker has in its hands cannot go to another one at once.
+_AHEAD, _MOST_AHEAD = 0.02, 32
+
+
+def nobody() -> None:
+    """The bell of a request that does not wait for the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +45,24 @@ class Begun:
 
     call_id: int
     job_id: int
-    #: It may have to wait for a GPU; another one says that it has begun.
+    #: It may have to wait, for a GPU or for calls before it; another one says that it has begun.
     waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a worker is answered: a call with its arguments, or that it is not needed any more."""
+    """A call that a worker is given."""
 
-    call_id: int | None = None
+    call_id: int
     #: Digest.
-    function: str = ""
-    arguments: Body | None = None
-    #: Seconds.
+    function: str
+    arguments: Body
+    #: Seconds that it may take; None: as long as it likes.
     time_limit: float | None = None
-    retire: bool = False
+
+
+#: What a worker is answered: calls that it carries out in this order. None of them: it is not needed any more.
+Hand: TypeAlias = Sequence[Given]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,16 +92,19 @@ class Worker:
     job_id: int
     #: Of its last request; None before the first.
     attempt: int | None = None
-    call: int | None = None
-    #: The call that has begun: with a GPU that it borrows, as far as the worker has said.
+    #: What it was given and has not told the end of, in the order in which they begin.
+    calls: list[int] = field(default_factory=list)
+    #: The call that has begun, as far as the worker has said; the first one of a hand, unless it waits for a GPU.
     begun: int | None = None
-    #: The call that its owner wants to be interrupted.
-    interrupted: int | None = None
-    #: Of those who want its call back, if it has not begun. Rung when that is known.
-    askers: list[Bell] = field(default_factory=list)
-    #: Rung when there is something to know about its call.
+    #: Calls that their owner wants to be interrupted.
+    interrupted: set[int] = field(default_factory=set)
+    #: By call, of those who want it back, if it has not begun. Rung when that is known.
+    askers: dict[int, list[Bell]] = field(default_factory=dict)
+    #: Rung when there is something to know about its calls.
     watch: Bell | None = None
-    #: What its present call, or else its last one, has printed and shown by now, for who begins to follow it, and its bytes.
+    #: The call that has printed last; 0: it has had none. What that has printed and shown by now, for who begins to follow it,
+    #: and its bytes.
+    prints_of: int = 0
     printed: list[Output] = field(default_factory=list)
     kept: int = 0
     #: The ends of its streams.
@@ -97,14 +112,20 @@ class Worker:
     #: Since when it has nothing to do; None before its first request, and while it has a call.
     idle_since: float | None = None
 
-    def takes(self, call_id: int) -> None:
-        """It has a call now."""
-        self.call, self.idle_since, self.printed, self.kept, self.tails = call_id, None, [], 0, {}
+    def takes(self, calls: Sequence[int]) -> None:
+        """It has these calls now."""
+        self.calls, self.idle_since = list(calls), None
+        self._prints_of(calls[0])
+
+    def _prints_of(self, call_id: int) -> None:
+        self.prints_of, self.printed, self.kept, self.tails = call_id, [], 0, {}
 
     def prints(self, pieces: Iterable[Output]) -> Sequence[Output]:
-        """Keep what its call prints, up to a limit; return those of the pieces that are that call's. 0: it has had no call."""
-        found = [piece for piece in pieces if piece.call_id == (self.call or 0)]
+        """Keep what its call prints, up to a limit; return those pieces that are of a call of its. 0: it has had no call."""
+        found = [piece for piece in pieces if piece.call_id in (self.calls or (0,))]
         for piece in found:
+            if piece.call_id != self.prints_of:
+                self._prints_of(piece.call_id)
             if piece.stream != "display":
                 self.tails.setdefault(piece.stream, Tail()).add(piece.offset, piece.data)
             if self.kept < _KEPT:
@@ -112,9 +133,9 @@ class Worker:
                 self.kept += len(piece.data)
         return found
 
-    def last_words(self, stream: str) -> bytes:
-        """The end of what it has printed, as an ending has it."""
-        return self.tails.get(stream, Tail()).packed
+    def last_words(self, stream: str, call_id: int | None = None) -> bytes:
+        """The end of what it has printed, as an ending has it; of a call: if that was what printed last."""
+        return self.tails.get(stream, Tail()).packed if call_id in (None, self.prints_of) else b""
 
     def ring(self) -> None:
         """Wake who watches its call."""
@@ -124,29 +145,38 @@ class Worker:
     def wake(self) -> None:
         """Wake all who wait for news of its call."""
         self.ring()
-        for bell in self.askers:
+        for bell in [bell for askers in self.askers.values() for bell in askers]:
             bell()
 
-    def want_back(self, bell: Bell) -> None:
-        """Somebody wants its call back, if it has not begun; `bell` is rung when that is known."""
-        if bell not in self.askers:
-            self.askers.append(bell)
+    def want_back(self, call_id: int, bell: Bell) -> None:
+        """A user wants a call back, if it has not begun; `bell` is rung when that is known."""
+        askers = self.askers.setdefault(call_id, [])
+        if bell not in askers:
+            askers.append(bell)
             self.ring()
+
+    def want_all_back(self, wanted: Iterable[int]) -> None:
+        """Of its calls, those which are wanted back do not begin any more; nothing waits for the answer."""
+        for call_id in set(self.calls) & set(wanted) - {self.begun}:
+            self.want_back(call_id, nobody)
 
     def begins(self, call_id: int) -> None:
         """It is too late to want the call back."""
         self.begun = call_id
-        self._answer()
+        self._answer(call_id)
 
-    def drop(self) -> None:
-        """It has no call any more."""
-        self.call = self.begun = self.interrupted = None
+    def drop(self, calls: Iterable[int]) -> None:
+        """It has these calls no more."""
+        for call_id in calls:
+            self.calls.remove(call_id)
+            self.interrupted.discard(call_id)
+            self._answer(call_id)
+        if self.begun not in self.calls:
+            self.begun = None
         self.ring()
-        self._answer()
 
-    def _answer(self) -> None:
-        askers, self.askers = self.askers, []
-        for bell in askers:
+    def _answer(self, call_id: int) -> None:
+        for bell in self.askers.pop(call_id, ()):
             bell()
 
 
@@ -164,9 +194,11 @@ class Output:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Listener:
-    """Somebody who follows the calls of a pool; `bell` may be rung in any thread."""
+    """A client that follows the calls of a pool; its bells may be rung in any thread."""
 
     bell: Bell
+    #: For what need not be told at once.
+    soon: Bell
     #: Calls that have begun, and what was printed, since it was looked last.
     begun: list[Begun] = field(default_factory=list)
     output: deque[Output] = field(default_factory=lambda: deque(maxlen=1000))
@@ -185,6 +217,10 @@ class Board:
     functions: dict[int, str] = field(default_factory=dict)
     #: And of those that have one, the limit of their time.
     limits: dict[int, float] = field(default_factory=dict)
+    #: Those of them whose arguments lie in files.
+    large: set[int] = field(default_factory=set)
+    #: Seconds that a call of a function takes, by its digest, as workers say. It rises at once, and falls slowly.
+    pace: dict[str, float] = field(default_factory=dict)
     workers: dict[int, Worker] = field(default_factory=dict)
     #: Bells of workers that wait for a call, first come first.
     bells: deque[Bell] = field(default_factory=deque)
@@ -207,7 +243,40 @@ class Board:
     @property
     def running(self) -> int:
         """How many calls are being carried out."""
-        return sum(worker.call is not None for worker in self.workers.values())
+        return sum(bool(worker.calls) for worker in self.workers.values())
+
+    @property
+    def lacks_workers(self) -> bool:
+        """True when there are fewer workers than calls, and may be more."""
+        return len(self.workers) < min(self.pool.max_workers, len(self.waiting) + self.running)
+
+    def next_hand(self) -> list[int]:
+        """Take out of the line what a worker gets at once: one call, or several where all are known to be short.
+
+        Each worker that there may be gets its part of the line. A call that borrows a GPU, or has large arguments, is alone.
+        """
+        most = 1 if self.borrows else min(_MOST_AHEAD, math.ceil(len(self.waiting) / self.pool.max_workers))
+        hand = [self.waiting.popleft()]
+        left = _AHEAD - self._takes(hand[0])
+        while self.waiting and len(hand) < most and (left := left - self._takes(self.waiting[0])) >= 0:
+            hand.append(self.waiting.popleft())
+        return hand
+
+    def _takes(self, call_id: int) -> float:
+        return math.inf if call_id in self.large else self.pace.get(self.functions.get(call_id, ""), math.inf)
+
+    def took(self, call_id: int, seconds: float) -> None:
+        """A call was carried out in so many seconds."""
+        if (function := self.functions.get(call_id)) is not None:
+            self.pace[function] = max(seconds, 0.75 * self.pace.get(function, 0) + 0.25 * seconds)
+
+    def forget(self, call_id: int) -> None:
+        """The call has ended."""
+        self.retries.pop(call_id, None)
+        self.functions.pop(call_id, None)
+        self.limits.pop(call_id, None)
+        self.bodies.pop(call_id, None)
+        self.large.discard(call_id)
 
     def ring_workers(self, number: int) -> None:
         """Wake so many of the workers that wait."""
@@ -221,14 +290,13 @@ class Board:
 
     def holder(self, call_id: int) -> Worker | None:
         """The worker that has the call."""
-        return next((worker for worker in self.workers.values() if worker.call == call_id), None)
+        return next((worker for worker in self.workers.values() if call_id in worker.calls), None)
 
     def follow(self, listener: Listener) -> None:
         """Tell it from now on what is new, and first what is known of calls that run."""
         for worker in self.workers.values():
-            if worker.call is not None:
-                waits = self.borrows and worker.begun != worker.call
-                listener.begun.append(Begun(call_id=worker.call, job_id=worker.job_id, waits=waits))
+            for call_id in worker.calls:
+                listener.begun.append(Begun(call_id=call_id, job_id=worker.job_id, waits=worker.begun != call_id))
             listener.output.extend(worker.printed)
         self.listeners.add(listener)
 
@@ -248,10 +316,10 @@ class Board:
         return not busy and now - self.unfollowed_since >= ABANDONED
 
     def tell_begun(self, begun: Begun) -> None:
-        """Wake all who follow: a worker has taken a call."""
+        """Tell all who follow that a worker has taken a call."""
         for listener in self.listeners:
             listener.begun.append(begun)
-        self.tell()
+            listener.soon()
 
     def tell(self) -> None:
         """Wake all who follow."""

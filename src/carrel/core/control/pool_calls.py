@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from carrel.core.control.pool_board import Board, Ended, Worker
 from carrel.core.control.pool_ports import CallStore
 from carrel.core.control.pool_waits import Share, Waiting, Waits
-from carrel.core.domain.call import Body, Call, CallState, Ending, NewCall
+from carrel.core.domain.call import INLINE, Body, Call, CallState, Ending, NewCall
 from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.ports import Clock
 
@@ -41,14 +41,17 @@ class PoolCalls:
             needed = self._store.dependencies([call.id for call in calls])
             for call in calls:
                 expect(board, call.id, call, call.retries_left)
+                if call.arguments_size > INLINE:
+                    board.large.add(call.id)
                 holder = board.workers.get(call.job_id or 0)
                 if call.state is CallState.PENDING:
                     pending.setdefault(owner, []).append(waiting(board, call.id, tuple(needed.get(call.id, ())), call.cache))
                     continue
                 self.waits.runs(call, owner)
                 if holder is not None:
-                    holder.call, holder.attempt = call.id, call.attempt
-                    holder.begun = None if board.borrows else call.id
+                    holder.attempt = call.attempt
+                    holder.calls.append(call.id)
+                    holder.begun = None if board.borrows else holder.calls[0]
                 else:
                     lost.append((board, call))
         for calls_of_one in pending.values():
@@ -62,26 +65,34 @@ class PoolCalls:
         if left is None:
             return
         if left > 0:
-            self.again(board, call_id, left - 1)
+            self.again(board, {call_id: left - 1})
             return
         why = why_it_ended(job.id if job is not None else 0, job)
         ending = Ending(call_id=call_id, state=CallState.FAILED, error="worker_died", message=f"Its worker died: {why}")
         if worker is not None:
-            ending = replace(ending, stdout=worker.last_words("stdout"), stderr=worker.last_words("stderr"))
+            stdout, stderr = (worker.last_words(name, call_id) for name in ("stdout", "stderr"))
+            ending = replace(ending, stdout=stdout, stderr=stderr)
         self.end(board, [ending])
 
-    def again(self, board: Board, call_id: int, retries: int) -> None:
-        """It is the next to begin, and may begin `retries` times more after that."""
-        self._store.again({call_id: retries})
-        board.retries[call_id] = retries
-        board.waiting.appendleft(call_id)
-        board.ring_workers(1)
+    def lose(self, board: Board, worker: Worker, job: Job | None) -> None:
+        """A worker is gone with all that it had."""
+        for call_id in reversed(list(worker.calls)):  # what begins again does so in the order in which it was
+            self.lost(board, call_id, job, worker)
+        worker.drop(list(worker.calls))
+
+    def again(self, board: Board, retries: Mapping[int, int]) -> None:
+        """These calls are the next to begin, in this order, and may begin so many times more after that."""
+        self._store.again(retries)
+        board.retries.update(retries)
+        board.waiting.extendleft(reversed(retries))
+        board.ring_workers(len(retries))
 
     def _in_line(self, pool_id: int, numbers: Sequence[int]) -> None:
         board = self._boards[pool_id]
         board.waiting.extend(numbers)
         board.ring_workers(len(numbers))
-        self._changed()
+        if board.lacks_workers:
+            self._changed()
 
     def _end_of(self, pool_id: int, endings: Sequence[Ending]) -> None:
         self.end(self._boards[pool_id], endings)
@@ -95,13 +106,10 @@ class PoolCalls:
         for body in self._store.end(numbered, now=self._clock(), keep=keep):
             self._discard(body)
         board.ended += len(fresh)
-        holders = {worker.call: worker.job_id for worker in board.workers.values()}
+        holders = {call_id: worker.job_id for worker in board.workers.values() for call_id in worker.calls}
         for number, one in numbered.items():
             self.waits.drop(one.call_id)
-            del board.retries[one.call_id]
-            board.functions.pop(one.call_id, None)
-            board.limits.pop(one.call_id, None)
-            board.bodies.pop(one.call_id, None)
+            board.forget(one.call_id)
             board.recent.append(Ended(number=number, job_id=holders.get(one.call_id), ending=one))
         board.tell()
         self.waits.ended(fresh)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Protocol
 
 from carrel.core.domain.call import Body, CachedResult, Call, CallState, Ending, NewCall, WorkerPool
@@ -23,7 +23,7 @@ class CallStore(Protocol):
     def drop_functions(self, pool_id: int) -> Sequence[Body]: ...  # noqa: D102
     def function(self, pool_id: int, digest: str) -> Body | None: ...  # noqa: D102
     def add_calls(self, pool_id: int, new: Sequence[NewCall], *, now: float) -> Sequence[tuple[int, bool]]: ...  # noqa: D102
-    def begin(self, call_id: int, *, job_id: int, attempt: int, now: float) -> bool: ...  # noqa: D102
+    def begin(self, call_ids: Collection[int], *, job_id: int, attempt: int, now: float) -> Set[int]: ...  # noqa: D102
     def again(self, call_ids: Mapping[int, int]) -> None: ...  # noqa: D102
     def end(self, endings: Mapping[int, Ending], *, now: float, keep: Mapping[int, Body] = ...) -> Sequence[Body]: ...  # noqa: D102
     def dependencies(self, call_ids: Collection[int]) -> Mapping[int, Sequence[int]]: ...  # noqa: D102

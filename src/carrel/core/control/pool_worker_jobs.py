@@ -81,9 +81,7 @@ class PoolWorkerJobs:
                         self._give_up(board, why_it_ended(job_id, job) + _last_words(worker))
             elif worker.attempt is None or not (job.state is JobState.PENDING or job.attempt > worker.attempt):
                 return
-            if worker.call is not None:
-                self._calls.lost(board, worker.call, job, worker)
-                worker.drop()
+            self._calls.lose(board, worker, job)
             if job is None or job.state.ended:
                 self.remove(board, job_id)
             self._calls.forget_if_over(board)

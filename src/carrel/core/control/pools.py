@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from carrel.core.control.pool_board import BODIES, Begun, Bell, Board, Ended, Given, Listener, Output, Worker
+from carrel.core.control.pool_board import BODIES, Begun, Bell, Board, Ended, Given, Hand, Listener, Output, Worker
 from carrel.core.control.pool_calls import PoolCalls, cancelled, expect, waiting
 from carrel.core.control.pool_ports import CallStore, Workers
 from carrel.core.control.pool_stops import PoolStops
@@ -73,7 +73,7 @@ class Pools:
             changed=lambda: self.changed(),
         )
         #: Cancels and interrupts calls.
-        self.stops = PoolStops(self._boards, self._guard, self._calls, call=self.call, worker=self._worker)
+        self.stops = PoolStops(self._boards, self._guard, self._calls, pool=self.pool, call=self.call, worker=self._worker)
         #: Wakes `carrel.core.control.pool_loop`, which looks after the number of workers.
         self.changed: Bell = lambda: None
 
@@ -121,6 +121,10 @@ class Pools:
             raise missing
         allowed(caller, action, Resource(owner=pool.owner)).check(missing)
         return pool
+
+    def at_hand(self, pool_id: int) -> bool:
+        """True for a pool that is in memory: `pool` takes no waiting then."""
+        return pool_id in self._boards
 
     def counts(self, pool_id: int) -> Mapping[str, int]:
         """How many calls of the pool are in each state."""
@@ -182,8 +186,7 @@ class Pools:
             gone, board.waiting = [*board.waiting, *self._calls.waits.of_pool(board.pool.id)], deque()
             self._calls.end(board, [cancelled(call_id) for call_id in gone])
             for worker in board.workers.values():
-                if worker.call is not None and worker.begun != worker.call:
-                    worker.want_back(_nobody)
+                worker.want_all_back(worker.calls)
         board.ring_workers(len(board.bells))
         self._calls.forget_if_over(board)
 
@@ -224,11 +227,12 @@ class Pools:
                     self._discard(call.body)
                 else:
                     expect(board, number, call, call.retries)
-                    if call.body.data is not None and len(board.bodies) < BODIES:
+                    if call.body.path is not None:
+                        board.large.add(number)
+                    elif len(board.bodies) < BODIES:
                         board.bodies[number] = call.body
                     placed.append(waiting(board, number, call.dependencies, call.cache))
             self._calls.waits.place(placed)
-        self.changed()
         return [number for number, _ in numbers]
 
     def _check_bodies(self, caller: Caller, bodies: Sequence[Body]) -> None:
@@ -328,12 +332,12 @@ class Pools:
                 board.unfollowed_since = self._clock()
 
     @contextmanager
-    def follow(self, pool_id: int, bell: Bell) -> Iterator[Listener]:
-        """Ring `bell` (any thread) when a call of the pool begins, prints or ends, during the block.
+    def follow(self, pool_id: int, bell: Bell, soon: Bell) -> Iterator[Listener]:
+        """Ring `bell` (any thread) when a call of the pool prints or ends, and `soon` when one begins, during the block.
 
         What calls that run have printed before is there, too, as far as it is kept.
         """
-        listener = Listener(bell=bell)
+        listener = Listener(bell=bell, soon=soon)
         board = self._boards.get(pool_id)
         if board is not None:
             with self._guard:
@@ -353,45 +357,55 @@ class Pools:
         """A worker tells what it has finished, and what it holds. What it was given and holds not has never reached it."""
         with self._guard:
             board, worker = self._worker(caller, pool_id)
-            mine = [ending for ending in endings if ending.call_id == worker.call]
+            mine = {ending.call_id: ending for ending in endings if ending.call_id in worker.calls}
             for ending in endings:
-                if ending.call_id != worker.call:  # told twice, or by an attempt that is over
+                if mine.get(ending.call_id) is not ending:  # told twice, or by an attempt that is over
                     self._discard(ending.body)
-            if mine:
-                self._calls.end(board, mine)
-                worker.drop()
-            elif worker.call is not None and worker.call not in holding:
-                if worker.askers:
-                    self._calls.end(board, [cancelled(worker.call)])
-                else:
-                    self._calls.again(board, worker.call, board.retries[worker.call])
-                worker.drop()
+                elif ending.seconds is not None:
+                    board.took(ending.call_id, ending.seconds)
+            back = [one for one in worker.calls if one not in mine and one not in holding]
+            unwanted = [one for one in back if worker.askers.get(one)]
+            if mine or unwanted:
+                self._calls.end(board, [*mine.values(), *map(cancelled, unwanted)])
+            if again := {one: board.retries[one] for one in back if one not in unwanted}:
+                self._calls.again(board, again)
+            if mine or back:
+                worker.drop([*mine, *back])
 
-    def take(self, caller: Caller, pool_id: int, bell: Bell | None) -> Given | None:
-        """The next call for a worker that has none; None, and `bell` will be rung, when there is none now."""
+    def take(self, caller: Caller, pool_id: int, bell: Bell | None) -> Hand | None:
+        """The next calls for a worker that has none; None, and `bell` will be rung, when there is none now."""
         with self._guard:
             board, worker = self._worker(caller, pool_id)
             worker.idle_since = worker.idle_since or self._clock()
             while board.waiting:
-                call_id = board.waiting.popleft()
-                if not self._store.begin(call_id, job_id=worker.job_id, attempt=worker.attempt or 0, now=self._clock()):
+                hand = board.next_hand()
+                begun = self._store.begin(hand, job_id=worker.job_id, attempt=worker.attempt or 0, now=self._clock())
+                hand = [one for one in hand if one in begun]
+                if not hand:
                     continue
-                worker.takes(call_id)
-                worker.begun = None if board.borrows else call_id
-                body = board.bodies.pop(call_id, None) or self._store.arguments(call_id)
-                board.tell_begun(Begun(call_id=call_id, job_id=worker.job_id, waits=board.borrows))
-                limit = board.limits.get(call_id)
-                return Given(call_id=call_id, function=board.functions[call_id], arguments=body, time_limit=limit)
+                worker.takes(hand)
+                worker.begun = None if board.borrows else hand[0]
+                board.tell_begun(Begun(call_id=hand[0], job_id=worker.job_id, waits=board.borrows))
+                return [self._given(board, one) for one in hand]
             closed = board.pool.closed_at is not None and not self._calls.waits.any_of(pool_id)
             idle = self._clock() - worker.idle_since
             least = board.least(self._clock())
             if may_leave(idle=idle, idle_time=board.pool.idle_time, workers=len(board.workers), least=least, closed=closed):
                 self._worker_jobs.remove(board, worker.job_id)
                 self._calls.forget_if_over(board)
-                return Given(retire=True)
+                return []
             if bell is not None:
                 board.bells.append(bell)
             return None
+
+    def _given(self, board: Board, call_id: int) -> Given:
+        kept = board.bodies.pop(call_id, None)
+        return Given(
+            call_id=call_id,
+            function=board.functions[call_id],
+            arguments=self._store.arguments(call_id) if kept is None else kept,
+            time_limit=board.limits.get(call_id),
+        )
 
     def stop_waiting(self, pool_id: int, bell: Bell) -> None:
         """The worker that gave `bell` waits no more. If it was rung for a call in this moment, another worker is."""
@@ -432,9 +446,7 @@ class Pools:
     def _worker(self, caller: Caller, pool_id: int) -> tuple[Board, Worker]:
         board, worker = self._found(caller, pool_id)
         if worker.attempt != caller.attempt:
-            if worker.call is not None:
-                self._calls.lost(board, worker.call, self._jobs.get(worker.job_id), worker)
-                worker.drop()
+            self._calls.lose(board, worker, self._jobs.get(worker.job_id))
             worker.attempt, worker.idle_since = caller.attempt, None
         board.stillborn = 0
         return board, worker
@@ -453,7 +465,3 @@ class Pools:
         if board is None or board.pool.closed_at is not None:
             raise Conflict(f"Pool {pool_id} is closed, and takes no more calls.", remedy="Open another: carrel.Executor().")
         return board
-
-
-def _nobody() -> None:
-    """The bell of a pool that is closed: nobody waits for the answer."""

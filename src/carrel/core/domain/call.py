@@ -122,6 +122,8 @@ class Ending:
     stderr: bytes = b""
     #: The equal call whose result this is.
     cached_from: int | None = None
+    #: How long the worker took for it, as it says.
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,13 +25,14 @@ _CALL = sa.select(*(calls.c[name] for name in _FIELDS))
 _INSERT = sa.insert(calls).returning(calls.c.id, sort_by_parameter_order=True)
 _BEGIN = (
     sa.update(calls)
-    .where(calls.c.id == sa.bindparam("which"), calls.c.state == CallState.PENDING.value)
+    .where(calls.c.id.in_(sa.bindparam("which", expanding=True)), calls.c.state == CallState.PENDING.value)
     .values(
         state=CallState.RUNNING.value,
         job_id=sa.bindparam("job"),
         attempt=sa.bindparam("number"),
         started_at=sa.bindparam("now"),
     )
+    .returning(calls.c.id)
 )
 _END = (
     sa.update(calls)
@@ -144,11 +145,11 @@ class CallTable:
                 connection.execute(sa.insert(call_dependencies), needs)
         return [(made[key], True) if key in made else (known[key], False) for key in keys]
 
-    def begin(self, call_id: int, *, job_id: int, attempt: int, now: float) -> bool:
-        """A worker is given the call; False when it waits no more."""
+    def begin(self, call_ids: Collection[int], *, job_id: int, attempt: int, now: float) -> Set[int]:
+        """A worker is given these calls; return those of them that waited."""
         with self._database.write() as connection:
-            done = connection.execute(_BEGIN, {"which": call_id, "job": job_id, "number": attempt, "now": now})
-            return bool(done.rowcount)
+            begun = connection.execute(_BEGIN, {"which": list(call_ids), "job": job_id, "number": attempt, "now": now})
+            return set(begun.scalars())
 
     def again(self, call_ids: Mapping[int, int]) -> None:
         """These calls wait again; each has so many retries left."""

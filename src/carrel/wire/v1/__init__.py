@@ -105,6 +105,7 @@ from carrel.wire.v1.pools import (
     CallNumbers,
     CallPage,
     CallView,
+    CancelRequest,
     Forgotten,
     WorkerPoolRequest,
 )

@@ -94,8 +94,14 @@ class CallPage(Response):
     next: int | None = None
 
 
+class CancelRequest(Request):
+    """Calls that are not wanted any more."""
+
+    calls: list[int] = Field(max_length=10_000)
+
+
 class CallNumbers(Response):
-    """The numbers of submitted calls, in their order."""
+    """The numbers of calls: of all that were submitted, in their order, or of those that are cancelled."""
 
     calls: list[int]
 

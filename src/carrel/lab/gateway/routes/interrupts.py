@@ -17,7 +17,7 @@ from carrel.lab.gateway.context import LARGEST, Ctx, Gateway, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.routes.pools import ANSWER, FRAMES, CallId, PoolId, call_view
 from carrel.wire import frames
-from carrel.wire.v1 import API, CallView
+from carrel.wire.v1 import API, CallNumbers, CallView, CancelRequest
 
 router = APIRouter(prefix=API, tags=["pools"], route_class=Endpoint)
 
@@ -32,6 +32,12 @@ async def cancel_call(call_id: CallId, ctx: Ctx, who: Who) -> CallView:
     """One that has begun goes on. A worker that waits for a GPU with it is asked to give it back, which takes a moment."""
     call = await _cancelled(ctx, who, call_id)
     return await to_thread.run_sync(call_view, ctx.pools, call)
+
+
+@router.post("/pools/{pool_id}/calls/cancel", summary="Keep calls of a pool from beginning")
+def cancel_calls(pool_id: PoolId, request: CancelRequest, ctx: Ctx, who: Who) -> CallNumbers:
+    """The answer has those that are cancelled now. One that a worker has and has not begun is cancelled as soon as it says so."""
+    return CallNumbers(calls=list(ctx.pools.stops.cancel_all(who, pool_id, set(request.calls))))
 
 
 async def _cancelled(ctx: Gateway, who: Caller, call_id: int) -> Call:

@@ -61,6 +61,8 @@ _LONGEST = 366 * 86400
 _CACHE = re.compile(r"sha256:[0-9a-f]{64}")
 #: Seconds between two looks whether somebody who follows is still signed in.
 _RECHECK = 1.0
+#: Seconds until it is told that a call has begun: of a short one it is told together with its end.
+_MOMENT = 0.02
 
 
 @router.post("/pools", status_code=201, summary="Open a pool of workers")
@@ -155,7 +157,7 @@ async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) ->
 
     A key that the pool knows is the call that has it, so a request that was cut off can be sent again.
     """
-    await to_thread.run_sync(ctx.pools.pool, who, pool_id)
+    await known(ctx, who, pool_id)
     new: list[NewCall] = []
     try:
         async for frame in ctx.bodies.receive(request, most=LARGEST_BODY):
@@ -221,6 +223,14 @@ async def follow(
         found = await to_thread.run_sync(lambda: ctx.pools.ended(pool_id, after=after))
         return Response(b"".join(_ended(one) for one in found), media_type=FRAMES)
     return StreamingResponse(_results(ctx, grant, pool_id, after), media_type=FRAMES, headers={"Cache-Control": "no-store"})
+
+
+async def known(ctx: Gateway, who: Caller, pool_id: int) -> None:
+    """Raise `NotFound` for a pool that is not there, or not the caller's, before more is read of the request."""
+    if ctx.pools.at_hand(pool_id):
+        ctx.pools.pool(who, pool_id)
+    else:  # the database may take a while
+        await to_thread.run_sync(ctx.pools.pool, who, pool_id)
 
 
 def no_line(request: Request) -> None:
@@ -299,7 +309,11 @@ async def _results(ctx: Gateway, grant: Grant, pool_id: int, after: int) -> Asyn
             rung.set()
         return b"".join(parts)
 
-    with pools.follow(pool_id, bell) as listener:
+    def soon() -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(loop.call_later, _MOMENT, rung.set)
+
+    with pools.follow(pool_id, bell, soon) as listener:
         yield frames.encode({"type": "alive"})
         while not ctx.streams.doorbell.closing:
             rung.clear()

@@ -10,14 +10,14 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from carrel.core.control.pool_board import Given, Output
+from carrel.core.control.pool_board import Given, Hand, Output
 from carrel.core.domain.call import Body, CallState, Ending
 from carrel.core.domain.errors import Invalid, TooLarge
 from carrel.core.domain.user import Caller
 from carrel.lab.gateway.call_bodies import CallBodies, Frame
 from carrel.lab.gateway.context import Ctx, Gateway, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.lab.gateway.routes.pools import ANSWER, BODY, FRAMES, LARGEST_BODY, PoolId, no_line, plain_text
+from carrel.lab.gateway.routes.pools import ANSWER, BODY, FRAMES, LARGEST_BODY, PoolId, known, no_line, plain_text
 from carrel.wire import frames
 from carrel.wire.v1 import API
 
@@ -40,21 +40,22 @@ async def work(
 ) -> Response:
     """For workers: a frame `holding` (calls), frames `stdout`, `stderr` and `ended` (call, state, …) of what it has finished.
 
-    The answer is one frame: `call` with its arguments, `none`, or `retire`: the worker is not needed any more. Its header says
-    in `files` whether the lab has files for results.
+    The answer is a frame `call` with its arguments, or several that are carried out in their order; `none`; or `retire`: the
+    worker is not needed any more. The first header says in `files` whether the lab has files for results.
     """
     no_line(request)
-    await to_thread.run_sync(ctx.pools.pool, who, pool_id)
+    await known(ctx, who, pool_id)
     holding, endings = await _reported(ctx, who, request)
+    bell = _Bell()
 
-    def report() -> Given | None:
+    def report() -> tuple[Hand | None, float]:
         ctx.pools.report(who, pool_id, holding=holding, endings=endings)
-        return ctx.pools.take(who, pool_id, None) if take else None
+        return _taken(ctx, who, pool_id, bell if wait > 0 else None) if take else (None, 0.0)
 
-    given = await to_thread.run_sync(report)
-    if given is None and take and wait > 0:
-        given = await _next_call(ctx, request, who, pool_id, wait)
-    return _given(ctx, who, given, files=files)
+    hand, patience = await to_thread.run_sync(report)
+    if hand is None and take and wait > 0:
+        hand = await _next_hand(ctx, request, who, pool_id, bell, wait, patience)
+    return _given(ctx, who, hand, files=files)
 
 
 @router.post("/pools/{pool_id}/output", status_code=204, summary="Pass on what a call prints", openapi_extra=BODY)
@@ -112,6 +113,7 @@ def _ending(frame: Frame, printed: dict[str, bytes]) -> Ending:
         body=frame.body,
         stdout=printed.get("stdout", b""),
         stderr=printed.get("stderr", b""),
+        seconds=header["seconds"] if type(header.get("seconds")) is float else None,
     )
 
 
@@ -132,38 +134,52 @@ def _content(bodies: CallBodies, frame: Frame) -> bytes:
 # ---- what goes out
 
 
-async def _next_call(ctx: Gateway, request: Request, who: Caller, pool_id: int, wait: float) -> Given | None:
-    """Wait for a call, for the worker's leave, or for the worker to be gone."""
-    loop = asyncio.get_running_loop()
-    rung = asyncio.Event()
+class _Bell:
+    """Rung in any thread when there may be a call."""
 
-    def bell() -> None:
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.rung = asyncio.Event()
+
+    def __call__(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(rung.set)
+            self.loop.call_soon_threadsafe(self.rung.set)
 
+
+def _taken(ctx: Gateway, who: Caller, pool_id: int, bell: _Bell | None) -> tuple[Hand | None, float]:
+    """The next calls, and how long a worker that gets none may wait."""
+    hand = ctx.pools.take(who, pool_id, bell)
+    return hand, ctx.pools.patience(who, pool_id) if hand is None and bell is not None else 0.0
+
+
+async def _next_hand(
+    ctx: Gateway, request: Request, who: Caller, pool_id: int, bell: _Bell, wait: float, patience: float
+) -> Hand | None:
+    """Wait for a call, for the worker's leave, or for the worker to be gone. `bell` will be rung."""
+    loop, hand = bell.loop, None
     deadline = loop.time() + wait
     gone = asyncio.ensure_future(_gone(request))
     try:
         while not ctx.streams.doorbell.closing:
-            rung.clear()
-            given = await to_thread.run_sync(ctx.pools.take, who, pool_id, bell)
-            if given is not None:
-                return given
-            patience = await to_thread.run_sync(ctx.pools.patience, who, pool_id)
+            waiting = asyncio.ensure_future(bell.rung.wait())
             left = min(deadline - loop.time(), patience)
-            waiting = asyncio.ensure_future(rung.wait())
             await asyncio.wait({waiting, gone}, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
             # What is given to a worker that is gone would count as begun.
             if gone.done() or ctx.streams.doorbell.closing:
                 return None
-            if not rung.is_set():
+            if not bell.rung.is_set():
                 await to_thread.run_sync(ctx.pools.stop_waiting, pool_id, bell)
                 return await to_thread.run_sync(ctx.pools.take, who, pool_id, None)
+            bell.rung.clear()
+            hand, patience = await to_thread.run_sync(_taken, ctx, who, pool_id, bell)
+            if hand is not None:
+                return hand
         return None
     finally:
         gone.cancel()
-        await to_thread.run_sync(ctx.pools.stop_waiting, pool_id, bell)
+        if hand is None:
+            await to_thread.run_sync(ctx.pools.stop_waiting, pool_id, bell)
 
 
 async def _gone(request: Request) -> None:
@@ -171,19 +187,23 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _given(ctx: Gateway, who: Caller, given: Given | None, *, files: bool) -> Response:
+def _header(given: Given) -> dict[str, Any]:
+    limit = {} if given.time_limit is None else {"time_limit": given.time_limit}
+    return {"type": "call", "call": given.call_id, "function": given.function, **limit}
+
+
+def _given(ctx: Gateway, who: Caller, hand: Hand | None, *, files: bool) -> Response:
     here = {"files": True} if files and ctx.files.open else {}
-    if given is None or given.retire or given.call_id is None or given.arguments is None:
-        kind = "retire" if given is not None and given.retire else "none"
-        return Response(frames.encode({"type": kind, **here}), media_type=FRAMES)
-    header = {"type": "call", "call": given.call_id, "function": given.function, **here}
-    header |= {} if given.time_limit is None else {"time_limit": given.time_limit}
-    if files and (found := ctx.files.to_read(who.user.subject, given.arguments)) is not None:
-        return Response(frames.encode({**header, "file": found}), media_type=FRAMES)
-    start = frames.head(header, given.arguments.size)
-    if given.arguments.path is None:
-        return Response(start + (given.arguments.data or b""), media_type=FRAMES)
-    arguments = given.arguments
+    if not hand:
+        return Response(frames.encode({"type": "none" if hand is None else "retire", **here}), media_type=FRAMES)
+    headers = [_header(one) | here for one in hand]
+    arguments = hand[0].arguments
+    if files and (found := ctx.files.to_read(who.user.subject, arguments)) is not None:
+        return Response(frames.encode({**headers[0], "file": found}), media_type=FRAMES)
+    if arguments.path is None:
+        content = [frames.encode(header, one.arguments.data or b"") for header, one in zip(headers, hand, strict=True)]
+        return Response(b"".join(content), media_type=FRAMES)
+    start = frames.head(headers[0], arguments.size)  # it is alone
 
     def pieces() -> Any:
         yield start

@@ -19,15 +19,18 @@ import traceback
 from typing import Any, NoReturn
 
 from carrel_worker import display, pickling, processes, supervisor  # noqa: F401 - processes: see there
-from carrel_worker.bodies import Bodies, Values
+from carrel_worker.bodies import Bodies, Values, as_frames
 from carrel_worker.capture import Output, flush, over_limit
 from carrel_worker.connection import Lab, Over, Refused, note
 from carrel_worker.failures import failure_of, words_of
+from carrel_worker.hand import Hand
 from carrel_worker.interrupts import Interrupts, Late
 from carrel_worker.leases import Leases, NotWanted, StateLost
 
 #: Unpickled functions that are remembered.
 _FUNCTIONS = 128
+#: Bytes of a result that waits for the ends of the next calls.
+_SMALL = 32 * 1024
 #: The signals that the thread which forks had blocked before.
 _HELD = threading.local()
 
@@ -41,10 +44,11 @@ class Worker:
         self._pool = "/pools/" + pool
         self._lab = Lab()
         self._bodies = Bodies(self._lab, self._pool)
+        self._hand = Hand(self._pool)
         self._functions: dict[str, Any] = {}
         self._values = Values(self._bodies)
         self._output = output
-        self._interrupts = Interrupts(pool)
+        self._interrupts = Interrupts(pool, self._hand.keep_one)
         self._leases = Leases(pool)
         display.send, display.flush = output.show, output.flush
         self._leaving = False
@@ -69,23 +73,34 @@ class Worker:
 
     def run(self) -> int:
         """Work until there is nothing to do."""
-        parts: list[Any] = []
+        ends: list[list[Any]] = []
         try:
             while not self._leaving:
-                header, body = self._bodies.next_call(parts)
-                if header["type"] == "retire":
+                given = self._bodies.next_calls(ends)
+                kind = given[0][0]["type"]
+                if kind == "retire":
                     return 0
-                parts, self._call = [], None
-                if header["type"] == "call":
-                    parts = self._with_gpu(header, body)
-                del body  # it may be large
+                self._hand.take(given if kind == "call" else [])
+                ends, self._call = [], None
+                del given  # they may be large
+                self._carry_out_all()
+                ends = self._hand.give_back()
         except SystemExit:
-            parts = []  # a call that was given in this moment, or waits for a GPU, has not begun
+            ends = []  # a call that was given in this moment, or waits for a GPU, has not begun
         self._call = 0  # nothing interrupts this
-        Bodies(Lab(), self._pool).tell(parts)
+        Bodies(Lab(), self._pool).tell(ends, [])
         return 0
 
-    def _with_gpu(self, header: dict[str, Any], arguments: Any) -> list[Any]:
+    def _carry_out_all(self) -> None:
+        """Carry out what is at hand, for a moment; the lab gives again what is left."""
+        first, small = True, True
+        while small and not self._leaving and (call := self._hand.next()) is not None:
+            told = self._with_gpu(*call, first=first)
+            first, small = False, not told or told[3]
+            if told:
+                self._hand.ended(told[:3])
+
+    def _with_gpu(self, header: dict[str, Any], arguments: Any, *, first: bool) -> list[Any]:
         """Carry the call out once it has a GPU, if calls borrow theirs here; return what `Bodies` is to tell of its end.
 
         That is nothing where it was given back: what a worker does not hold, and does not tell the end of, has not begun.
@@ -106,14 +121,19 @@ class Worker:
             self._call = call
             self._interrupts.begun()
             lease.begin()
-            parts, lease.failed = self._carry_out(header, arguments, refused)
+            parts, lease.failed = self._carry_out(header, arguments, refused, first=first)
         return parts
 
-    def _carry_out(self, header: dict[str, Any], arguments: Any, refused: BaseException | None) -> tuple[list[Any], str]:
-        """Return what is to be told of the call's end, and the name of what it raised. `refused`: why it cannot begin."""
-        limit = header.get("time_limit")
-        until = time.monotonic() + (limit or math.inf)
-        self._output.start(header["call"], limit)
+    def _carry_out(
+        self, header: dict[str, Any], arguments: Any, refused: BaseException | None, *, first: bool
+    ) -> tuple[list[Any], str]:
+        """Return what is to be told of the call's end, and the name of what it raised. `refused`: why it cannot begin.
+
+        `first`: no end of a call before it is untold.
+        """
+        limit, began = header.get("time_limit"), time.monotonic()
+        until = began + (limit or math.inf)
+        self._output.start(header["call"], limit, first=first)
         ending: dict[str, Any] = {"type": "ended", "call": header["call"], "state": "COMPLETED"}
         failed = ""
         try:
@@ -137,11 +157,15 @@ class Worker:
             if os.getpid() != self._pid:
                 _end_fork(None)
             parts = _returned(result, ending)
-        printed = self._output.finish()
-        if ending.get("error") == "time_limit":
+        ending["seconds"] = time.monotonic() - began
+        late = ending.get("error") == "time_limit"
+        # What is small waits for the ends of the calls behind it, and outlives this process meanwhile.
+        waits = not late and self._hand.more and pickling.size_of(parts) <= _SMALL
+        printed = self._output.finish(as_frames([b"", ending, parts]) if waits else b"")
+        if late:
             ending["message"] = over_limit(limit, printed)
         self._tidy_up()
-        return [printed, ending, parts], failed
+        return [printed, ending, parts, waits and len(printed) <= _SMALL], failed
 
     def _tidy_up(self) -> None:
         """Take back what a call has changed of the process that the next one, and the worker itself, count on."""

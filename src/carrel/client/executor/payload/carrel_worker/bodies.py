@@ -9,12 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from carrel_worker import body_files, pickling
-from carrel_worker.connection import Lab, Over, Refused, first_frame, note
+from carrel_worker.connection import Lab, Over, Refused, all_frames, note
 from carrel_worker.failures import failure_of
 from carrel_worker.frames import encode, head
 
 #: Bytes of scattered values that a worker keeps.
 _VALUES = 1024 * 1024 * 1024
+
+
+def as_frames(ended: list[Any]) -> bytes:
+    """What the lab is told of the end of a call, in one piece."""
+    printed, ending, parts = ended
+    return b"".join([printed, head(ending, pickling.size_of(parts)), *parts])
 
 
 class Bodies:
@@ -27,23 +33,24 @@ class Bodies:
         self._tries = True
         self._offered = False
 
-    def next_call(self, ended: list[Any]) -> tuple[dict[str, Any], Any]:
-        """Tell how a call ended (what was printed, the ending, parts of the result; or nothing) and return the next answer."""
+    def next_calls(self, ended: list[list[Any]]) -> list[tuple[dict[str, Any], Any]]:
+        """Tell how calls ended (of each: what was printed, the ending, parts of the result); return the frames of the answer."""
         while True:
-            header, body = self._told(ended, "/work?files=true" if self._tries else "/work")
+            answer = self._told(ended, "/work?files=true" if self._tries else "/work", [])
             ended = []
+            header, _ = answer[0]
             self._offered = bool(header.get("files"))
             if "file" not in header:
-                return header, body
+                return answer
             try:
-                return header, body_files.read(header["file"])
+                return [(header, body_files.read(header["file"]))]
             except OSError as error:
                 # The call has not begun here, and waits again, as this worker does not say that it holds it.
                 self._without(error)
 
-    def tell(self, ended: list[Any]) -> None:
-        """Tell how a call ended, and ask for no other one."""
-        self._told(ended, "/work?take=false")
+    def tell(self, ended: list[list[Any]], holding: list[int]) -> None:
+        """Tell how calls ended, and ask for no other one. What is not in `holding` either has not begun."""
+        self._told(ended, "/work?take=false", holding)
 
     def result(self, call: int) -> Any:
         """The pickled result of a call."""
@@ -64,12 +71,18 @@ class Bodies:
                 self._without(error)
         return self._lab.ask("GET", path)
 
-    def _told(self, ended: list[Any], path: str) -> tuple[dict[str, Any], Any]:
-        # It holds nothing but what it tells the end of.
-        start = encode({"type": "holding", "calls": []})
+    def _told(self, ended: list[list[Any]], path: str, holding: list[int]) -> list[tuple[dict[str, Any], Any]]:
+        start = encode({"type": "holding", "calls": holding})
         if not ended:
-            return first_frame(self._lab.ask("POST", self._pool + path, [start]))
-        printed, ending, parts = ended
+            return all_frames(self._lab.ask("POST", self._pool + path, [start]))
+        *before, (printed, ending, parts) = ended
+        if before:
+            try:
+                return self._sent(path, start + b"".join(map(as_frames, before)), printed, ending, parts)
+            except Refused:  # one of them: the others are told alone
+                for place, one in enumerate(before, start=1):
+                    later = [one[1]["call"] for one in ended[place:]]
+                    self._told([one], "/work?take=false", [*holding, *later])
         try:
             return self._sent(path, start, printed, ending, parts)
         except Refused as reason:
@@ -90,12 +103,12 @@ class Bodies:
 
     def _sent(
         self, path: str, start: bytes, printed: bytes, ending: dict[str, Any], parts: list[Any]
-    ) -> tuple[dict[str, Any], Any]:
+    ) -> list[tuple[dict[str, Any], Any]]:
         size = pickling.size_of(parts)
         with self._in_a_file(parts, size) as ticket, contextlib.suppress(Refused):  # the file is gone: the lab was restarted
             if ticket is not None:
-                return first_frame(self._lab.ask("POST", self._pool + path, [start, printed, encode({**ending, "file": ticket})]))
-        return first_frame(self._lab.ask("POST", self._pool + path, [start, printed, head(ending, size), *parts]))
+                return all_frames(self._lab.ask("POST", self._pool + path, [start, printed, encode({**ending, "file": ticket})]))
+        return all_frames(self._lab.ask("POST", self._pool + path, [start, printed, head(ending, size), *parts]))
 
     @contextlib.contextmanager
     def _in_a_file(self, parts: list[Any], size: int) -> Iterator[Any]:

@@ -86,15 +86,21 @@ class Output:
         self._put_back()
         _by_lines()
 
-    def start(self, call: int, limit: float | None) -> None:
-        """What is printed after the end of the last call is this one's, which may take `limit` seconds."""
-        self._put_back()
-        self._tell({"type": "start", "call": call, "limit": limit}, answer=False)
+    def start(self, call: int, limit: float | None = None, *, first: bool = True) -> None:
+        """What is printed after the end of the last call is this one's, which may take `limit` seconds.
 
-    def finish(self) -> bytes:
-        """Frames with the end of what the call has printed: all that this process has written by now is in it."""
+        `first`: the lab knows how all before it ended.
+        """
+        self._put_back()
+        self._tell({"type": "start", "call": call, "limit": limit, "first": first}, answer=False)
+
+    def finish(self, ending: bytes = b"") -> bytes:
+        """Frames with the end of what the call has printed: all that this process has written by now is in it.
+
+        `ending`: what the lab is to be told, which it is although this process dies before.
+        """
         flush()
-        return self._tell({"type": "finish"})
+        return self._tell({"type": "finish"}, ending)
 
     def show(self, number: int, data: bytes) -> None:
         """Pass on what the call shows, between what it has printed by now and what it will print."""

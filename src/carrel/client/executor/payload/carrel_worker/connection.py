@@ -103,11 +103,15 @@ def _read(response: http.client.HTTPResponse) -> bytearray:
     return body
 
 
-def first_frame(data: bytearray) -> tuple[dict[str, Any], memoryview]:
-    """Return the header of the only frame in `data`, and its body, which is not copied."""
-    length = int.from_bytes(data[:4], "big")
-    ((_, header), *_) = Decoder().feed(bytes(data[: 4 + length]))
-    return header, memoryview(data)[4 + length :]
+def all_frames(data: bytearray) -> list[tuple[dict[str, Any], memoryview]]:
+    """Return the header and the body of each frame in `data`; bodies are not copied."""
+    found, start, whole = [], 0, memoryview(data)
+    while start < len(data):
+        body = start + 4 + int.from_bytes(data[start : start + 4], "big")
+        ((_, header), *_) = Decoder().feed(bytes(data[start:body]))
+        start = body + header["size"]
+        found.append((header, whole[body:start]))
+    return found
 
 
 def note(text: str) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from carrel_worker.connection import Lab, Over, first_frame
+from carrel_worker.connection import Lab, Over, all_frames
 
 #: Seconds that a worker has a call before the lab is asked: short ones cost nothing.
 _MOMENT = 0.3
@@ -25,8 +25,9 @@ class Late(BaseException):
 class Interrupts:
     """A thread that waits for the lab's word, and raises KeyboardInterrupt in the main thread, or has the call given back."""
 
-    def __init__(self, pool: str) -> None:
-        """Must be made in the main thread."""
+    def __init__(self, pool: str, takes_long: Callable[[Lab], None]) -> None:
+        """Must be made in the main thread. `takes_long` is called in another one, of a call that a worker has for a moment."""
+        self._takes_long = takes_long
         self._path = "/pools/" + pool + "/interrupts?call="
         self._changed = threading.Condition()
         #: The call that the lab is asked about, and the one that can be interrupted now.
@@ -84,11 +85,16 @@ class Interrupts:
                 self._changed.wait_for(lambda: self._watched is not None)
                 call = self._watched
                 self._changed.wait_for(lambda: self._watched != call, _MOMENT)  # noqa: B023 - it is asked at once
+            try:
+                if call is not None and self._watched == call:
+                    self._takes_long(lab)
+            except Over:
+                return
             while call is not None and self._watched == call:
                 give_back = self._give_back
                 path = self._path + str(call) + ("" if give_back is None else "&begun=false&wait={}".format(_WAITING))
                 try:
-                    header, _ = first_frame(lab.ask("POST", path))
+                    ((header, _),) = all_frames(lab.ask("POST", path))
                 except Over:
                     return
                 if header["type"] == "interrupt":

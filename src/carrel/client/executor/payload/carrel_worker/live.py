@@ -23,6 +23,7 @@ class Live:
 
     def __init__(self, pool: str) -> None:
         self.path = "/pools/" + pool + "/output"
+        self.work = "/pools/" + pool + "/work?take=false"
         self._guard = threading.Lock()
         #: Held while something is on its way, so that it arrives in its order.
         self._sending = threading.Lock()

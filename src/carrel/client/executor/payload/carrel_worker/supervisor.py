@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-from carrel_worker.bodies import Bodies
+from carrel_worker.bodies import as_frames
 from carrel_worker.capture import Output, Stream, over_limit
 from carrel_worker.connection import Lab, Over, note
 from carrel_worker.frames import Decoder, encode
@@ -41,7 +41,7 @@ def begin(pool: str) -> Output:
         other.close()
         for stream in streams:
             os.close(stream.write)
-        Supervisor(pid, own, streams, live, Bodies(Lab(), "/pools/" + pool), leaving).run()
+        Supervisor(pid, own, streams, live, leaving).run()
     os.setpgid(0, 0)  # a call that does not end by itself ends with what it has started
     own.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -54,15 +54,12 @@ def begin(pool: str) -> Output:
 class Supervisor:
     """What happens beside the worker."""
 
-    def __init__(
-        self, pid: int, channel: socket.socket, streams: list[Stream], live: Live, bodies: Bodies, leaving: threading.Event
-    ) -> None:
+    def __init__(self, pid: int, channel: socket.socket, streams: list[Stream], live: Live, leaving: threading.Event) -> None:
         """`leaving` is set when the lab has told the job to end."""
         self._pid = pid
         self._channel = channel
         self._streams = streams
         self._live = live
-        self._bodies = bodies
         self._leaving = leaving
         self._decoder = Decoder()
         self._header: dict[str, Any] = {}
@@ -76,6 +73,8 @@ class Supervisor:
         self._told_late = False
         #: No call follows: however the worker ends, nothing is lost.
         self._over = False
+        #: How calls ended that the lab may not know of.
+        self._ends = b""
         self._status = 0
 
     def run(self) -> NoReturn:
@@ -132,6 +131,7 @@ class Supervisor:
         if kind == "start":
             self._call, self._runs, self._limit = self._header["call"], True, self._header["limit"]
             self._told_late, self._next = False, time.monotonic() + (self._limit or math.inf)
+            self._ends = b"" if self._header["first"] else self._ends
             self._live.start(self._call)
             return
         for stream in self._streams:  # it was printed before
@@ -141,6 +141,7 @@ class Supervisor:
             self._runs, self._next = False, math.inf
             self._live.finish()
             answer = b"".join(stream.finish() for stream in self._streams)
+            self._ends += answer + self._body if self._body else b""
         elif kind == "show":
             self._live.told("display", self._header["number"], self._body)
         elif kind == "flush":
@@ -170,8 +171,9 @@ class Supervisor:
         printed = b"".join(stream.finish() for stream in self._streams)
         ending = {"type": "ended", "call": self._call, "state": "FAILED", "error": "time_limit"}
         ending["message"] = over_limit(self._limit or 0, printed)
+        held = encode({"type": "holding", "calls": []})  # what waited behind it has not begun
         with contextlib.suppress(Over):
-            self._bodies.tell([printed, ending, []])
+            Lab().ask("POST", self._live.work, [held, self._ends, as_frames([printed, ending, []])], patience=_PATIENCE)
             if not self._leaving.is_set():
                 os.execv(sys.executable, sys.orig_argv)
         os._exit(0)
@@ -183,11 +185,14 @@ class Supervisor:
             offset, data = stream.end
             if data:
                 words.append(encode({"type": "output", "call": self._call, "stream": stream.name, "offset": offset}, data))
-        if words:
-            try:
+        try:
+            if words:
                 Lab().ask("POST", self._live.path, words, patience=_PATIENCE)
-            except Over as reason:
-                note(f"what it printed last is in this log only: {reason}")
+            if self._call:  # else it has taken no call, as far as the lab is told
+                held = encode({"type": "holding", "calls": [self._call] if self._runs else []})
+                Lab().ask("POST", self._live.work, [held, self._ends], patience=_PATIENCE)
+        except Over as reason:
+            note(f"what it printed last is in this log only: {reason}")
 
 
 def _end_as(status: int) -> NoReturn:
