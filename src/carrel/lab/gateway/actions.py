@@ -98,6 +98,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("DELETE", "/cached-results"): Action.SUBMIT,
     ("POST", "/pools/{pool_id}/interrupts"): Action.WORK,
     ("GET", "/calls/{call_id}"): Action.USE_POOL,
+    ("GET", "/calls/{call_id}/log"): Action.USE_POOL,
     ("POST", "/pools/{pool_id}/calls/cancel"): Action.USE_POOL,
     ("POST", "/calls/{call_id}/cancel"): Action.USE_POOL,
     ("POST", "/calls/{call_id}/interrupt"): Action.USE_POOL,
