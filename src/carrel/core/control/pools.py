@@ -293,7 +293,7 @@ class Pools:
             board = self._boards.get(call.pool_id)
             worker = None if board is None else board.holder(call_id)
             if worker is not None:
-                return worker.last_words("stdout"), worker.last_words("stderr")
+                return worker.last_words("stdout", call_id), worker.last_words("stderr", call_id)
         return self._store.printed(call_id)
 
     def ended(self, pool_id: int, *, after: int, limit: int = 100) -> Sequence[Ended]:
