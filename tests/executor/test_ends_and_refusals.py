@@ -340,3 +340,14 @@ def test_a_call_goes_on_after_its_token_was_revoked_and_says_so(lab: LabProcess,
                 running.result(PATIENCE)
         (flags / "go").touch()
         assert Executor.future(running.call_id, client=theirs).result(PATIENCE) == "done"
+
+
+def test_no_thread_follows_a_pool_that_is_over(opens: Opens) -> None:
+    before = set(threading.enumerate())
+    for wait in (True, False):
+        executor = opens()
+        assert executor.submit(pow, 2, 3).result(PATIENCE) == 8
+        executor.shutdown(wait=wait)
+    # Sooner than the lab says that it is still there, after which they used to end.
+    mine = [thread for thread in threading.enumerate() if thread not in before and thread.name == "carrel results"]
+    wait_until(lambda: not any(thread.is_alive() for thread in mine), timeout=10)

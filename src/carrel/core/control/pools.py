@@ -126,6 +126,11 @@ class Pools:
         """True for a pool that is in memory: `pool` takes no waiting then."""
         return pool_id in self._boards
 
+    def is_over(self, pool_id: int) -> bool:
+        """True for a pool that takes no more calls, all of whose calls have ended."""
+        board = self._boards.get(pool_id)
+        return board is None or (board.pool.closed_at is not None and not board.retries)
+
     def counts(self, pool_id: int) -> Mapping[str, int]:
         """How many calls of the pool are in each state."""
         return self._store.counts(pool_id)
@@ -188,6 +193,7 @@ class Pools:
             for worker in board.workers.values():
                 worker.want_all_back(worker.calls)
         board.ring_workers(len(board.bells))
+        board.tell()  # who follows it has heard all
         self._calls.forget_if_over(board)
 
     # ---- calls

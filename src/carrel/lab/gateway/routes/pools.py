@@ -324,6 +324,8 @@ async def _results(ctx: Gateway, grant: Grant, pool_id: int, after: int) -> Asyn
             if data:
                 yield data
                 continue
+            if pools.is_over(pool_id):
+                return
             try:
                 await asyncio.wait_for(rung.wait(), ctx.settings.heartbeat)
             except TimeoutError:
