@@ -86,3 +86,12 @@ def short_unless(flags: str, number: int, odd: int, then: str) -> int:
     elif number == odd:
         raise KeyError(number)
     return number
+
+
+class Kept:
+    """A value of which it can be seen whether it is still there."""
+
+
+def make_kept(_number: int) -> Kept:
+    """Make one."""
+    return Kept()

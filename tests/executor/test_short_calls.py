@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import called
 import pytest
-from called import begun, short_unless
+from called import begun, make_kept, short_unless
 
 from carrel import Client, Executor
 from carrel.client.executor import Future, WorkerDied
@@ -88,3 +90,11 @@ def test_a_map_that_is_given_up_cancels_what_is_left_at_once(opens: Opens, flags
     assert begun_before < 3000, "most of them never begin"
     executor.shutdown()
     assert len(numbers(flags)) == begun_before
+
+
+def test_a_map_keeps_no_result_that_it_has_given(opens: Opens) -> None:
+    for found in opens().map(make_kept, range(3)):
+        seen = weakref.ref(found)
+        del found
+        gc.collect()
+        assert seen() is None

@@ -288,9 +288,8 @@ class Executor(concurrent.futures.Executor):
         def results() -> Iterator[T]:
             try:
                 while futures:
-                    value = futures[-1].result(None if deadline is None else deadline - monotonic())
-                    futures.pop()
-                    yield value
+                    futures[-1].result(None if deadline is None else deadline - monotonic())
+                    yield futures.pop().result()  # nothing here holds it meanwhile
             finally:
                 self._cancel_all(futures)
 
