@@ -306,7 +306,7 @@ def test_share_says_what_giving_back_would_do(carrel: CommandLine, tmp_path: Pat
     assert 0 < mine["factor"] <= 1
     said = carrel("share").out
     assert "GPU-HOURS" in said
-    assert "Standing 1 is ahead of 0 by 7 d of waiting. Use counts half after 7 d." in said
+    assert "Standing 1 is ahead of 0 by 7 d of waiting. Use counts half after 1 d." in said
     assert re.search(r"In an hour, on default: [01]\.\d\d if you keep what you hold, [01]\.\d\d if you release it now\.", said)
     carrel("cancel", str(job))
 

@@ -110,7 +110,9 @@ def test_requests_that_do_not_end_have_room_for_each_user(tmp_path: Path) -> Non
 
         waiting = [begun("ada") for _ in range(17)]
         refused, _, _ = select(waiting, [], [], PATIENCE)
-        said = refused[0].recv(10_000)
+        said = b""
+        while b"too large" not in said and (piece := refused[0].recv(10_000)):  # the body may come after the headers
+            said += piece
         assert said.startswith(b"HTTP/1.1 429 ")
         assert b"too large for so many at once" in said
         with client(url, rig.headers("bob")) as other:

@@ -275,7 +275,7 @@ def test_a_free_gpu_that_is_kept_for_a_job_says_so_wherever_it_is_shown(site: Si
     with site.browser("bob") as http:
         for page in ("/", "/gpus"):
             site.rig.wait_for(lambda page=page: f"Free, kept for job {job}" in http.get(page).text)
-            assert http.get(page).text.count("kept for job") == 1, page
+            assert http.get(page).text.count("Free, kept for job") == 1, page
     with client(site.url, site.rig.headers("bob")) as bob:
         for found in (bob.get("/api/v1/nodes").json()["nodes"][0], bob.get("/api/v1/gpus").json()):
             assert sorted(device["kept_for"] or 0 for device in found["devices"]) == [0, job]
