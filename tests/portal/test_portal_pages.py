@@ -429,6 +429,8 @@ def test_the_first_page_says_what_is_free_for_its_reader_and_what_they_have_used
         job = site.submit("bob", resources={"gpus": 2, "time": "2h"})
         site.rig.engine.run(job)
         site.rig.wait(job, JobState.RUNNING)
+        # It is worked out once in a few seconds; until then the page asks again by itself.
+        site.rig.wait_for(lambda: "<strong>0</strong> of 2" in (page := http.get("/").text) or "data-again" not in page)
         page = http.get("/").text
         assert "<strong>0</strong> of 2" in page
         assert "none is free" in page

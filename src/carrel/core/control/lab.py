@@ -244,10 +244,10 @@ class Lab:
             )
         )
 
-    def free(self, caller: Caller) -> Sequence[FreeGpus]:
+    def free(self, caller: Caller) -> tuple[Sequence[FreeGpus], bool]:
         """What is free of each type of GPU for a task of the caller's that names no class of service and no partition.
 
-        Nothing where they may start none, and where too many wait for it to be worked out.
+        Nothing where they may start none, and where too many wait for it to be worked out. False: it was so some seconds ago.
         """
         qos = self.policy.choose(None, JobKind.TASK)
         asked = Resources(gpus=1, time=qos.max_time or qos.default_time)
@@ -255,7 +255,7 @@ class Lab:
             partition = self.policy.check(asked, JobKind.TASK, qos, self.engine.nodes(), owner=caller.user.subject)
             account = self._account(None, caller)
         except CarrelError:
-            return ()
+            return (), True
         return self.loop.free_for(
             Waiting(
                 id=_NOT_SUBMITTED,

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 
 from carrel.core.control.attempt_changes import Describe
 from carrel.core.control.event_ports import EventLog
@@ -31,8 +32,9 @@ from carrel.core.domain.placement import FreeGpus, Holding, Wait, Waiting
 from carrel.core.domain.ports import Attempt, Clock, Engine
 
 _log = logging.getLogger(__name__)
-#: Seconds for which what is free for a user is not worked out again while nothing changes, and for how many users that is kept.
-_FREE_SECONDS, _FREE_MOST = 60.0, 1000
+#: Seconds for which what is free for a user is not worked out again while nothing changes, and in any case; and for how many
+#: users that is kept. It takes 30 ms with 200 jobs in line on 96 GPUs.
+_FREE_SECONDS, _FREE_AT_LEAST, _FREE_MOST = 60.0, 3.0, 1000
 
 
 class ControlLoop:
@@ -127,15 +129,16 @@ class ControlLoop:
         """Where a job would stand that is not in line yet, or None where it would start."""
         return self._scheduler.preview(job)
 
-    def free_for(self, job: Waiting) -> Sequence[FreeGpus]:
-        """What is free of each type of GPU for tasks like `job`."""
+    def free_for(self, job: Waiting) -> tuple[Sequence[FreeGpus], bool]:
+        """What is free of each type of GPU for tasks like `job`; False with what was so some seconds ago: it takes a while."""
         key, now, report = (job.owner, job.account, job.qos, job.partition), self._clock(), self._scheduler.queue_report
         known = self._free.get(key)
-        if known is None or known[0] is not report or not 0 <= now - known[1] < _FREE_SECONDS:
+        age = inf if known is None else now - known[1]
+        if known is None or not 0 <= age < (_FREE_SECONDS if known[0] is report else _FREE_AT_LEAST):
             if len(self._free) >= _FREE_MOST:
                 self._free.clear()
             known = self._free[key] = (report, now, self._scheduler.free_for(job, now))
-        return known[2]
+        return known[2], known[0] is report
 
     def with_parent(self, job_id: int, reason: Reason) -> Reason:
         """Return the reason of a job, with what there is to say where it waits for its child, or its parent for it."""

@@ -109,11 +109,13 @@ class JobPages:
         query = {"show": chosen, "owner": "all" if everybody else "me"} | ({} if array_id is None else {"array": str(array_id)})
         nodes = [node_view(status) for status in self._lab.machines.devices(caller)]
         part = request.query_params.get("part") == "live"
+        free, is_so = self._lab.free(caller)
         return self._look.page(
             request,
             "live.html" if part else "home.html",
             nodes=nodes,
-            free=self._lab.free(caller),
+            free=free,
+            free_is_so=is_so,
             standing=self._standing(caller),
             notebook=last_settings(self._gateway, caller) if not part else {},
             announcements=self._lab.keeper(ANNOUNCEMENTS).list(caller),
