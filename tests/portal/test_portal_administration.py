@@ -79,6 +79,7 @@ def test_a_machine_is_drained_and_reserved_and_users_are_told(site: Site) -> Non
         ("drain", {"node": "bench"}, "reason"),
         ("drain", {"node": "none", "reason": "x"}, "no node"),
         ("reserve", {"name": "x", "reason": "y", "begin": "soon"}, "is no moment"),
+        ("reserve", {"name": "x", "reason": "y", "begin": "9999-12-31 23:59"}, "is no moment"),
         ("reserve", {"name": "x", "reason": "y", "users": "nobody"}, "no user"),
         ("announce", {"text": "x", "for": "soon"}, "is not a duration"),
     ],

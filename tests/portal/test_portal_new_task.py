@@ -55,6 +55,12 @@ def zipped(files: dict[str, bytes | str], **how: int) -> bytes:
     return data.getvalue()
 
 
+def coded(source: str) -> bytes:
+    """A notebook of one cell, whose tag says that it has parameters."""
+    cell = {"cell_type": "code", "source": source, "metadata": {"tags": ["parameters"]}}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}).encode()
+
+
 @pytest.mark.gate
 @pytest.mark.browser
 def test_four_clicks_from_a_script_to_its_running_log(site: Site) -> None:
@@ -166,11 +172,22 @@ def test_code_with_several_programs_asks_which_and_keeps_the_code(site: Site) ->
         ("x.zip", zipped({"a": "1", "a/b.py": HELLO}), "is there twice"),
         ("model.pt", b"\x80", "is not a task"),
         ("x.zip", zipped({"data.csv": "1"}), "nothing to run"),
+        ("x.zip", zipped({"a/" * 1500 + "a.py": HELLO}), "more than 64 directories"),
+        ("x.zip", zipped({("a" * 250 + "/") * 8 + "a.py": HELLO}), "longer than 1024 bytes"),
+        ("x.zip", zipped({"none.py": HELLO}).replace(b"none.py", b"\0one.py"), "cannot be read"),
+        ("x.zip", zipped({"é.py": HELLO}).replace("é".encode(), b"\xff\xff"), "cannot be read"),
+        ("x.zip", zipped({"a.py": HELLO})[:-6] + b"\xff" * 4 + b"\0\0", "cannot be read"),
         ("x.ipynb", b"{}", "notebook"),
+        ("x.ipynb", coded("x = 1").replace(b"{}", b'{"author": "\\ud800"}'), "cannot become a task"),
+        ("x.ipynb", coded(f"x = 0x{'f' * 9999}"), "cannot become a task"),
+        ("x.ipynb", coded("x = 1\n" * 200_000), "more than 1M of code"),
         ("../up.py", HELLO.encode(), "has an empty part"),
         (f"{HOSTILE}.txt", b"1", "nothing to run"),
     ],
-    ids=["broken", "climbs", "absolute", "bomb", "many", "twice", "model", "data", "no-notebook", "name-climbs", "markup"],
+    ids=[
+        *("broken", "climbs", "absolute", "bomb", "many", "twice", "model", "data", "deep", "long", "empty-name", "no-utf8"),
+        *("offset", "no-notebook", "half-character", "long-number", "much-code", "name-climbs", "markup"),
+    ],
 )  # fmt: skip
 def test_uploads_that_are_refused_leave_nothing(site: Site, name: str, content: bytes, said: str) -> None:
     with site.browser("ada") as http:
@@ -181,6 +198,44 @@ def test_uploads_that_are_refused_leave_nothing(site: Site, name: str, content: 
         assert HOSTILE not in page.text
         assert "new-code-" not in page.text, "where the lab has it is nothing to its user"
     assert list(site.rig.lab.files.code.root.glob("new-code-*")) == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"script": HELLO, "name": "a" * 300}, "255 printable characters"),
+        ({"script": HELLO, "arguments": "a" * 1_000_000}, "more than 32,000 characters"),
+        ({"script": f"#!/bin/sh\n#SBATCH --comment={'a' * 1_000_000}\n", "time": "9" * 90 + "h"}, "more than a hundred years"),
+    ],
+    ids=["name", "arguments", "directive"],
+)  # fmt: skip
+def test_what_is_too_long_is_refused_soon(site: Site, fields: dict[str, str], said: str) -> None:
+    with site.browser("ada") as http:
+        page = send(site, http, **fields)
+        assert page.status_code == 422
+        assert said in page.text
+
+
+def test_an_upload_with_a_directory_in_the_place_of_its_packages(site: Site) -> None:
+    with site.browser("ada") as http:
+        page = send(site, http, {"file": ("x.zip", zipped({"a.py": HELLO, "requirements.txt/a": ""}))}, packages="six")
+        assert "is there twice" in page.text
+
+
+@pytest.mark.parametrize(
+    ("boundary", "body"),
+    [
+        ("x" * 300, b""),
+        ("x", b"".join(b"--x\r\nContent-Disposition: form-data; name=%d\r\n\r\n\r\n" % n for n in range(40_000)) + b"--x--"),
+        ("x", b"--x\r\n" + b"A: b\r\n" * 1000),
+        ("x", b"--x\r\nA: " + b"b" * 1_000_000),
+    ],
+    ids=["boundary", "parts", "headers", "header"],
+)  # fmt: skip
+def test_forms_of_no_browser_are_refused(site: Site, boundary: str, body: bytes) -> None:
+    with site.browser("ada") as http:
+        kind = {"content-type": f"multipart/form-data; boundary={boundary}"}
+        assert http.post(f"{site.url}/tasks/new", content=body, headers=kind).status_code == 422
 
 
 def test_a_list_of_files_that_would_fill_the_memory_is_not_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,10 @@ def ended(site: Site, files: Mapping[str, bytes], **fields: object) -> int:
         ),
         ("outputs/run.ipynb", notebook({"output_type": "display_data", "data": {"image/png": '"><b>'}}), "Not shown: image/png"),
         ("outputs/run.ipynb", b'{"cells": 3}', "cells"),
+        ("outputs/run.ipynb", b"{}", "{}</pre>"),
+        ("outputs/run.ipynb", json.dumps({"cells": [{"source": "half: \ud800"}]}).encode(), "half: ?</pre>"),
+        ("outputs/run.ipynb", b'{"cells": [' + b"[]," * 600_000 + b"[]]}", "These are its first 256 KiB."),
+        ("outputs/run.ipynb", notebook(*[{"output_type": "stream", "text": "a"}] * 3000), "first 2000 cells and outputs"),
         (f"outputs/{HOSTILE}.txt", b"named", "named</pre>"),
     ],
 )  # fmt: skip

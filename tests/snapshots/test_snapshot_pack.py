@@ -249,3 +249,15 @@ def test_packing_a_small_project_is_quick_and_starts_no_git(tmp_path: Path, monk
     with packed.open() as file:
         store.add(packed.digest, file)
     assert store.has(packed.digest)
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 60 + "b", "a/**/" * 50 + "b", "**/*a*a/" * 50 + "b"], ids=["stars", "trees", "both"])
+def test_no_pattern_takes_long(tmp_path: Path, pattern: str) -> None:
+    files = {".gitignore": pattern, "a" * 200: "1", "a/" * 60 + "a": "2", "aaaaaa/" * 60 + "c": "3"}
+    write(tmp_path, files)
+    assert {entry.path for entry in pack(tmp_path).files} == set(files)
+
+
+def test_what_is_packed_apart_knows_no_gitignore_above(tmp_path: Path) -> None:
+    write(tmp_path, {".git/HEAD": "", ".gitignore": "*", "code/a.py": "1"})
+    assert [entry.path for entry in pack(tmp_path / "code", surrounding=False).files] == ["a.py"]

@@ -22,6 +22,8 @@ LATEST = 9e9
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT])(?:i?B)?", re.IGNORECASE)
 _SIZES = {"K": KIB, "M": MIB, "G": GIB, "T": TIB}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|min|m|s)")
+#: Seconds of the longest duration, and characters of its text: a moment so far away is still in the calendar (it ends in 9999).
+_CENTURY, _LONGEST = 100 * 366 * 86400, 100
 _PARTS = {"w": 604800, "d": 86400, "h": 3600, "min": 60, "m": 60, "s": 1}
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>[0-5]?\d))?(?::(?P<third>[0-5]?\d))?")
 
@@ -47,8 +49,10 @@ def format_size(size: int) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Return the number of seconds that `text` names; raise `Invalid` when it names none."""
+    """Return the number of seconds that `text` names; raise `Invalid` when it names none, or more than a hundred years."""
     stripped = text.strip().lower()
+    if len(stripped) > _LONGEST:
+        raise Invalid(f'"{stripped[:_LONGEST]}…" is not a duration.', remedy='Write it like "30m", "2h" or "1d12h".')
     if stripped.isdigit():
         raise Invalid(
             f'"{text}" is not a duration: it has no unit.', remedy=f'Say "{stripped}m" for minutes or "{stripped}h" for hours.'
@@ -62,6 +66,8 @@ def parse_duration(text: str) -> int:
         raise Invalid(
             f'"{text}" is not a duration: it must be at least one second.', remedy='Write it like "30m", "2h" or "1d12h".'
         )
+    if seconds > _CENTURY:  # calendars end in the year 9999
+        raise Invalid(f'"{text}" is more than a hundred years.', remedy='Write it like "30m", "2h" or "1d12h".')
     return seconds
 
 

@@ -93,8 +93,12 @@ def _without_trailing_blanks(line: str) -> str:
 
 
 def _translate(pattern: str) -> str | None:
-    """Return the regular expression for a pattern; None for one that can match nothing."""
-    result = ""
+    """Return the regular expression for a pattern; None for one that can match nothing.
+
+    What stands before a wildcard is matched at the first place where it fits, and never again at another (an atomic group): the
+    wildcard behind it takes what lies between. So no pattern takes longer than the square of a path's length.
+    """
+    spans: list[list[str]] = [[""]]  # between one `**/` and the next; of each what lies between one `*` and the next
     position = 0
     while position < len(pattern):
         character = pattern[position]
@@ -104,29 +108,40 @@ def _translate(pattern: str) -> str | None:
                 end += 1
             bounded = (position == 0 or pattern[position - 1] == "/") and (end == len(pattern) or pattern[end] == "/")
             if end - position == 1 or not bounded:
-                result += "[^/]*"
+                spans[-1].append("")
             elif end == len(pattern):
-                result += ".*"
+                spans[-1][-1] += ".*"
             else:
-                result += "(?:.*/)?"
+                spans.append([""])
                 end += 1
             position = end
         elif character == "?":
-            result += "[^/]"
+            spans[-1][-1] += "[^/]"
             position += 1
         elif character == "[":
             translated = _translate_class(pattern, position + 1)
             if translated is None:
                 return None
             expression, position = translated
-            result += expression
+            spans[-1][-1] += expression
         else:
             if character == "\\":
                 position += 1
                 if position == len(pattern):
                     return None
-            result += re.escape(pattern[position])
+            spans[-1][-1] += re.escape(pattern[position])
             position += 1
+    return _joined(spans)
+
+
+def _joined(spans: list[list[str]]) -> str:
+    result = ""
+    for number, (first, *others) in enumerate(spans):
+        last = number == len(spans) - 1
+        text = first + "".join(f"(?>[^/]*?{piece})" for piece in others[:-1])
+        if others:
+            text += f"[^/]*{others[-1]}" if last else f"(?>[^/]*?{others[-1]})"
+        result += text if number == 0 else f"(?:.*/)?{text}" if last else f"(?>(?:.*?/)??{text})"
     return result
 
 

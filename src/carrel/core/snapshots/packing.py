@@ -69,19 +69,22 @@ def pack(
     also: Sequence[str] = (),
     limit_bytes: int = LIMIT_BYTES,
     limit_files: int = LIMIT_FILES,
+    surrounding: bool = True,
 ) -> Packed:
     """Return the snapshot of what is code in `directory`; with `only`, of these files in it and no others.
 
     What .gitignore names (here, below, and above up to the top of the git repository), `NEVER` and virtual environments
     stay behind, and so do sockets, pipes and devices. `also` names files and directories that are sent whether or not .gitignore
-    names them. Raises `Invalid` for a file that cannot be read or a link that leads outside; for a directory without code; and
+    names them. With `surrounding` false a .gitignore above has no say. Raises `Invalid` for a file that cannot be read or a link
+    that leads outside; for a directory without code; and
     for more than `limit_bytes` or `limit_files`, naming the three largest entries.
     """
     if not directory.is_dir():
         raise Invalid(f"{directory} is not a directory.", remedy="Name the directory that holds the code.")
     root = os.fspath(directory)
     skipped: list[str] = []
-    walked = _walk(root, "", Rules.above(directory), skipped) if only is None else (_named(root, path) for path in only)
+    rules = Rules.above(directory) if surrounding else Rules()
+    walked = _walk(root, "", rules, skipped) if only is None else (_named(root, path) for path in only)
     found = {entry.path: entry for entry in walked}
     for path in also:
         if (directory / path).is_dir():

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from carrel.core.tasks.backend_config import SLURM_KEYS
 
-_LINE = re.compile(r"#SBATCH(?=\s)(.*)")
+#: Longest line that is read; `shlex` takes the square of the length of a word.
+_LONGEST = 4096
+_LINE = re.compile(rf"#SBATCH(?=\s)(.{{,{_LONGEST}}})")
 #: One-letter options of sbatch that have a long name here or are kept under theirs.
 _LETTERS = {
     **{"A": "account", "a": "array", "C": "constraint", "c": "cpus-per-task", "d": "dependency", "e": "error", "G": "gpus"},

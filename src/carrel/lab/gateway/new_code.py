@@ -7,9 +7,11 @@ reads it runs behind the same walls.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
+import struct
 import tempfile
 import threading
 import zipfile
@@ -46,6 +48,8 @@ NEW_TASK = "/tasks/new"
 #: What can be run as it is.
 SCRIPTS = (".py", ".sh")
 _CHUNK = MIB
+#: Longest path of an uploaded file in bytes, and directories that it lies in: each of them is made on the disk.
+_PATH, _DEPTH = 1024, 64
 #: Bytes of an archive's list of files, and of a notebook.
 _LIST, _NOTEBOOK = 8 * MIB, 64 * MIB
 #: Variables for what reads a repository: the way to the network, and whom to trust.
@@ -56,6 +60,7 @@ _WAY = (
 _WEB = re.compile(r"https?://[^\s#@]+")
 _BASH = re.compile(r"#!\s*\S*\b(?:ba|da|k|z)?sh\b|#SBATCH\s", re.MULTILINE)
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_NO_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 _MANY = f"The archive has more than {LIMIT_FILES:,} files."
 
 
@@ -133,7 +138,7 @@ class Incoming:
             raise Invalid("There is no script.", remedy="Paste one, or choose a file.")
         text = text.replace("\r\n", "\n")  # what every browser sends (HTML, 4.10.21.3)
         suffix = ".sh" if _BASH.match(text) or re.search(r"^#SBATCH\s", text, re.MULTILINE) else ".py"
-        stem = _NAME.sub("_", name).strip("._-").removesuffix(suffix) or "script"
+        stem = _NAME.sub("_", name).strip("._-").removesuffix(suffix)[:100] or "script"
         with self._directory() as place:
             (place / f"{stem}{suffix}").write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
             return self._packed(caller, place, f"{stem}{suffix}", requirements)
@@ -151,7 +156,7 @@ class Incoming:
                 raise Invalid(f'"{name}" is not a task.', remedy="Choose a .py, .sh, .ipynb or .zip file, or a folder.")
             else:
                 for path, source in given:
-                    target = place / check_path(path.replace("\\", "/"))
+                    target = place / _inside(path)
                     with _once(path):
                         target.parent.mkdir(parents=True, exist_ok=True)
                         source.rename(target)
@@ -304,7 +309,7 @@ class Incoming:
 
         beside = place.parent / "beside"
         beside.mkdir()
-        notebook = beside / check_path(name)
+        notebook = beside / _inside(name)
         if source.stat().st_size > _NOTEBOOK:
             raise Invalid(
                 f"The notebook has more than {format_size(_NOTEBOOK)}.",
@@ -314,14 +319,18 @@ class Incoming:
         if requirements:
             (beside / "requirements.txt").write_text(requirements, encoding="utf-8")
         place.rmdir()
-        promote(notebook, place, environ={})
+        try:
+            promote(notebook, place, environ={})
+        except ValueError as error:  # half of a character (UTF-16), or an integer that is too long to be written
+            raise Invalid(f"{name} cannot become a task: {error}.", remedy="Correct what it holds.") from error
         none = () if requirements else ("No packages are known of this notebook: choose an environment, or name them.",)
         return self._packed(caller, place, name, "", none)
 
     def _packed(self, caller: Caller, place: Path, name: str, requirements: str, notes: Sequence[str] = ()) -> NewCode:
         if requirements:
-            (place / "requirements.txt").write_text(requirements, encoding="utf-8")
-        packed = pack(place)
+            with _once("requirements.txt"):
+                (place / "requirements.txt").write_text(requirements, encoding="utf-8")
+        packed = pack(place, surrounding=False)
         with packed.open() as archive:
             self._lab.add_snapshot(caller, packed.digest, archive)
         if packed.pointers:
@@ -331,6 +340,17 @@ class Incoming:
 
 def _last(name: str) -> str:
     return name.replace("\\", "/").rpartition("/")[2]
+
+
+def _inside(path: str) -> Path:
+    """Return where below the directory of the code an uploaded file belongs. Raises `Invalid`."""
+    path = check_path(path.replace("\\", "/"))
+    if len(path.encode()) > _PATH or path.count("/") > _DEPTH:
+        raise Invalid(
+            f'The path "{path[:80]}…" is longer than {_PATH} bytes, or lies in more than {_DEPTH} directories.',
+            remedy="Give files shorter names, and let them lie less deep.",
+        )
+    return Path(path)
 
 
 def _without_top(place: Path) -> None:
@@ -364,14 +384,23 @@ def _unzip(archive: Path, place: Path) -> None:
                     raise Invalid(
                         f'"{one.filename[:200]}" in the archive is a symbolic link.', remedy="Put the file itself in it."
                     )
-                target = place / check_path(one.filename.replace("\\", "/"))
+                target = place / _inside(one.filename)
                 with _once(one.filename):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with given.open(one) as source, target.open("xb") as file:
                         total = _copy(source, file, total)  # type: ignore[arg-type]
                         os.fchmod(file.fileno(), 0o755 if mode & 0o111 else 0o644)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise Invalid(f"The archive cannot be read: {error}.", remedy="Make it anew, without a password.") from error
+    # `zipfile` raises these too: for offsets before the file or far behind it, and for names that are empty or no UTF-8.
+    except (*_NO_ARCHIVE, ValueError, OverflowError, IndexError, struct.error) as error:
+        raise _unreadable(error) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # seeking before the beginning
+            raise
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> Invalid:
+    return Invalid(f"The archive cannot be read: {error}.", remedy="Make it anew, without a password.")
 
 
 @contextmanager

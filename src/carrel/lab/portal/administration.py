@@ -15,7 +15,7 @@ from carrel.core.domain.announcement import Announcement, Level
 from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
 from carrel.core.domain.reservation import Reservation
-from carrel.core.domain.units import parse_duration
+from carrel.core.domain.units import LATEST, parse_duration
 from carrel.core.domain.user import Caller, Role
 from carrel.core.policy.access import Action, allowed
 from carrel.lab.audit import AuditFilter
@@ -181,7 +181,10 @@ def _moment(text: str) -> float | None:
     if not text.strip():
         return None
     try:
-        return datetime.fromisoformat(text.strip()).timestamp()
+        moment = datetime.fromisoformat(text.strip()).timestamp()
+        if moment > LATEST:  # no page could show its end
+            raise ValueError(text)
+        return moment
     except (ValueError, OverflowError):
         raise Invalid(
             f'"{text[:40]}" is no moment.', remedy='Write it like "2026-12-01 14:00", or leave it empty for now.'

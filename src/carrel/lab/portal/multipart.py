@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from anyio import to_thread
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
@@ -15,8 +15,10 @@ from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import MIB
 from carrel.core.snapshots.packing import LIMIT_FILES
 
-#: Bytes of all fields together; a pasted script is one.
+#: Bytes of all fields and names together; a pasted script is one field.
 _FIELDS = 2 * MIB
+#: What a part counts beside its bytes: it costs some memory also where it is empty.
+_PART = 64
 #: Bytes that a thread writes at a time.
 _PIECE = MIB
 
@@ -63,6 +65,7 @@ class _Parts:
         _, said = parse_options_header(self._headers.get(b"content-disposition", b""))
         self._name = said.get(b"name", b"").decode("utf-8", "replace")
         self._text, self._file = None, None
+        self._count(_PART + len(self._name))
         if b"filename" not in said:
             self._text = bytearray()
         elif name := said[b"filename"].decode("utf-8", "replace"):  # "": nothing was chosen
@@ -76,15 +79,18 @@ class _Parts:
         if self._file is not None:
             self._file.write(data[start:end])
         elif self._text is not None:
-            self._size += end - start
-            if self._size > _FIELDS:
-                raise Invalid("The form is too long.", remedy="Choose the script as a file instead of pasting it.")
+            self._count(end - start)
             self._text += data[start:end]
 
     def on_part_end(self) -> None:
         if self._text is not None:
             self.fields[self._name] = self._text.decode("utf-8", "replace")
         self.close()
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        if self._size > _FIELDS:
+            raise Invalid("The form is too long.", remedy="Choose the script as a file instead of pasting it.")
 
     def close(self) -> None:
         """Close the file that is being written, if one is."""
@@ -113,7 +119,7 @@ async def read_upload(request: Request, directory: Path) -> tuple[dict[str, str]
                 pending.clear()
         await to_thread.run_sync(parser.write, bytes(pending))
         parser.finalize()
-    except MultipartParseError as error:
+    except FormParserError as error:
         raise Invalid("The form cannot be read: it ends too early, or is malformed.", remedy="Send it again.") from error
     finally:
         parts.close()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CancelScope, CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -63,8 +65,10 @@ FIELDS: Mapping[str, str] = {
 _PARAMETER = "P:"
 #: Earlier jobs of the same name from which the page says what is usual.
 _USUAL = 12
-#: Repositories that are fetched at a time; others wait.
+#: Repositories that are fetched, and other forms that are answered, at a time; others wait.
 _AT_ONCE = 4
+#: Characters of all arguments together.
+_ARGUMENTS = 32_000
 
 
 class FieldError(Exception):
@@ -98,7 +102,7 @@ class NewTaskPage:
         self._gateway = gateway
         self._sessions = sessions
         self._look = look
-        self._limiter: CapacityLimiter | None = None
+        self._limiters: tuple[CapacityLimiter, CapacityLimiter] | None = None
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the page."""
@@ -113,13 +117,14 @@ class NewTaskPage:
 
     async def answer(self, request: Request) -> Response:
         """Run the task and go to its page, or show the form with what would become of it, or with what is wrong."""
-        if self._limiter is None:  # it belongs to the loop that serves
-            self._limiter = CapacityLimiter(_AT_ONCE)
-        with self._gateway.incoming.directory() as scratch:
+        if self._limiters is None:  # they belong to the loop that serves
+            self._limiters = CapacityLimiter(_AT_ONCE), CapacityLimiter(_AT_ONCE)
+        repositories, others = self._limiters
+        async with _in_threads(self._gateway.incoming.directory()) as scratch:
             fields, files = await read_upload(request, scratch)
             check_form(fields, self._form_secret(request))
-            # A repository may take its time: it must not take the threads that answer everybody else.
-            limiter = self._limiter if fields.get("repository") else None
+            # A repository or an archive may take its time: it must not take the threads that answer everybody else.
+            limiter = repositories if fields.get("repository") else others
             return await to_thread.run_sync(self._answer, request, fields, files, limiter=limiter)
 
     def _answer(self, request: Request, fields: dict[str, str], files: Sequence[UploadedFile]) -> Response:
@@ -257,6 +262,10 @@ class NewTaskPage:
         runs = fields["runs"]
         is_script = runs not in offers.entry_points
         given = {name: fields.get(_PARAMETER + name, "").strip() for name in offers.entry_points.get(runs, {})}
+        if len(fields.get("arguments", "")) > _ARGUMENTS:  # `shlex` takes the square of the length of a word
+            raise FieldError(
+                "arguments", Invalid(f"The arguments have more than {_ARGUMENTS:,} characters.", remedy="Put them into a file.")
+            )
         try:
             arguments = shlex.split(fields.get("arguments", ""))
         except ValueError as error:
@@ -322,6 +331,20 @@ class NewTaskPage:
 
     def _form_secret(self, request: Request) -> str | None:
         return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
+
+
+@asynccontextmanager
+async def _in_threads(directory: AbstractContextManager[Path]) -> AsyncIterator[Path]:
+    """Make and remove a directory away from the loop: thousands of files take a while to remove."""
+    place = await to_thread.run_sync(directory.__enter__)
+    try:
+        yield place
+    except BaseException as error:
+        with CancelScope(shield=True):
+            if not await to_thread.run_sync(directory.__exit__, type(error), error, error.__traceback__):
+                raise
+    else:
+        await to_thread.run_sync(directory.__exit__, None, None, None)
 
 
 def _read(name: str, text: str) -> Any:

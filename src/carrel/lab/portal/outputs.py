@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ _HTML = (".html", ".htm")
 _TABLES = {".csv": ",", ".tsv": "\t"}
 #: Bytes of a text, a picture and a notebook that are shown, rows and columns of a table, and cells of a notebook.
 _TEXT, _PICTURE, _NOTEBOOK, _ROWS, _COLUMNS, _CELLS = 256 * KIB, 32 * MIB, 16 * MIB, 200, 40, 300
+#: What is shown of a notebook's cells at most, and values in its JSON: an empty list takes thirty times its two bytes.
+_PIECES, _VALUES = 2000, 500_000
 #: A file that is shown as itself: nothing in it runs, nothing is fetched for it, and only the lab's pages put it into a frame.
 _AS_ITSELF = {
     "Content-Security-Policy": "default-src 'none'; img-src data:; font-src data:; media-src data:; style-src 'unsafe-inline'; "
@@ -152,8 +155,8 @@ def shown(blob: Path, path: str) -> Shown:
         return Shown(how=how) if size <= _PICTURE else Shown(how="none", left="It is too large to be shown; save it instead.")
     if how == "notebook" and size <= _NOTEBOOK:
         try:
-            return _notebook(json.loads(blob.read_bytes()))
-        except (ValueError, RecursionError, AttributeError, TypeError):
+            return _notebook(_document(blob.read_bytes()))
+        except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
             how = "text"
     with blob.open("rb") as file:
         data = file.read(_TEXT)
@@ -177,16 +180,26 @@ def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
         return
 
 
+def _document(data: bytes) -> Any:
+    if sum(data.count(sign) for sign in (b",", b"[", b"{")) > _VALUES:
+        raise ValueError("too many values")
+    return json.loads(data)
+
+
 def _notebook(document: Mapping[str, Any]) -> Shown:
     """The cells of a notebook with what they printed and drew. Its HTML is left out: it has the same as text, in most cases."""
-    pieces: list[Piece] = []
     cells = document["cells"]
-    for cell in cells[:_CELLS]:
-        source = _joined(cell.get("source", ""))
-        pieces.append(Piece(kind="code" if cell.get("cell_type") == "code" else "prose", text=source))
-        for output in cell.get("outputs", ()):
-            pieces += _output(output)
-    return Shown(how="notebook", pieces=pieces, left=f"These are its first {_CELLS} cells." if len(cells) > _CELLS else "")
+    pieces = list(itertools.islice((piece for cell in cells[:_CELLS] for piece in _cell(cell)), _PIECES + 1))
+    left = f"These are its first {_CELLS} cells." if len(cells) > _CELLS else ""
+    if len(pieces) > _PIECES:
+        left = f"These are its first {_PIECES} cells and outputs."
+    return Shown(how="notebook", pieces=pieces[:_PIECES], left=left)
+
+
+def _cell(cell: Mapping[str, Any]) -> Iterator[Piece]:
+    yield Piece(kind="code" if cell.get("cell_type") == "code" else "prose", text=_joined(cell.get("source", "")))
+    for output in cell.get("outputs", ()):
+        yield from _output(output)
 
 
 def _output(output: Mapping[str, Any]) -> Iterator[Piece]:
@@ -209,4 +222,5 @@ def _output(output: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def _joined(text: Any) -> str:
-    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+    joined = "".join(map(str, text)) if isinstance(text, list) else str(text)
+    return joined.encode("utf-8", "replace").decode()  # half of a character (UTF-16) can be written in JSON, and not on a page

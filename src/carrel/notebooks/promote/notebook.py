@@ -15,6 +15,10 @@ from carrel.core.domain.units import MIB, format_size
 
 #: Outputs are in the file too; beyond this it is no longer read.
 LIMIT = 256 * MIB
+#: Characters of all code, which is parsed: that takes a hundred times as much memory, and holds up other threads.
+_CODE = MIB
+#: Values of the whole JSON: an empty list takes thirty times its two bytes.
+_VALUES = 5_000_000
 #: How a session's cell asks for GPUs: ``# carrel: gpus=2`` or ``%gpu 2`` at its top, or the tag ``gpus=2``.
 _GPUS = re.compile(r"(?m)^\s*(?:#\s*carrel\s*:.*?\bgpus\s*=\s*|%gpu\s+)(\d+)")
 _GPU_TAG = re.compile(r"\s*gpus\s*=\s*(\d+)\s*")
@@ -64,11 +68,14 @@ def _read(path: Path) -> bytes:
             raise Invalid(
                 f"{path} has {format_size(size)}, more than {format_size(LIMIT)}.", remedy="Clear its outputs and save it."
             )
-        return path.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         raise NotFound(f"There is no notebook {path}.", remedy="Name a file that Jupyter wrote (.ipynb).") from None
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}.", remedy="Correct its permissions.") from error
+    if sum(data.count(sign) for sign in (b",", b"[", b"{")) > _VALUES:
+        raise Invalid(f"{path} holds more than {_VALUES:,} values.", remedy="Clear its outputs and save it.")
+    return data
 
 
 def _check_cells(cells: Any, path: Path) -> None:
@@ -85,7 +92,12 @@ def _check_cells(cells: Any, path: Path) -> None:
         cell.update(source=source, metadata=metadata if isinstance(metadata, dict) else {})
         if cell["cell_type"] == "code":
             cell.update(outputs=[], execution_count=None)
-    if not any(cell["cell_type"] == "code" and cell["source"].strip() for cell in cells):
+    code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+    if sum(map(len, code)) > _CODE:
+        raise Invalid(
+            f"{path} has more than {format_size(_CODE)} of code.", remedy="Keep data in files, and name them as inputs."
+        )
+    if not any(source.strip() for source in code):
         raise Invalid(f"{path} has no code cells.", remedy="There is nothing to run in it.")
 
 

@@ -54,7 +54,8 @@ def read_values(document: Any, words: Sequence[str]) -> dict[str, Any]:
 def tagged(document: Any, tag: str) -> Optional[int]:
     """Return the index of the first code cell with a tag, or None."""
     for index, cell in enumerate(document["cells"]):
-        if cell["cell_type"] == "code" and tag in (cell.get("metadata", {}).get("tags") or ()):
+        tags = cell.get("metadata", {}).get("tags")
+        if cell["cell_type"] == "code" and isinstance(tags, list) and tag in tags:
             return index
     return None
 
