@@ -53,6 +53,7 @@ def test_a_secret_goes_in_and_is_on_no_page(site: Site) -> None:
         ("secrets", {"name": HOSTILE, "value": "x"}, "cannot be the name of a secret"),
         ("secrets", {"name": "A", "value": ""}, "is empty"),
         ("tokens", {"scope": HOSTILE}, "cannot be good for"),
+        ("tokens", {"name": "browser, by password"}, "is not called"),
         ("tokens", {"lifetime": "soon"}, "is not a duration"),
         ("tokens/999/revoke", {}, "no token 999"),
     ],

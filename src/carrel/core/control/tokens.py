@@ -177,7 +177,7 @@ class Tokens:
         new = Token(
             digest=token_digest(text),
             user=caller.user.subject,
-            name=_name(name),
+            name=_own_name(name),
             scopes=chosen,
             created_by=caller.user.subject,
             account=account,
@@ -254,7 +254,7 @@ class Tokens:
         if caller.token_id is None or INVITATION not in caller.scopes:
             raise Conflict("This is a token already, and no invitation.", remedy="Use it as it is.")
         me, text = caller.user.subject, _new_text()
-        new = self._full(text, me, name=_name(name or "by invitation"), by=me, lifetime=HANDED_OUT_LIFETIME)
+        new = self._full(text, me, name=_own_name(name or "by invitation"), by=me, lifetime=HANDED_OUT_LIFETIME)
         made = self.store.replace(new, by=me, now=self.clock(), token_id=caller.token_id)
         if made is None:
             raise Unauthenticated("This invitation was used just now.", remedy="Ask an administrator for another.")
@@ -348,6 +348,13 @@ def token_digest(token: str) -> str:
 
 def _new_text(prefix: str = TOKEN_PREFIX) -> str:
     return prefix + secrets.token_urlsafe(32)
+
+
+def _own_name(text: str) -> str:
+    name = _name(text)
+    if name.startswith(BROWSER):  # those of browsers are listed apart: no other token hides among them
+        raise Invalid(f'A token is not called "{BROWSER}…".', remedy="Choose another name.")
+    return name
 
 
 def _name(text: str) -> str:
