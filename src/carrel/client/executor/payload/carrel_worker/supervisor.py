@@ -75,6 +75,8 @@ class Supervisor:
         self._over = False
         #: How calls ended that the lab may not know of.
         self._ends = b""
+        #: The call has ended, and how it did only the worker knows: it must not begin again.
+        self._untold = False
         self._status = 0
 
     def run(self) -> NoReturn:
@@ -131,7 +133,7 @@ class Supervisor:
         if kind == "start":
             self._call, self._runs, self._limit = self._header["call"], True, self._header["limit"]
             self._told_late, self._next = False, time.monotonic() + (self._limit or math.inf)
-            self._ends = b"" if self._header["first"] else self._ends
+            self._ends, self._untold = b"" if self._header["first"] else self._ends, False
             self._live.start(self._call)
             return
         for stream in self._streams:  # it was printed before
@@ -142,6 +144,7 @@ class Supervisor:
             self._live.finish()
             answer = b"".join(stream.finish() for stream in self._streams)
             self._ends += answer + self._body if self._body else b""
+            self._untold = not self._body
         elif kind == "show":
             self._live.told("display", self._header["number"], self._body)
         elif kind == "flush":
@@ -189,7 +192,7 @@ class Supervisor:
             if words:
                 Lab().ask("POST", self._live.path, words, patience=_PATIENCE)
             if self._call:  # else it has taken no call, as far as the lab is told
-                held = encode({"type": "holding", "calls": [self._call] if self._runs else []})
+                held = encode({"type": "holding", "calls": [self._call] if self._runs or self._untold else []})
                 Lab().ask("POST", self._live.work, [held, self._ends], patience=_PATIENCE)
         except Over as reason:
             note(f"what it printed last is in this log only: {reason}")
