@@ -108,25 +108,11 @@ def test_who_does_not_run_the_lab_can_press_nothing(site: Site) -> None:
     assert site.rig.lab.people.get("eve") is None
 
 
-def test_a_browser_that_is_signed_in_for_reading_changes_nothing(site: Site) -> None:
+def test_a_token_that_is_good_for_less_signs_no_browser_in(site: Site) -> None:
+    """So the buttons of these pages need not ask what the browser's token is good for."""
     with client(site.url, site.rig.headers("root")) as program:
         token = program.post("/api/v1/tokens", json={"name": "reads", "scopes": ["read"]}).json()["token"]
-        link = client(site.url, {"Authorization": f"Bearer {token}"})
-        with link:
-            answer = link.post("/api/v1/tokens/current/link")
-    if answer.status_code != 200:  # such a token opens no pages at all
-        assert answer.status_code == 403
-        return
+    with client(site.url, {"Authorization": f"Bearer {token}"}) as program:
+        assert program.post("/api/v1/tokens/current/link").status_code == 403
     with site.browser() as http:
-        assert http.get(answer.json()["url"]).status_code == 200
-        http.headers["Sec-Fetch-Site"] = "same-origin"
-        for button in BUTTONS:
-            assert (
-                press(site, http, button, name="eve", subject="bob", node="bench", reason="x", text="x", key="1").status_code
-                == 403
-            )
-        for path in ("secrets", "secrets/A/remove", "environments/remove", "tokens"):
-            form = secret_in(http.get(f"{site.url}/account"))
-            assert (
-                http.post(f"{site.url}/account/{path}", data={"form_secret": form, "name": "A", "value": "b"}).status_code == 403
-            )
+        assert http.post(f"{site.url}/login", data={"token": token}, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 403

@@ -75,10 +75,8 @@ def test_four_clicks_from_a_script_to_its_running_log(site: Site) -> None:
         expect(page.get_by_text("It would start now.")).to_be_visible()
         expect(page.get_by_label("Name", exact=True)).to_have_value("fit")
         expect(page.get_by_label("At most")).to_have_value("90m")
-        assert (
-            "carrel run fit.sh --name fit --memory 1G --time 90m" in page.locator(".same").inner_text()
-            or page.locator(".same code").text_content() == "carrel run script.sh --name fit --memory 1G --time 90m"
-        )
+        command = page.locator(".same code").text_content()
+        assert command == "carrel run script.sh --name fit --memory 1G --time 90m"
         assert complaints == []
         page.get_by_label("Memory", exact=True).fill("lots")
         page.get_by_role("button", name="Run", exact=True).click()
@@ -166,17 +164,8 @@ def test_code_with_several_programs_asks_which_and_keeps_the_code(site: Site) ->
     [
         ("x.zip", b"PK no archive", "cannot be read"),
         ("x.zip", zipped({"../../escaped.py": HELLO}), "has an empty part"),
-        ("x.zip", zipped({"/etc/escaped.py": HELLO}), "is absolute"),
-        ("x.zip", zipped({"a.py": b"0" * (600 << 20)}, compresslevel=1), "holds more than 512M"),
-        ("x.zip", zipped({f"{n}.py": b"" for n in range(20_001)}), "more than 20,000 files"),
-        ("x.zip", zipped({"a": "1", "a/b.py": HELLO}), "is there twice"),
         ("model.pt", b"\x80", "is not a task"),
         ("x.zip", zipped({"data.csv": "1"}), "nothing to run"),
-        ("x.zip", zipped({"a/" * 1500 + "a.py": HELLO}), "more than 64 directories"),
-        ("x.zip", zipped({("a" * 250 + "/") * 8 + "a.py": HELLO}), "longer than 1024 bytes"),
-        ("x.zip", zipped({"none.py": HELLO}).replace(b"none.py", b"\0one.py"), "cannot be read"),
-        ("x.zip", zipped({"é.py": HELLO}).replace("é".encode(), b"\xff\xff"), "cannot be read"),
-        ("x.zip", zipped({"a.py": HELLO})[:-6] + b"\xff" * 4 + b"\0\0", "cannot be read"),
         ("x.ipynb", b"{}", "notebook"),
         ("x.ipynb", coded("x = 1").replace(b"{}", b'{"author": "\\ud800"}'), "cannot become a task"),
         ("x.ipynb", coded(f"x = 0x{'f' * 9999}"), "cannot become a task"),
@@ -185,8 +174,8 @@ def test_code_with_several_programs_asks_which_and_keeps_the_code(site: Site) ->
         (f"{HOSTILE}.txt", b"1", "nothing to run"),
     ],
     ids=[
-        *("broken", "climbs", "absolute", "bomb", "many", "twice", "model", "data", "deep", "long", "empty-name", "no-utf8"),
-        *("offset", "no-notebook", "half-character", "long-number", "much-code", "name-climbs", "markup"),
+        *("broken", "climbs", "model", "data", "no-notebook", "half-character", "long-number", "much-code", "name-climbs"),
+        "markup",
     ],
 )  # fmt: skip
 def test_uploads_that_are_refused_leave_nothing(site: Site, name: str, content: bytes, said: str) -> None:
@@ -205,9 +194,10 @@ def test_uploads_that_are_refused_leave_nothing(site: Site, name: str, content: 
     [
         ({"script": HELLO, "name": "a" * 300}, "255 printable characters"),
         ({"script": HELLO, "arguments": "a" * 1_000_000}, "more than 32,000 characters"),
-        ({"script": f"#!/bin/sh\n#SBATCH --comment={'a' * 1_000_000}\n", "time": "9" * 90 + "h"}, "more than a hundred years"),
+        ({"script": f"#!/bin/sh\n#SBATCH --comment={'a' * 1_000_000}\n"}, "more than 4,096 characters"),
+        ({"script": HELLO, "time": "9" * 90 + "h"}, "more than a hundred years"),
     ],
-    ids=["name", "arguments", "directive"],
+    ids=["name", "arguments", "directive", "time"],
 )  # fmt: skip
 def test_what_is_too_long_is_refused_soon(site: Site, fields: dict[str, str], said: str) -> None:
     with site.browser("ada") as http:
@@ -238,23 +228,6 @@ def test_forms_of_no_browser_are_refused(site: Site, boundary: str, body: bytes)
         assert http.post(f"{site.url}/tasks/new", content=body, headers=kind).status_code == 422
 
 
-def test_a_list_of_files_that_would_fill_the_memory_is_not_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_code, "_LIST", 1000)
-    with site.browser("ada") as http:
-        page = send(site, http, {"file": ("x.zip", zipped({f"{n}.py": b"" for n in range(50)}))})
-        assert "more than 20,000 files" in page.text
-
-
-def test_a_link_in_an_archive_is_refused(site: Site) -> None:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        link = zipfile.ZipInfo("passwd")
-        link.external_attr = 0o120777 << 16
-        archive.writestr(link, "/etc/passwd")
-    with site.browser("ada") as http:
-        assert "is a symbolic link" in send(site, http, {"file": ("x.zip", data.getvalue())}).text
-
-
 @pytest.mark.parametrize(
     ("fields", "said", "where"),
     [
@@ -262,6 +235,7 @@ def test_a_link_in_an_archive_is_refused(site: Site) -> None:
         ({"script": HELLO, "gpus": "many"}, "is not a whole number", "gpus"),
         ({"script": HELLO, "time": "soon"}, "is not a duration", "time"),
         ({"script": HELLO, "arguments": "'open"}, "Close each quotation mark", "arguments"),
+        ({"script": "#!/bin/sh\n#SBATCH --gres=shard:1\n"}, "does not name GPUs", "script"),
         ({"script": HELLO, "gpus": "9"}, "the largest node has 2", ""),
         ({"script": HELLO, "repository": "https://host/x.git"}, "more than one way", ""),
         ({"repository": "file:///etc"}, "is not the address of a repository", "repository"),
@@ -307,9 +281,6 @@ def test_a_form_of_elsewhere_runs_nothing(site: Site) -> None:
         for secret in ("", "x", foreign):
             data = {"form_secret": secret, "script": HELLO}
             assert http.post(f"{site.url}/tasks/new", data=data, files={"file": ("", b"")}).status_code == 403
-        assert http.post(
-            f"{site.url}/tasks/new", content=b"--x\r\n", headers={"content-type": "multipart/form-data; boundary=x"}
-        ).status_code in (403, 422)
         assert http.post(f"{site.url}/tasks/new", data={"script": HELLO}).status_code == 422, "not the form of the page"
     assert site.rig.store.jobs.get(1) is None
 

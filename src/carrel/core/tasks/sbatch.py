@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from carrel.core.domain.errors import Invalid
 from carrel.core.tasks.backend_config import SLURM_KEYS
 
 #: Longest line that is read; `shlex` takes the square of the length of a word.
 _LONGEST = 4096
-_LINE = re.compile(rf"#SBATCH(?=\s)(.{{,{_LONGEST}}})")
+_LINE = re.compile(r"#SBATCH(?=\s)(.*)")
 #: One-letter options of sbatch that have a long name here or are kept under theirs.
 _LETTERS = {
     **{"A": "account", "a": "array", "C": "constraint", "c": "cpus-per-task", "d": "dependency", "e": "error", "G": "gpus"},
@@ -44,7 +45,10 @@ class Directives:
 
 
 def read_directives(script: str) -> Directives:
-    """Return the directives of `script`. As for sbatch, they end at the first line that is neither empty nor a comment."""
+    """Return the directives of `script`. As for sbatch, they end at the first line that is neither empty nor a comment.
+
+    Raises `Invalid` for a line that is too long to be read.
+    """
     config: dict[str, str | bool | list[str]] = {}
     others: list[str] = []
     for name, value in _options(script):
@@ -60,11 +64,15 @@ def read_directives(script: str) -> Directives:
 
 def _options(script: str) -> Iterator[tuple[str, str]]:
     """Yield each option's long name and its value, "" where it has none."""
-    for line in script.splitlines():
+    for number, line in enumerate(script.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
             return
         match = _LINE.match(line)
         if match is not None:
+            if len(line) > _LONGEST:
+                raise Invalid(
+                    f"Line {number}, #SBATCH, has more than {_LONGEST:,} characters.", remedy="Put options on several lines."
+                )
             yield from _words(match[1])
 
 

@@ -7,20 +7,14 @@ reads it runs behind the same walls.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
-import struct
 import tempfile
 import threading
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from carrel.core.control.lab import Lab
 from carrel.core.domain.errors import Conflict, Invalid, NotFound, StorageFull
@@ -29,8 +23,9 @@ from carrel.core.domain.task import InputSpec
 from carrel.core.domain.units import MIB, format_size
 from carrel.core.domain.user import Caller
 from carrel.core.snapshots import SnapshotStore, pack
-from carrel.core.snapshots.archive import Kind, check_path
+from carrel.core.snapshots.archive import Kind
 from carrel.core.snapshots.packing import LIMIT_BYTES, LIMIT_FILES
+from carrel.core.snapshots.uploads import inside, once, unzip
 from carrel.core.spool.disk import full_at, is_full
 from carrel.core.tasks.files import ProjectFiles
 from carrel.core.tasks.mlproject import read_project
@@ -47,21 +42,17 @@ from carrel.notebooks.promote.promotion import RUNNER_FILE
 NEW_TASK = "/tasks/new"
 #: What can be run as it is.
 SCRIPTS = (".py", ".sh")
-_CHUNK = MIB
-#: Longest path of an uploaded file in bytes, and directories that it lies in: each of them is made on the disk.
-_PATH, _DEPTH = 1024, 64
-#: Bytes of an archive's list of files, and of a notebook.
-_LIST, _NOTEBOOK = 8 * MIB, 64 * MIB
+#: Bytes of a notebook.
+_NOTEBOOK = 64 * MIB
 #: Variables for what reads a repository: the way to the network, and whom to trust.
 _WAY = (
     *("PATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
     *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 _WEB = re.compile(r"https?://[^\s#@]+")
-_BASH = re.compile(r"#!\s*\S*\b(?:ba|da|k|z)?sh\b|#SBATCH\s", re.MULTILINE)
+#: What begins with such a line, or has one of Slurm's, is for a shell.
+_SHELL = re.compile(r"\A#!\s*\S*\b(?:ba|da|k|z)?sh\b|^#SBATCH\s", re.MULTILINE)
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
-_NO_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-_MANY = f"The archive has more than {LIMIT_FILES:,} files."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +128,7 @@ class Incoming:
         if not text.strip():
             raise Invalid("There is no script.", remedy="Paste one, or choose a file.")
         text = text.replace("\r\n", "\n")  # what every browser sends (HTML, 4.10.21.3)
-        suffix = ".sh" if _BASH.match(text) or re.search(r"^#SBATCH\s", text, re.MULTILINE) else ".py"
+        suffix = ".sh" if _SHELL.search(text) else ".py"
         stem = _NAME.sub("_", name).strip("._-").removesuffix(suffix)[:100] or "script"
         with self._directory() as place:
             (place / f"{stem}{suffix}").write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
@@ -148,7 +139,7 @@ class Incoming:
         with self._directory() as place:
             name = _last(given[0][0])
             if len(given) == 1 and name.endswith(".zip"):
-                _unzip(given[0][1], place)
+                unzip(given[0][1], place)
                 _without_top(place)
             elif len(given) == 1 and name.endswith(".ipynb"):
                 return self._notebook(caller, place, name, given[0][1], requirements)
@@ -156,8 +147,8 @@ class Incoming:
                 raise Invalid(f'"{name}" is not a task.', remedy="Choose a .py, .sh, .ipynb or .zip file, or a folder.")
             else:
                 for path, source in given:
-                    target = place / _inside(path)
-                    with _once(path):
+                    target = place / inside(path)
+                    with once(path):
                         target.parent.mkdir(parents=True, exist_ok=True)
                         source.rename(target)
                 if "/" in given[0][0]:
@@ -167,18 +158,18 @@ class Incoming:
 
     def repository(self, caller: Caller, address: str, version: str) -> NewCode:
         """Take what a public repository has at a branch, tag or commit ("": at its HEAD)."""
-        address, _, inside = address.strip().partition("#")
+        address, _, part = address.strip().partition("#")
         if not _WEB.fullmatch(address):
             raise Invalid(
                 f'"{address[:200]}" is not the address of a repository.',
                 remedy="Write it like https://host/owner/repository.git, with #directory for a part of it.",
             )
-        uri = f"git+{address}" + (f"@{version}" if version else "") + (f"#subdirectory={inside}" if inside else "")
+        uri = f"git+{address}" + (f"@{version}" if version else "") + (f"#subdirectory={part}" if part else "")
         notes: list[str] = []
         sources: dict[str, str] = {}
         with self._directory() as place, self._one_at_a_time(caller):
             try:
-                self._fetch(caller, uri, place, lambda said: notes.append(said), sources.__setitem__)
+                self._fetch(caller, uri, place, notes.append, sources.__setitem__)
             except InputFailed as error:
                 raise Invalid(
                     error.message,
@@ -186,7 +177,7 @@ class Incoming:
                     "read it, or upload it as a .zip.",
                 ) from error
             if not (place / "code").is_dir():
-                raise Invalid(f'"{inside}" is a file.', remedy="Name the directory that it lies in.")
+                raise Invalid(f'"{part}" is a file.', remedy="Name the directory that it lies in.")
             code = self._packed(caller, place / "code", address.rstrip("/").rpartition("/")[2].removesuffix(".git"), "")
         commit = re.search(r"@([0-9a-f]{40,64})", sources.get("code", ""))
         return NewCode(
@@ -224,8 +215,8 @@ class Incoming:
         if not self._lab.has_snapshot(caller, snapshot):
             raise NotFound("That code is not here any more.", remedy="Choose it again.")
         files = [one for one in self._snapshots.entries(snapshot) if one.kind is Kind.FILE]
-        inside = "" if directory == "." else directory.rstrip("/") + "/"
-        paths = [one.path.removeprefix(inside) for one in files if one.path.startswith(inside)]
+        top = "" if directory == "." else directory.rstrip("/") + "/"
+        paths = [one.path.removeprefix(top) for one in files if one.path.startswith(top)]
         offers = runnable(self._snapshots.files(snapshot, directory), paths)
         return replace(offers, files=len(files), size=sum(one.size for one in files))
 
@@ -252,11 +243,10 @@ class Incoming:
             try:
                 yield place
             except Invalid as error:  # where the lab keeps it for a moment is nothing to its user
-                said = (
-                    text.replace(f"{scratch}/beside/", "").replace(str(place), "the code")
-                    for text in (error.message, error.remedy)
-                )
-                message, remedy = said
+                names = {f"{scratch}/beside/": "", str(place): "the code"}
+                message, remedy = error.message, error.remedy
+                for here, called in names.items():
+                    message, remedy = message.replace(here, called), remedy.replace(here, called)
                 raise Invalid(message, remedy=remedy) from error
 
     @contextmanager
@@ -309,7 +299,7 @@ class Incoming:
 
         beside = place.parent / "beside"
         beside.mkdir()
-        notebook = beside / _inside(name)
+        notebook = beside / inside(name)
         if source.stat().st_size > _NOTEBOOK:
             raise Invalid(
                 f"The notebook has more than {format_size(_NOTEBOOK)}.",
@@ -328,7 +318,7 @@ class Incoming:
 
     def _packed(self, caller: Caller, place: Path, name: str, requirements: str, notes: Sequence[str] = ()) -> NewCode:
         if requirements:
-            with _once("requirements.txt"):
+            with once("requirements.txt"):
                 (place / "requirements.txt").write_text(requirements, encoding="utf-8")
         packed = pack(place, surrounding=False)
         with packed.open() as archive:
@@ -342,17 +332,6 @@ def _last(name: str) -> str:
     return name.replace("\\", "/").rpartition("/")[2]
 
 
-def _inside(path: str) -> Path:
-    """Return where below the directory of the code an uploaded file belongs. Raises `Invalid`."""
-    path = check_path(path.replace("\\", "/"))
-    if len(path.encode()) > _PATH or path.count("/") > _DEPTH:
-        raise Invalid(
-            f'The path "{path[:80]}…" is longer than {_PATH} bytes, or lies in more than {_DEPTH} directories.',
-            remedy="Give files shorter names, and let them lie less deep.",
-        )
-    return Path(path)
-
-
 def _without_top(place: Path) -> None:
     """Let the content of the one directory at the top take its place: archives and folders have their own name around them."""
     children = list(place.iterdir())
@@ -361,63 +340,3 @@ def _without_top(place: Path) -> None:
     top = children[0].rename(place.parent / "top")
     place.rmdir()
     top.rename(place)
-
-
-def _unzip(archive: Path, place: Path) -> None:
-    """Write the files of a .zip below `place`. Sizes in it are not believed: what comes out of it is counted."""
-    total = 0
-    try:
-        with archive.open("rb") as file:
-            # The list is read into memory as a whole, a hundred times as large as it is; this is where `zipfile` finds it.
-            end = zipfile._EndRecData(file)  # type: ignore[attr-defined]
-        if end is not None and end[5] > _LIST:
-            raise Invalid(_MANY, remedy="Leave data and environments out.")
-        with zipfile.ZipFile(archive) as given:
-            members = [one for one in given.infolist() if not one.is_dir()]
-            if len(members) > LIMIT_FILES:
-                raise Invalid(_MANY, remedy="Leave data and environments out.")
-            for one in members:
-                if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others say how much memory they want
-                    raise NotImplementedError("its files are neither stored nor deflated")
-                mode = one.external_attr >> 16
-                if stat.S_ISLNK(mode):
-                    raise Invalid(
-                        f'"{one.filename[:200]}" in the archive is a symbolic link.', remedy="Put the file itself in it."
-                    )
-                target = place / _inside(one.filename)
-                with _once(one.filename):
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with given.open(one) as source, target.open("xb") as file:
-                        total = _copy(source, file, total)  # type: ignore[arg-type]
-                        os.fchmod(file.fileno(), 0o755 if mode & 0o111 else 0o644)
-    # `zipfile` raises these too: for offsets before the file or far behind it, and for names that are empty or no UTF-8.
-    except (*_NO_ARCHIVE, ValueError, OverflowError, IndexError, struct.error) as error:
-        raise _unreadable(error) from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # seeking before the beginning
-            raise
-        raise _unreadable(error) from error
-
-
-def _unreadable(error: Exception) -> Invalid:
-    return Invalid(f"The archive cannot be read: {error}.", remedy="Make it anew, without a password.")
-
-
-@contextmanager
-def _once(path: str) -> Iterator[None]:
-    """Raise `Invalid` where what is written within stands in the place of something else."""
-    try:
-        yield
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise Invalid(f'"{path[:200]}" is there twice, or as a file and as a directory.', remedy="Keep one of them.") from error
-
-
-def _copy(source: BinaryIO, file: BinaryIO, total: int) -> int:
-    while piece := source.read(_CHUNK):
-        total += len(piece)
-        if total > LIMIT_BYTES:
-            raise Invalid(
-                f"The archive holds more than {format_size(LIMIT_BYTES)}.", remedy="Leave data out, and name them as inputs."
-            )
-        file.write(piece)
-    return total

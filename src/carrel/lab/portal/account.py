@@ -19,9 +19,8 @@ from carrel.core.domain.user import Caller
 from carrel.core.policy.access import ALL, CHOICES, Action, allowed
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
-from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.entrance import checked_form
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 PATH = "/account"
@@ -36,10 +35,9 @@ _DONE = {
 class AccountPage:
     """``/account``."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
         self._lab = gateway.lab
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -110,9 +108,7 @@ class AccountPage:
     # ---- parts
 
     async def _do(self, request: Request, act: Callable[[Caller, dict[str, str]], Response | None], done: str = "") -> Response:
-        fields = await read_form(request)
-        secret = self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
-        check_form(fields, secret)
+        fields = await checked_form(request, self._look)
 
         def answer() -> Response:
             try:

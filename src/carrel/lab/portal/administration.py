@@ -22,9 +22,8 @@ from carrel.lab.audit import AuditFilter
 from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
-from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.entrance import checked_form
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 PATH = "/administration"
@@ -46,10 +45,9 @@ def may_administer(caller: Caller) -> bool:
 class AdministrationPage:
     """``/administration``."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
         self._lab = gateway.lab
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -134,9 +132,7 @@ class AdministrationPage:
 
     def _button(self, act: _Act) -> Callable[[Request], Any]:
         async def press(request: Request) -> Response:
-            fields = await read_form(request)
-            secret = self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
-            check_form(fields, secret)
+            fields = await checked_form(request, self._look)
             # The address says what was done, and not with whom or what.
             tell_audit(request.scope, changed={name: fields[name][:200] for name in _OBJECTS if fields.get(name)})
 

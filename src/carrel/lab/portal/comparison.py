@@ -11,7 +11,6 @@ from carrel.core.domain.comparison import Agreement
 from carrel.lab.gateway.baselines import baseline_table, baseline_views
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 #: Each kind of cause as the page calls it, with what that means.
@@ -26,9 +25,8 @@ _CAUSES = {
 class ComparisonPage:
     """``/jobs/compare?job=12&job=13``."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -50,7 +48,6 @@ class ComparisonPage:
             names=names,
             found=found,
             groups=groups,
-            form_secret=self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or ""),
         )
 
 
@@ -68,9 +65,8 @@ _OUTCOMES = {"same": ("✓", "good"), "moved": ("✕", "bad"), "not known": ("?"
 class BaselinePage:
     """``/baselines``, with the table of one project: ``/baselines?of=3``."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -92,5 +88,4 @@ class BaselinePage:
             shown=shown,
             agreements=_AGREEMENTS,
             outcomes=_OUTCOMES,
-            form_secret=self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or ""),
         )

@@ -13,9 +13,8 @@ from starlette.routing import BaseRoute, Route
 from carrel.core.domain.errors import Invalid, NotFound
 from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.routes.issuer import address_of
-from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.entrance import checked_form
 from carrel.lab.portal.requests import caller_of
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 from carrel.lab.signin import Issuer
 from carrel.lab.signin.clients import find_client
@@ -25,9 +24,8 @@ from carrel.lab.signin.port import AuthorizationRequest
 class ConsentPages:
     """The page and its questions. A person who is not signed in comes back to it afterwards."""
 
-    def __init__(self, issuer: Issuer, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, issuer: Issuer, look: Templates) -> None:
         self._issuer = issuer
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -46,7 +44,7 @@ class ConsentPages:
 
     async def decide_device(self, request: Request) -> Response:
         """A code was typed, or the question was answered."""
-        fields = await self._form(request)
+        fields = await checked_form(request, self._look)
         text, said = fields.get("user_code", ""), fields.get("decision")
         if said is None:
             return await to_thread.run_sync(self._ask_about_device, request, text)
@@ -59,7 +57,6 @@ class ConsentPages:
             request,
             "consent_done.html",
             approved=approve,
-            form_secret=self._form_secret(request),
             **self._words(device.asked),
         )
 
@@ -74,7 +71,6 @@ class ConsentPages:
             "consent.html",
             user_code=user_code,
             asked_at=self._look.moment(device.created_at),
-            form_secret=self._form_secret(request),
             **self._words(device.asked),
         )
 
@@ -85,19 +81,10 @@ class ConsentPages:
             status=404 if problem else 200,
             typed=typed,
             problem=problem,
-            form_secret=self._form_secret(request),
         )
 
     def _words(self, asked: AuthorizationRequest) -> dict[str, Any]:
         return {"command": find_client(asked.client).name, "asked": asked}
-
-    async def _form(self, request: Request) -> dict[str, str]:
-        fields = await read_form(request)
-        check_form(fields, self._form_secret(request))
-        return fields
-
-    def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
 
 def _approves(said: str | None) -> bool:

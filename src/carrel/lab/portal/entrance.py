@@ -22,6 +22,7 @@ from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.gate import same_origin
 from carrel.lab.portal.sign_in_methods import local_path
 from carrel.lab.portal.signin import Sessions, Tickets
+from carrel.lab.portal.templating import Templates
 
 #: Longest form; the pages' own forms are a few hundred bytes.
 _FORM = 16 * 1024
@@ -154,6 +155,13 @@ async def read_form(request: Request) -> dict[str, str]:
     except ValueError as error:
         raise Invalid("The form cannot be read.", remedy="Use the lab's own pages.") from error
     return {name: values[-1] for name, values in fields.items()}
+
+
+async def checked_form(request: Request, look: Templates) -> dict[str, str]:
+    """The fields of a form that came from a page of this session. Raises `Invalid`, `Denied`."""
+    fields = await read_form(request)
+    check_form(fields, look.form_secret(request))
+    return fields
 
 
 def check_form(fields: dict[str, str], secret: str | None) -> None:

@@ -17,10 +17,9 @@ from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, To
 from carrel.core.domain.user import Caller
 from carrel.lab.credentials import LocalSignIn
 from carrel.lab.gateway.gate import same_origin
-from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.entrance import checked_form, read_form
 from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.sign_in_methods import Admits, local_path
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 
 PATH = "/my-sign-in"
@@ -30,9 +29,8 @@ _STATUS: dict[type[CarrelError], int] = {Denied: 403, Conflict: 409, TooMany: 42
 class MySignIn:
     """``/my-sign-in``, with its buttons."""
 
-    def __init__(self, local: LocalSignIn, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, local: LocalSignIn, look: Templates) -> None:
         self._local = local
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -68,7 +66,7 @@ class MySignIn:
         return await self._do(request, "browser", end)
 
     async def _do(self, request: Request, done: str, act: Callable[[Caller, dict[str, str]], None]) -> Response:
-        fields = await self._form(request)
+        fields = await checked_form(request, self._look)
         caller = caller_of(request)
 
         def answer() -> Response:
@@ -82,14 +80,6 @@ class MySignIn:
             return RedirectResponse(f"{PATH}?done={done}", 303)
 
         return await to_thread.run_sync(answer)
-
-    async def _form(self, request: Request) -> dict[str, str]:
-        fields = await read_form(request)
-        check_form(fields, self._form_secret(request))
-        return fields
-
-    def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
     def _show(self, request: Request, *, problem: CarrelError | None = None, status: int = 200) -> Response:
         caller = caller_of(request)
@@ -114,7 +104,6 @@ class MySignIn:
             browsers=browsers,
             here=caller.token_id,
             may_change=not self._local.is_less(caller),
-            form_secret=self._form_secret(request),
         )
 
 
@@ -149,10 +138,10 @@ class LocalPages:
         """Show pages by these templates."""
         self._look = look
 
-    def own(self, sessions: Sessions) -> MySignIn:
+    def own(self) -> MySignIn:
         """The page of who is signed in."""
         assert self._look is not None
-        return MySignIn(self._local, sessions, self._look)
+        return MySignIn(self._local, self._look)
 
     def routes(self, door: Admits) -> list[BaseRoute]:
         """The routes of these pages."""

@@ -35,7 +35,6 @@ from carrel.lab.gateway.views import preview_view
 from carrel.lab.portal.entrance import check_form
 from carrel.lab.portal.multipart import UploadedFile, read_upload
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.words import written
 from carrel.wire.v1 import GitRequest, PreviewView, ResourceRequest, TaskRequest
@@ -98,9 +97,8 @@ class _Form:
 class NewTaskPage:
     """``/tasks/new``."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
-        self._sessions = sessions
         self._look = look
         self._limiters: tuple[CapacityLimiter, CapacityLimiter] | None = None
 
@@ -122,7 +120,7 @@ class NewTaskPage:
         repositories, others = self._limiters
         async with _in_threads(self._gateway.incoming.directory()) as scratch:
             fields, files = await read_upload(request, scratch)
-            check_form(fields, self._form_secret(request))
+            check_form(fields, self._look.form_secret(request))
             # A repository or an archive may take its time: it must not take the threads that answer everybody else.
             limiter = repositories if fields.get("repository") else others
             return await to_thread.run_sync(self._answer, request, fields, files, limiter=limiter)
@@ -204,7 +202,10 @@ class NewTaskPage:
                 raise FieldError("repository", error) from error
         elif pasted.strip():
             code = incoming.text(caller, pasted, fields.get("name", ""), self._requirements(caller, fields))
-            self._read_directives(form, pasted)
+            try:
+                self._read_directives(form, pasted)
+            except Invalid as error:
+                raise FieldError("script", error) from error
         elif not fields.get("snapshot"):
             raise FieldError(
                 "script", Invalid("There is no code yet.", remedy="Paste a script, choose a file, or name a repository.")
@@ -326,11 +327,7 @@ class NewTaskPage:
             templates=self._gateway.incoming.templates(),
             environments=[one.name for one in environments.list(caller).environments] if environments is not None else [],
             parameters=form.offers.entry_points.get(form.fields.get("runs", ""), {}) if form.offers is not None else {},
-            form_secret=self._form_secret(request),
         )
-
-    def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
 
 @asynccontextmanager

@@ -22,9 +22,8 @@ from carrel.core.policy.partitions import partitions_for
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
 from carrel.lab.gateway.views import lending_view, session_view
-from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.entrance import checked_form
 from carrel.lab.portal.requests import caller_of, job_id_of
-from carrel.lab.portal.signin import Sessions as Browsers
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.timelines import going, memory_of, strip_of
 from carrel.lab.portal.words import written
@@ -38,9 +37,8 @@ _LATEST = 10
 class NotebookPages:
     """``/notebooks`` and ``/gpus``, with their parts and buttons."""
 
-    def __init__(self, gateway: Gateway, browsers: Browsers, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
-        self._browsers = browsers
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -80,7 +78,6 @@ class NotebookPages:
             qos=list(policy.qos.values()),
             partitions=partitions_for(JobKind.SESSION, policy.qos, policy.partitions),
             last_event=last_event,
-            form_secret=self._form_secret(request),
         )
 
     def one(self, request: Request) -> Response:
@@ -97,7 +94,6 @@ class NotebookPages:
             # A user who has just started it wants to be in it.
             go=request.query_params.get("go") == "yes",
             last_event=last_event,
-            form_secret=self._form_secret(request),
         )
 
     def gpus(self, request: Request) -> Response:
@@ -120,14 +116,13 @@ class NotebookPages:
             # Everything as of then, on the clock of the broker that said it.
             nodes=[(node, device_rows(node, now - node.age), going(node, now - node.age)) for node in lending.nodes],
             now=now,
-            form_secret=self._form_secret(request),
         )
 
     # ---- buttons
 
     async def start(self, request: Request) -> Response:
         """Start a session, and show how it comes up."""
-        fields = await self._form(request)
+        fields = await checked_form(request, self._look)
 
         def start() -> Response:
             try:
@@ -140,16 +135,16 @@ class NotebookPages:
 
     async def open(self, request: Request) -> Response:
         """Go to the session. It is another origin, to which a form must not lead: the page that is shown leads there."""
-        await self._form(request)
+        await checked_form(request, self._look)
         base = str(request.base_url)
         link = await to_thread.run_sync(lambda: self._sessions.open(caller_of(request), job_id_of(request), base=base))
-        answer = self._look.page(request, "opening.html", link=link, form_secret=self._form_secret(request))
+        answer = self._look.page(request, "opening.html", link=link)
         answer.headers["Referrer-Policy"] = "no-referrer"
         return answer
 
     async def end(self, request: Request) -> Response:
         """End the session; its files stay."""
-        await self._form(request)
+        await checked_form(request, self._look)
         caller, job_id = caller_of(request), job_id_of(request)
 
         def cancel() -> None:
@@ -170,14 +165,6 @@ class NotebookPages:
     def _show(self, caller: Caller, job_id: int) -> SessionView:
         job, spec = self._sessions.get(caller, job_id)
         return session_view(self._gateway.show(job, "", alternatives=True), spec, self._sessions.status(job))
-
-    async def _form(self, request: Request) -> dict[str, str]:
-        fields = await read_form(request)
-        check_form(fields, self._form_secret(request))
-        return fields
-
-    def _form_secret(self, request: Request) -> str | None:
-        return self._browsers.form_secret(self._browsers.session_in(request.headers.get("cookie", "")) or "")
 
 
 def idle_sessions(gateway: Gateway, caller: Caller, job: JobView) -> Sequence[SessionView]:

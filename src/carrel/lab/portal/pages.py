@@ -29,11 +29,10 @@ from carrel.lab.gateway.hints import hint_of
 from carrel.lab.gateway.routes.events import answer, start_of
 from carrel.lab.gateway.routes.files import download
 from carrel.lab.gateway.views import node_view
-from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.entrance import checked_form
 from carrel.lab.portal.notebooks import idle_sessions, last_settings
 from carrel.lab.portal.outputs import how_shown
 from carrel.lab.portal.requests import caller_of, job_id_of, number_in
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.step_graph import graph_of
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.words import log_tail
@@ -70,10 +69,9 @@ class ShownJob:
 class JobPages:
     """``/`` and ``/jobs/{id}``, with their parts, streams and buttons."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
         self._lab = gateway.lab
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -133,7 +131,6 @@ class JobPages:
             owners={"all": "/?" + urlencode(query | {"owner": "all"}), "me": "/?" + urlencode(query | {"owner": "me"})},
             last_event=last_event,
             live="/?" + urlencode(query | {"part": "live"} | ({"before": before} if before is not None else {})),
-            form_secret=self._form_secret(request),
         )
 
     def job(self, request: Request) -> Response:
@@ -167,7 +164,6 @@ class JobPages:
             pictures=[one for one in outputs if one.removed_at is None and how_shown(one.path) == "picture"][:_PICTURES],
             changeable=bool(task.snapshot) and task.step is None and self._lab.has_snapshot(caller, task.snapshot),
             may=may,
-            form_secret=self._form_secret(request),
             own=may["ENTER_SESSION"],
             **graph_of(self._lab.steps(caller, job)),
             array_goes_on=self._array_goes_on(caller, job),
@@ -225,29 +221,23 @@ class JobPages:
 
     async def cancel(self, request: Request) -> Response:
         """Ask for the job's end."""
-        await self._check_form(request)
+        await checked_form(request, self._look)
         job = await to_thread.run_sync(self._lab.cancel, caller_of(request), job_id_of(request))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     async def cancel_array(self, request: Request) -> Response:
         """Ask for the end of all jobs of an array."""
-        await self._check_form(request)
+        await checked_form(request, self._look)
         jobs = await to_thread.run_sync(self._lab.cancel_array, caller_of(request), job_id_of(request))
         return RedirectResponse(f"/jobs/{jobs[0].id}", 303)
 
     async def rerun(self, request: Request) -> Response:
         """Run the same task again."""
-        await self._check_form(request)
+        await checked_form(request, self._look)
         job = await to_thread.run_sync(self._lab.repeating.rerun, caller_of(request), job_id_of(request))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     # ---- parts
-
-    async def _check_form(self, request: Request) -> None:
-        check_form(await read_form(request), self._form_secret(request))
-
-    def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
     def _standing(self, caller: Caller) -> Standing | None:
         """Where the caller stands on the account that is charged if they name none; None where shares do not count."""

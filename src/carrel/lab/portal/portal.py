@@ -82,28 +82,28 @@ class Portal:
         self.sessions.use(gateway.lab.secret, gateway.lab.lab_id)
         self._look.form_secret = self._form_secret
         self._look.administers = may_administer
-        pages = JobPages(gateway, self.sessions, self._look)
-        comparison = ComparisonPage(gateway, self.sessions, self._look)
-        notebooks = NotebookPages(gateway, self.sessions, self._look)
+        pages = JobPages(gateway, self._look)
+        comparison = ComparisonPage(gateway, self._look)
+        notebooks = NotebookPages(gateway, self._look)
         self._look.offers_sessions = gateway.sessions is not None
         self._look.tracking = lambda: _tracking(gateway)
         self._look.short = gateway.lab.storage.short
         self._look.know(reasons=gateway.settings.reasons, help_of=help_of)
-        sweeps = SweepPages(gateway, self.sessions, self._look)
+        sweeps = SweepPages(gateway, self._look)
         self._look.know(offers_sweeps=gateway.own_sweeps is not None)
-        use = UsePage(gateway, self.sessions, self._look)
-        baselines = BaselinePage(gateway, self.sessions, self._look)
+        use = UsePage(gateway, self._look)
+        baselines = BaselinePage(gateway, self._look)
         entrance = Entrance(gateway, self.tickets, self.sessions)
         reference = ReferencePage(app, self._look)
         app.router.routes.extend(
             [
                 *comparison.routes(),
                 *pages.routes(),
-                *AdministrationPage(gateway, self.sessions, self._look).routes(),
-                *AccountPage(gateway, self.sessions, self._look).routes(),
+                *AdministrationPage(gateway, self._look).routes(),
+                *AccountPage(gateway, self._look).routes(),
                 *HelpPages(self._look).routes(),
                 *OutputPages(gateway, self._look).routes(),
-                *NewTaskPage(gateway, self.sessions, self._look).routes(),
+                *NewTaskPage(gateway, self._look).routes(),
                 *notebooks.routes(),
                 *sweeps.routes(),
                 *use.routes(),
@@ -113,11 +113,11 @@ class Portal:
             ]
         )
         if gateway.issuer is not None:
-            app.router.routes.extend(ConsentPages(gateway.issuer, self.sessions, self._look).routes())
+            app.router.routes.extend(ConsentPages(gateway.issuer, self._look).routes())
         for way in self._ways:
             app.router.routes.extend(way.routes(entrance))
         if self._local is not None:
-            app.router.routes.extend(self._local.own(self.sessions).routes())
+            app.router.routes.extend(self._local.own().routes())
         app.router.routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
 
     def problem_page(self, request: Request, problem: Problem) -> Response:
@@ -135,8 +135,7 @@ class Portal:
                 ways=[way.template for way in self._ways],
                 typed_name=getattr(request.state, "typed_name", ""),
             )
-        secret = self._form_secret(request)
-        return self._look.page(request, "problem.html", status=problem.status, problem=problem, form_secret=secret)
+        return self._look.page(request, "problem.html", status=problem.status, problem=problem)
 
     def _form_secret(self, request: Request) -> str | None:
         return self.sessions.form_secret(self.sessions.session_in(request.headers.get("cookie", "")) or "")

@@ -13,10 +13,9 @@ from carrel.core.domain.errors import NotFound
 from carrel.core.policy.access import Action, Resource, allowed
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.routes.sweeps import sweep_detail, sweep_page
-from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.entrance import checked_form
 from carrel.lab.portal.parallel_coordinates import BOTTOM, HEIGHT, TOP, WIDTH, picture_of
 from carrel.lab.portal.requests import caller_of, number_in
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 from carrel.wire.v1 import SweepDetail, TrialView
 
@@ -28,9 +27,8 @@ _SHOWN = 200
 class SweepPages:
     """``/sweeps`` and ``/sweeps/{id}``, with their buttons."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -56,7 +54,6 @@ class SweepPages:
             older=page.next,
             before=before,
             last_event=last_event,
-            form_secret=self._form_secret(request),
         )
 
     def one(self, request: Request) -> Response:
@@ -78,7 +75,6 @@ class SweepPages:
             may_change=bool(allowed(caller, Action.CHANGE_SWEEP, Resource(owner=sweep.owner))),
             own=sweep.owner == caller.user.subject,
             last_event=last_event,
-            form_secret=self._form_secret(request),
         )
 
     async def stop(self, request: Request) -> Response:
@@ -90,13 +86,10 @@ class SweepPages:
         return await self._change(request, stop=False)
 
     async def _change(self, request: Request, *, stop: bool) -> Response:
-        check_form(await read_form(request), self._form_secret(request))
+        await checked_form(request, self._look)
         sweeps = self._gateway.sweeps
         sweep = await to_thread.run_sync(sweeps.stop if stop else sweeps.resume, caller_of(request), _sweep_id_of(request))
         return RedirectResponse(f"/sweeps/{sweep.id}", 303)
-
-    def _form_secret(self, request: Request) -> str | None:
-        return self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or "")
 
 
 def _sweep_id_of(request: Request) -> int:

@@ -16,7 +16,6 @@ from carrel.core.gpu_use import End, Grouping
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.reports import start_report_view, use_report_view
 from carrel.lab.portal.requests import caller_of
-from carrel.lab.portal.signin import Sessions
 from carrel.lab.portal.templating import Templates
 from carrel.wire.v1 import UseView
 
@@ -68,9 +67,8 @@ class Row:
 class UsePage:
     """``/use``."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
-        self._sessions = sessions
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
@@ -100,7 +98,6 @@ class UsePage:
             starts=starts.classes,
             groupings={one.value: (_TITLES[one], "/use?" + urlencode(days | {"by": one.value})) for one in Grouping},
             days=days,
-            form_secret=self._sessions.form_secret(self._sessions.session_in(request.headers.get("cookie", "")) or ""),
         )
 
 
