@@ -26,6 +26,7 @@ TIERS = {"quick": 0.05, "gate": 0.2, "all": 1.0}
 ROOMS_WITH_SERVERS = frozenset(
     [
         "broker",
+        "challenges",
         "cli",
         "client",
         "containment",

@@ -383,6 +383,7 @@ def a_lab(
         calls=store.calls,
         sweeps=(store.sweeps, OptunaStudy()),
         baseline_store=store.baselines,
+        challenges=(store, home / "challenges", home / "files"),
         issuer=Issuer(
             store=store.sign_ins,
             tokens=tokens_of_lab,

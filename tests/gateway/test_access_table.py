@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,8 @@ from test_gateway_openapi import operations
 
 from carrel.core.domain.account import Account
 from carrel.core.domain.announcement import Announcement
-from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
+from carrel.core.domain.challenge import Challenge, ChallengeSubmission, SubmissionState, Team
+from carrel.core.domain.nouns import ANNOUNCEMENTS, CHALLENGES, RESERVATIONS, SUBMISSIONS, TEAMS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.secret import Secret
 from carrel.core.domain.user import Caller, Role, User
@@ -49,6 +50,11 @@ ALSO = "also shared"
 FUTURE = {"begin": "2100-01-01T00:00:00Z", "end": "2100-01-02T00:00:00Z", "nodes": ["bench"], "reason": "a course"}
 DIGEST = "sha256:" + "0" * 64
 FUNCTION = "sha256:" + "1" * 64
+CHALLENGE = {
+    "challenge.yaml": "name: eeg\ntitle: EEG\npages: {A: a.md}\ndata: {one: {input: i, reference: r}}\ningestion: p\nscoring: s\n"
+    "starter: b\nphases: [{name: one, begin: 2026-01-01, end: 2100-01-01, split: one}]\nboard: [{column: a}]\n",
+    **dict.fromkeys(("a.md", "i/x", "r/x", "p/x", "s/x", "b/x"), "x"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class World:
     pool: int = 0
     call: int = 0
     sweep: int = 0
+    challenge: str = ""
 
     def send(self, actor: str, method: str, path: str, **more: object) -> httpx.Response:
         token = self.tokens.get(actor)
@@ -90,8 +97,6 @@ def read_table() -> list[Row]:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    from dataclasses import replace
-
     pages = Portal(clock=time.time)
     home = tmp_path_factory.mktemp("access")
     with a_lab(home, pages=lambda _rig: pages, cpus=64, stranger_rate=0) as rig, serve(rig.app) as url, client(url) as http:
@@ -153,6 +158,22 @@ def fill(world: World) -> None:
     (world.call,) = submitted.json()["calls"]
     world.send("owner", "POST", f"{API}/calls/{world.call}/cancel").raise_for_status()
     world.sweep = world.send("owner", "POST", f"{API}/sweeps", json=a_sweep(world)).raise_for_status().json()["id"]
+    world.challenge = rig.upload("root", CHALLENGE)
+    rig.app.state.gateway.challenges.programs.keep(rig.caller("root"), world.challenge)
+
+
+def reset_challenge(world: World) -> None:
+    """The challenge as it was: published, with a team of ada's, and a submission of that team, which has the number 1."""
+    store = world.rig.store
+    challenges, teams, submissions = store.of(CHALLENGES), store.of(TEAMS), store.of(SUBMISSIONS)
+    challenges.put(Challenge(name="eeg", organiser="root", version=world.challenge))
+    for team in teams.all():
+        teams.remove("eeg", team.name)
+    teams.put(Team(challenge="eeg", name="Waves", members=("ada",), code="code"))
+    for one in submissions.all():
+        submissions.remove(one.id)
+    sent = ChallengeSubmission(id=1, challenge="eeg", version=world.challenge, team="Waves", snapshot=world.snapshot)
+    submissions.put(replace(sent, phase="one", state=SubmissionState.COMPLETED, scores={"a": 1.0}))
 
 
 def a_sweep(world: World) -> dict[str, object]:
@@ -183,6 +204,8 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
     """One request. What an allowed one takes away is put there before."""
     method, path, case = row.method, row.path, row.case
     more: dict[str, object] = {}
+    if path.startswith("/challenges"):
+        reset_challenge(world)
     number = world.arrays if "array_id" in path else world.sessions if "/sessions/" in path else world.jobs
     bodies: dict[tuple[str, str], object] = {
         ("POST", "/jobs"): {"snapshot": world.snapshot},
@@ -210,6 +233,9 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/jobs/{job_id}/verification"): {"repetitions": [world.jobs[ALSO]]},
         ("POST", "/baselines"): {"job": world.jobs.get(case)},
         ("POST", "/baselines/{baseline_id}/calibrations"): {},
+        ("POST", "/challenges"): {"snapshot": world.challenge},
+        ("POST", "/challenges/{name}/join"): {"accept_rules": True},
+        ("POST", "/challenges/{name}/submissions"): {"snapshot": world.snapshot},
         ("POST", "/pools"): {"max_workers": 1, "task": {"snapshot": world.snapshot}},
         ("POST", "/pools/{pool_id}/calls/cancel"): {"calls": []},
         ("POST", "/sweeps"): a_sweep(world),
@@ -245,7 +271,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         more["json"] = {"first": str(world.jobs[case]), "second": str(world.jobs[ALSO])}
     if case == "all":
         more["params"] = {"all": True} if path == "/tokens" else {"owner": "all"}
-    places = {"/nodes/": "bench", "/secrets/": "KEY", "/reservations/": "gone"}
+    places = {"/challenges/": "eeg", "/nodes/": "bench", "/secrets/": "KEY", "/reservations/": "gone"}
     names = {"{name}": next((name for place, name in places.items() if place in path), case)}
     if "/announcements/" in path:
         told = Announcement(text="a test", until=4e9)

@@ -59,6 +59,7 @@ COMMANDS: dict[str, str] = {
     "env": "env",
     "pool": "pool",
     "sweep": "sweep",
+    "challenge": "challenge",
     "secret": "secret",
     "login": "login",
     "logout": "login",

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from carrel.client.arrays import ArrayCalls
+from carrel.client.challenges import ChallengeCalls
 from carrel.client.crates import CrateCalls
 from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Backoff, Position
@@ -45,6 +46,7 @@ _STREAM = {"Accept": "text/event-stream"}
 
 class Client(
     ArrayCalls,
+    ChallengeCalls,
     CrateCalls,
     EnvironmentCalls,
     NodeCalls,

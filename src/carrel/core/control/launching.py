@@ -97,7 +97,13 @@ def asking_little(launch: Launch) -> Launch:
 
 
 def _walls(walls: LaunchWalls | None, task: TaskSpec) -> LaunchWalls | None:
-    return walls if walls is None else replace(walls, network=least(walls.network, task.network))
+    if walls is None:
+        return None
+    walls = replace(walls, network=least(walls.network, task.network))
+    if task.challenge is not None:
+        # A home would outlive the job, and the next submission's code would find in it what this one left.
+        walls = replace(walls, home="", data=task.challenge.readable)
+    return walls
 
 
 def _paths(paths: LaunchPaths, owner: str) -> LaunchPaths:

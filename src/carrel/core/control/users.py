@@ -85,6 +85,14 @@ class Users:
         """The user of this name, who is added if there is none: of somebody whom the lab's own settings let in."""
         return self.people.get(name) or self._new(name, Role.USER, without_isolation=False)
 
+    def enroll_programs(self, name: str) -> None:
+        """Have a user for programs of the lab's own (`carrel.core.domain.challenge.PROGRAMS`), whom no person can be."""
+        with self._guard:
+            if self.people.get(name) is None:
+                if self.count() == 1:
+                    self.second_comes(without=False)
+                self.people.add(User(subject=name, name=name), now=self.clock())
+
     def reset(self, caller: Caller, subject: str, *, lifetime: float | None = HANDED_OUT_LIFETIME) -> tuple[User, Token, str]:
         """Make a new token for a user; none of their others is valid any more, and what was open with them ends."""
         allowed(caller, Action.MANAGE_USERS).check()

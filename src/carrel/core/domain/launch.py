@@ -93,7 +93,9 @@ class LaunchWalls:
     frozen: tuple[str, ...] = ()
     #: What it sees, read-only, although it lies below them.
     readable: tuple[str, ...] = ()
-    #: Its home directory, made when it is missing.
+    #: Data of challenges among them, which it sees in an image, too.
+    data: tuple[str, ...] = ()
+    #: Its home directory, made when it is missing; "": it has none.
     home: str = ""
     #: What it has of the network.
     network: Network = Network.ON

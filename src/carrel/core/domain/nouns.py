@@ -7,6 +7,7 @@ from typing import Any
 from carrel.core.domain.announcement import Announcement
 from carrel.core.domain.call import WorkerPool
 from carrel.core.domain.cells import RecordedCell
+from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
 from carrel.core.domain.node import Drain
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.reservation import Reservation
@@ -15,10 +16,15 @@ from carrel.core.domain.token import Token
 
 ANNOUNCEMENTS = Noun(type=Announcement, name="announcement", plural="announcements", key="id", order="begin")
 CELLS = Noun(type=RecordedCell, name="cell", plural="cells", key="id")
+CHALLENGES = Noun(type=Challenge, name="challenge", plural="challenges")
 DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
 POOLS = Noun(type=WorkerPool, name="pool", plural="pools", key="id")
 RESERVATIONS = Noun(type=Reservation, name="reservation", plural="reservations", order="begin")
 SECRETS = Noun(type=Secret, name="secret", plural="secrets")
+SUBMISSIONS = Noun(type=ChallengeSubmission, name="challenge_submission", plural="challenge_submissions", key="id")
+TEAMS = Noun(type=Team, name="team", plural="teams")
 TOKENS = Noun(type=Token, name="token", plural="tokens", key="id")
 
-NOUNS: tuple[Noun[Any], ...] = (ANNOUNCEMENTS, CELLS, DRAINS, POOLS, RESERVATIONS, SECRETS, TOKENS)
+NOUNS: tuple[Noun[Any], ...] = (
+    *(ANNOUNCEMENTS, CELLS, CHALLENGES, DRAINS, POOLS, RESERVATIONS, SECRETS, SUBMISSIONS, TEAMS, TOKENS),
+)

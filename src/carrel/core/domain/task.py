@@ -143,6 +143,18 @@ class ReplayOf:
     job: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChallengeProgram:
+    """Which program of a challenge a job is, for which submission. It has no home, and reads these directories of the lab's."""
+
+    challenge: str
+    submission: int
+    #: "ingestion" or "scoring".
+    stage: str
+    #: Absolute; no other job sees them.
+    readable: tuple[str, ...]
+
+
 #: What is asked of one engine: of Slurm its own value, of others what their options say, by name.
 EngineRequest = SlurmRequest | Mapping[str, Any]
 
@@ -192,6 +204,8 @@ class TaskSpec:
     #: The sweep of which it is a trial, and its number there; None: it is none.
     sweep: int | None = None
     trial: int | None = None
+    #: None: it is a user's. Nobody can ask for this: the lab makes such jobs, as a user of its own.
+    challenge: ChallengeProgram | None = None
     #: What is asked of Slurm beyond resources; None when nothing is.
     slurm: SlurmRequest | None = None
     #: What is asked of other engines, by their names; None when nothing is.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from carrel.core.domain.challenge import PROGRAMS
 from carrel.core.domain.errors import Conflict, Invalid
 
 
@@ -94,6 +95,8 @@ def check_name(name: str, taken: Iterable[str]) -> None:
         raise Invalid(f'"{name[:300]}" is not a user name.', remedy="Use 1 to 255 printable characters, no blank at either end.")
     if name in {".", ".."}:  # in an address it stands for another place, so no request would reach this user
         raise Invalid(f'No user can be called "{name}": no address can say it.', remedy="Choose a name with a letter or a digit.")
+    if name.casefold().startswith(PROGRAMS):
+        raise Invalid(f'No user can be called "{name}": programs of challenges run under such names.', remedy="Choose another.")
     if name in _WORDS:
         raise Invalid(f'No user can be called "{name}": this word has a meaning where users are named.', remedy="Choose another.")
     if len(scripts := _scripts(name)) > 1:

@@ -63,6 +63,10 @@ class Action(StrEnum):
     SEE_BASELINE = "see baselines of others"
     CHANGE_BASELINE = "set or remove this baseline"
     CALIBRATE = "calibrate this baseline"
+    #: Make it, change it, read the logs of its programs; and have part in one.
+    ORGANISE = "organise this challenge"
+    TAKE_PART = "take part in challenges"
+    SEE_SUBMISSIONS = "see submissions of other teams"
     #: Tell what its metric is, and hear whether it goes on.
     REPORT = "report for this trial"
     #: One's own, or as an administrator those of others.
@@ -195,6 +199,9 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.SEE_BASELINE: (OWNER, ADMINISTRATOR),
     Action.CHANGE_BASELINE: (OWNER,),
     Action.CALIBRATE: (OWNER, ADMINISTRATOR),
+    Action.ORGANISE: (OWNER, NAMED, ADMINISTRATOR),
+    Action.TAKE_PART: (EVERYBODY,),
+    Action.SEE_SUBMISSIONS: (NAMED, ADMINISTRATOR),
     Action.REPORT: (ITSELF,),
     Action.MANAGE_TOKENS: (OWNER, ADMINISTRATOR),
     Action.LIST_TOKENS: (ADMINISTRATOR,),
@@ -208,8 +215,9 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
 
 _READ = frozenset(
     {Action.LOOK, Action.SEE_JOB, Action.READ_JOB, Action.USE_ENVIRONMENT, Action.SEE_SWEEP, Action.SIGN_OUT, Action.SEE_BASELINE}
+    | {Action.SEE_SUBMISSIONS}
 )
-_SUBMIT = _READ | {Action.SUBMIT, Action.UPLOAD_CODE, Action.USE_CODE, Action.USE_POOL}
+_SUBMIT = _READ | {Action.SUBMIT, Action.UPLOAD_CODE, Action.USE_CODE, Action.USE_POOL, Action.TAKE_PART}
 #: What a token is good for that is less than its person. A person's own token has the scope `ALL`.
 ALL = "all"
 JOB = "job"
@@ -246,6 +254,7 @@ _SHOWS: Mapping[Action, Action] = {
     **dict.fromkeys((Action.SEE_SWEEP, Action.CHANGE_SWEEP), Action.SEE_SWEEP),
     **dict.fromkeys((Action.SEE_BASELINE, Action.CHANGE_BASELINE, Action.CALIBRATE), Action.SEE_BASELINE),
     Action.REPORT: Action.REPORT,
+    Action.SEE_SUBMISSIONS: Action.SEE_SUBMISSIONS,
     Action.USE_ENVIRONMENT: Action.USE_ENVIRONMENT,
     Action.CHANGE_ENVIRONMENT: Action.CHANGE_ENVIRONMENT,
     Action.MANAGE_TOKENS: Action.MANAGE_TOKENS,

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from anyio import to_thread
@@ -23,6 +24,7 @@ from carrel import __version__
 from carrel.core.comparison import Metrics
 from carrel.core.control.baselines import Baselines, BaselineStore
 from carrel.core.control.conversations import Conversations
+from carrel.core.control.keepers import Memory
 from carrel.core.control.lab import Lab
 from carrel.core.control.pool_loop import PoolLoop
 from carrel.core.control.pool_ports import CallStore
@@ -32,6 +34,7 @@ from carrel.core.control.sweep_ports import Study, SweepStore
 from carrel.core.control.sweeps import Sweeps
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.nouns import CHALLENGES, SUBMISSIONS, TEAMS
 from carrel.core.domain.storage import Room
 from carrel.core.snapshots import SnapshotStore
 from carrel.lab.audit import AuditLog
@@ -39,6 +42,9 @@ from carrel.lab.gateway.auditing import Auditing
 from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.boundary import Boundary, storage_header
 from carrel.lab.gateway.call_bodies import CallBodies
+from carrel.lab.gateway.challenge_programs import ChallengePrograms
+from carrel.lab.gateway.challenge_runs import ChallengeRuns
+from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing, no_metrics
 from carrel.lab.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.lab.gateway.drift import Drifts
@@ -53,6 +59,7 @@ from carrel.lab.gateway.rates import Rates
 from carrel.lab.gateway.routes import arrays, baselines, cells, comparison, events, files, interrupts, jobs, people
 from carrel.lab.gateway.routes import audit as audit_routes
 from carrel.lab.gateway.routes import bodies as body_routes
+from carrel.lab.gateway.routes import challenges as challenge_routes
 from carrel.lab.gateway.routes import environments as environment_routes
 from carrel.lab.gateway.routes import issuer as issuer_routes
 from carrel.lab.gateway.routes import lab as lab_routes
@@ -92,11 +99,13 @@ def create_app(
     calls: CallStore | None = None,
     sweeps: tuple[SweepStore, Study] | None = None,
     baseline_store: BaselineStore | None = None,
+    challenges: tuple[Memory, Path, Path] | None = None,
     new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
 ) -> FastAPI:
     """The lab's HTTP application.
 
-    `walls` says what code of a user does not see of the machine.
+    `walls` says what code of a user does not see of the machine. `challenges`: where they are remembered, where their directories
+    lie, and the files of sessions.
     `run_of` gives run id and experiment id of a job, `run_metrics` what the tracking server has of the run of an owner's;
     `tracking_proxy` is mounted at ``/mlflow`` behind the gate, which puts
     a `Grant` into ``scope["state"]["grant"]``. ``app.state.close_streams()`` ends all event streams (any thread); a server
@@ -128,6 +137,21 @@ def create_app(
     drifts = None
     if baseline_store is not None:
         drifts = Drifts(baselines=Baselines(store=baseline_store, lab=lab), comparing=comparing)
+    organised = None
+    if challenges is not None:
+        memory, directories, own_files = challenges
+        directories.mkdir(mode=0o700, exist_ok=True)
+        programs, sent = ChallengePrograms(directories, lab, snapshots, submissions), memory.of(SUBMISSIONS)
+        organised = Challenges(
+            lab=lab,
+            programs=programs,
+            runs=ChallengeRuns(lab, programs, memory.of(CHALLENGES), sent),
+            challenges=memory.of(CHALLENGES),
+            teams=memory.of(TEAMS),
+            submissions=sent,
+            walls=walls,
+            files=own_files,
+        )
     body_files = BodyFiles(settings.calls, settings.body_socket)
     gateway = Gateway(
         lab=lab,
@@ -138,6 +162,7 @@ def create_app(
         worker_pools=pools,
         own_sweeps=swept,
         own_drifts=drifts,
+        own_challenges=organised,
         bodies=CallBodies(settings.calls),
         comparing=comparing,
         explaining=Explaining(comparing=comparing, snapshots=snapshots),
@@ -158,6 +183,7 @@ def create_app(
         async with doorbell.running():
             loops = [] if pools is None else [PoolLoop(pools, lab.event_store)]
             loops += [] if swept is None else [PoolLoop(swept, lab.event_store, name="sweeps")]
+            loops += [] if organised is None else [PoolLoop(organised.runs, lab.event_store, name="challenges")]
             await to_thread.run_sync(body_files.start)
             for loop in loops:
                 await to_thread.run_sync(loop.start)
@@ -217,6 +243,7 @@ def create_app(
             worker_routes,
             interrupts,
             sweep_routes,
+            challenge_routes,
             session_routes,
             cells,
             environment_routes,

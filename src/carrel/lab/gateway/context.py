@@ -19,6 +19,7 @@ from carrel.core.domain.user import Caller
 from carrel.lab.audit import AuditLog
 from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.call_bodies import CallBodies
+from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing
 from carrel.lab.gateway.drift import Drifts
 from carrel.lab.gateway.environments import Environments
@@ -75,6 +76,8 @@ class Gateway:
     own_sweeps: Sweeps | None = None
     #: None in a lab without baselines (tests).
     own_drifts: Drifts | None = None
+    #: None in a lab without challenges (tests).
+    own_challenges: Challenges | None = None
     #: None in a lab without sessions.
     sessions: Sessions | None = None
     environments: Environments | None = None
@@ -98,6 +101,13 @@ class Gateway:
         if self.own_sweeps is None:
             raise NotFound("This lab carries out no sweeps.")
         return self.own_sweeps
+
+    @property
+    def challenges(self) -> Challenges:
+        """Challenges. Raises `NotFound` in a lab that has none."""
+        if self.own_challenges is None:
+            raise NotFound("This lab has no challenges.")
+        return self.own_challenges
 
     @property
     def drifts(self) -> Drifts:

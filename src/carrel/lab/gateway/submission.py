@@ -76,9 +76,11 @@ class Submissions:
         borrows: bool = False,
         parent: int | None = None,
         trial: tuple[int, int] | None = None,
+        change: Callable[[TaskSpec], TaskSpec] = lambda task: task,
     ) -> tuple[Submitted, tuple[str, ...]]:
         """Make the job; return it with notes for its submitter. `pool`: it is a worker of that one, which may be one that
-        `borrows` its GPUs; `parent`: which a job has opened. `trial`: of that sweep, the one with that number.
+        `borrows` its GPUs; `parent`: which a job has opened. `trial`: of that sweep, the one with that number. `change` adds what
+        the lab itself says of the task.
 
         Raises `Invalid` for what is wrong with request or code, `Impossible` for what can never run here.
         """
@@ -87,7 +89,7 @@ class Submissions:
             task, options["resources"] = replace(task, borrows=options["resources"].gpus), without_gpus(options["resources"])
         sweep, number = trial or (None, None)
         submitted = self._lab.submit(
-            caller, replace(task, pool=pool, sweep=sweep, trial=number), **options, key=key, parent=parent
+            caller, replace(change(task), pool=pool, sweep=sweep, trial=number), **options, key=key, parent=parent
         )
         return submitted, (*task.notes, *_said_of_cache(submitted, task, wanted=options["cache"]))
 

@@ -98,6 +98,11 @@ class LabHome:
         return self.path / "files"
 
     @property
+    def challenges(self) -> Path:
+        """One directory for each version of each challenge."""
+        return self.path / "challenges"
+
+    @property
     def broker(self) -> Path:
         """What the node's broker remembers."""
         return self.path / "broker"
@@ -138,6 +143,7 @@ class LabHome:
             self.blobs,
             self.spool,
             self.files,
+            self.challenges,
             self.calls,
             self.broker,
             self.reports,

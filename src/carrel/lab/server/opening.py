@@ -33,7 +33,7 @@ from carrel.core.control.users import Users, nothing_to_do
 from carrel.core.control.verifications import Verifications
 from carrel.core.domain.job import Job
 from carrel.core.domain.launch import LaunchLimits, LaunchPaths, PreparingLimits
-from carrel.core.domain.nouns import DRAINS, RESERVATIONS
+from carrel.core.domain.nouns import CHALLENGES, DRAINS, RESERVATIONS, TEAMS
 from carrel.core.domain.partition import LOCAL, read_cluster
 from carrel.core.domain.units import GIB
 from carrel.core.domain.user import Role, User
@@ -61,6 +61,7 @@ from carrel.lab.server.retention import RetentionService
 from carrel.lab.server.rucio import rucio_of
 from carrel.lab.server.settings import Settings
 from carrel.lab.server.tracking import artifacts_of
+from carrel.lab.server.training_data import TrainingData
 from carrel.lab.server.whose_code import WhoseCode
 from carrel.lab.store import Database, Store
 from carrel.lab.store.secrets import LabSeal
@@ -236,7 +237,7 @@ def open_lab(
         suspends=lends and not all(device.simulated for device in node.devices),
         download_python=settings.download_python,
         rucio=rucio_of(settings.values),
-        walls=isolation,
+        walls=TrainingData(isolation, store.of(CHALLENGES), store.of(TEAMS), home.challenges),
     )
     here = launch
     launch = replace(launch, of_engine=lambda name: engines.of(name).launch(here))

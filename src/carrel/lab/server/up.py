@@ -144,6 +144,7 @@ def _serve(
         calls=running.store.calls,
         sweeps=(running.store.sweeps, OptunaStudy()),
         baseline_store=running.store.baselines,
+        challenges=(running.store, home.challenges, home.files),
         sessions=notebooks.sessions if notebooks else None,
     )
     if tracking:

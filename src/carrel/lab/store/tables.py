@@ -301,6 +301,25 @@ reservations = record_table("reservations", Column("name", String(64), primary_k
 announcements = record_table("announcements", Column("id", ID, primary_key=True, autoincrement=True))
 
 #: Nodes on which nothing new starts.
+challenges = record_table("challenges", Column("name", String(64), primary_key=True))
+
+teams = record_table(
+    "teams",
+    Column("challenge", String(64), ForeignKey("challenges.name"), primary_key=True),
+    Column("name", String(64), primary_key=True),
+)
+
+challenge_submissions = record_table(
+    "challenge_submissions",
+    Column("id", ID, primary_key=True, autoincrement=True),
+    Column("challenge", String(64), ForeignKey("challenges.name"), nullable=False),
+    Column("team", String(64), nullable=False),
+    Column("state", String(16), nullable=False),
+    Index(None, "challenge", "team"),
+    Index(None, "state"),
+    sqlite_autoincrement=True,
+)
+
 drains = record_table("drains", Column("node", String(255), primary_key=True))
 
 #: The first range that the owner of a waiting job saw, and when the job started. Unix seconds.

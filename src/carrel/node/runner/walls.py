@@ -53,7 +53,7 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
     ]
     # Of the broker the directory: a broker that is started again makes another socket, and what is shown is a file, not a name.
     shown = [*map(_parent, (launch.paths.broker, launch.paths.residency)), launch.paths.client, launch.paths.bodies]
-    seen = [directory.path, *shown]
+    seen = [directory.path, *shown, *walls.data]
     given = [*_existing(seen, writable=False), *_existing(writable, writable=True)]
     # Paths of the attempt go before those of the machine.
     binds = given if prepared.root else [*_existing([*walls.readable, *_environment(prepared)], writable=False), *given]

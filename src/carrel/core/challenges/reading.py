@@ -1,0 +1,238 @@
+"""Reading `challenge.yaml`: every fault is told with its line and the nearest key."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from itertools import pairwise
+from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+from carrel.core.domain.challenge import FILE, ChallengeSpec, Column, Limits, Phase, Split
+from carrel.core.domain.suggest import suggest
+from carrel.core.tasks.document import Value, read_yaml
+
+T = TypeVar("T")
+
+KEYS = (
+    *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
+    *("teams", "zone", "organisers", "qos", "account"),
+)
+_LIMITS = ("per_day", "total", "at_once", "failures_per_day")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+#: What a split cannot be called: it is what participants see.
+_TRAIN = "train"
+#: Digits that a score can have: what a float has.
+_MOST_DIGITS = 15
+
+
+def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
+    """Return what `challenge.yaml` says; `paths` are all files of the directory that it lies in. None: they were checked before.
+
+    Raises `Invalid` for a key that there is not, for a value that cannot be, and for a file that is named and is not there.
+    """
+    top = read_yaml(text, FILE)
+    said = top.mapping(KEYS)
+
+    def needed(key: str) -> Value:
+        if key not in said or said[key].empty:
+            raise top.wrong(f'"{key}" is missing.', f"Write {key}: beside the other keys.")
+        return said[key]
+
+    def one(key: str, read: Callable[[Value], T], default: T) -> T:
+        return read(said[key]) if key in said and not said[key].empty else default
+
+    def directory(value: Value) -> str:
+        return _there(value, paths, directory=True)
+
+    def file(value: Value) -> str:
+        return _there(value, paths, directory=False)
+
+    data = needed("data").mapping()
+    splits = {name: _split(value, directory) for name, value in data.items() if name != _TRAIN}
+    if not splits:
+        raise needed("data").wrong("no split has an input and a reference.", "Write public: {input: …, reference: …}.")
+    limits = _limits(said["limits"], Limits()) if "limits" in said else Limits()
+    phases = tuple(_phase(value, splits, limits, _zone(said.get("zone"))) for value in needed("phases").items())
+    _check_phases(needed("phases"), phases)
+    board = tuple(_column(value) for value in needed("board").items())
+    if len({column.column for column in board}) != len(board) or not board:
+        raise needed("board").wrong("each column is named once, and there is at least one.")
+    spec = ChallengeSpec(
+        name=_matching(needed("name"), _NAME, "lower-case letters, digits and -"),
+        title=needed("title").text(),
+        pages={title: file(value) for title, value in needed("pages").mapping().items()},
+        rules=one("rules", file, ""),
+        train=_train(data[_TRAIN], directory) if _TRAIN in data else "",
+        splits=splits,
+        ingestion=directory(needed("ingestion")),
+        scoring=directory(needed("scoring")),
+        starter=one("starter", directory, ""),
+        baselines=one(
+            "baselines", lambda value: {_matching_key(name, it): directory(it) for name, it in value.mapping().items()}, {}
+        ),
+        phases=phases,
+        board=board,
+        largest_team=_number(said["teams"].mapping(("largest",))["largest"], least=1) if "teams" in said else 5,
+        zone=one("zone", Value.text, "UTC"),
+        organisers=one("organisers", lambda value: tuple(item.text() for item in value.items()), ()),
+        qos=one("qos", Value.text, ""),
+        account=one("account", Value.text, ""),
+    )
+    _check_apart(spec, lambda key: said.get(key, top))
+    return spec
+
+
+def _check_apart(spec: ChallengeSpec, where: Callable[[str], Value]) -> None:
+    """Raise `Invalid` where what participants, or the programs that run their code, are shown holds inputs or references."""
+    hidden = [path for split in spec.splits.values() for path in (split.input, split.reference)]
+    shown = {
+        "data": [spec.train],
+        "starter": [spec.starter],
+        "ingestion": [spec.ingestion],
+        "scoring": [spec.scoring],
+        "baselines": [*spec.baselines.values()],
+        "pages": [*spec.pages.values()],
+        "rules": [spec.rules],
+    }
+    for key, paths in shown.items():
+        for path in filter(None, paths):
+            for secret in hidden:
+                if _inside(path, secret) or _inside(secret, path):
+                    raise where(key).wrong(
+                        f'"{path}" and "{secret}" lie in one another: what is shown must not hold what is hidden.',
+                        "Put them into directories beside each other.",
+                    )
+
+
+def _split(value: Value, directory: Callable[[Value], str]) -> Split:
+    said = value.mapping(("input", "reference"))
+    for key in ("input", "reference"):
+        if key not in said:
+            raise value.wrong(
+                f'the split has no "{key}".', "The ingestion program sees its input, the scoring program its reference."
+            )
+    split = Split(input=directory(said["input"]), reference=directory(said["reference"]))
+    if _inside(split.reference, split.input) or _inside(split.input, split.reference):
+        raise value.wrong(
+            "one of its directories lies in the other.", "What the ingestion program sees must not hold the references."
+        )
+    return split
+
+
+def _train(value: Value, directory: Callable[[Value], str]) -> str:
+    said = value.mapping(("path",))
+    if "path" not in said:
+        raise value.wrong('"path" is missing.', "Write train: {path: data/train}.")
+    return directory(said["path"])
+
+
+def _phase(value: Value, splits: Mapping[str, Split], limits: Limits, zone: ZoneInfo) -> Phase:
+    said = value.mapping(("name", "begin", "end", "split", *_LIMITS))
+    for key in ("name", "begin", "end", "split"):
+        if key not in said:
+            raise value.wrong(f'the phase has no "{key}".')
+    split = said["split"].text()
+    if split not in splits:
+        raise said["split"].wrong(f'there is no split "{split}".', suggest(split, tuple(splits), what="Splits"))
+    phase = Phase(
+        name=_matching(said["name"], _NAME, "lower-case letters, digits and -"),
+        begin=_moment(said["begin"], zone),
+        end=_moment(said["end"], zone),
+        split=split,
+        limits=_limits(value, limits, said),
+    )
+    if phase.end <= phase.begin:
+        raise said["end"].wrong(f'the phase "{phase.name}" ends before it begins.')
+    return phase
+
+
+def _check_phases(value: Value, phases: tuple[Phase, ...]) -> None:
+    if not phases:
+        raise value.wrong("there is no phase.", "Write at least one.")
+    if len({phase.name for phase in phases}) != len(phases):
+        raise value.wrong("two phases have the same name.")
+    for before, after in pairwise(phases):
+        if after.begin < before.end:
+            raise value.wrong(f'the phase "{after.name}" begins before "{before.name}" ends.', "Write them in their order.")
+
+
+def _limits(value: Value, usual: Limits, said: Mapping[str, Value] | None = None) -> Limits:
+    said = value.mapping(_LIMITS) if said is None else said
+    asked = {key: _number(said[key], least=1) for key in _LIMITS if key in said}
+    return Limits(**{key: asked.get(key, getattr(usual, key)) for key in _LIMITS})
+
+
+def _column(value: Value) -> Column:
+    said = value.mapping(("column", "title", "better", "precision"))
+    if "column" not in said:
+        raise value.wrong('it has no "column".', "Name the key that the scoring program writes.")
+    name = _matching(said["column"], _COLUMN, "letters, digits and _")
+    better = said["better"].text() if "better" in said else "larger"
+    if better not in ("larger", "smaller"):
+        raise said["better"].wrong(f'better is "{better}".', "Write larger or smaller.")
+    return Column(
+        column=name,
+        title=said["title"].text() if "title" in said else name,
+        larger=better == "larger",
+        precision=_number(said["precision"], most=_MOST_DIGITS) if "precision" in said else 3,
+    )
+
+
+def _number(value: Value, *, least: int = 0, most: int = 1_000_000) -> int:
+    number = value.integer()
+    if not least <= number <= most:
+        raise value.wrong(f"{value.key} is {number}.", f"Write {least} to {most}.")
+    return number
+
+
+def _zone(value: Value | None) -> ZoneInfo:
+    name = "UTC" if value is None else value.text()
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        assert value is not None
+        raise value.wrong(f'there is no zone "{name}".', 'Write one of the tz database: "Europe/Berlin".') from None
+
+
+def _moment(value: Value, zone: ZoneInfo) -> float:
+    text = value.text()
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise value.wrong(f'"{text}" is not a date.', "Write 2026-12-01, or 2026-12-01 18:00, in the challenge's zone.") from None
+    return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
+
+
+def _matching(value: Value, pattern: re.Pattern[str], allowed: str) -> str:
+    return _matching_key(value.text(), value, pattern, allowed)
+
+
+def _matching_key(
+    text: str, value: Value, pattern: re.Pattern[str] = _NAME, allowed: str = "lower-case letters, digits and -"
+) -> str:
+    if not pattern.fullmatch(text):
+        raise value.wrong(f'"{text[:60]}" cannot be a name here.', f"Use {allowed}.")
+    return text
+
+
+def _there(value: Value, paths: Collection[str] | None, *, directory: bool) -> str:
+    """The path that is written here, if the directory that was sent has it."""
+    text = value.text()
+    path = posixpath.normpath(text)
+    if path in (".", "..") or path.startswith(("/", "../")):
+        raise value.wrong(f'"{text}" leads out of the directory, or is all of it.', "Name a part of it.")
+    if paths is None:
+        return path
+    if directory and not any(_inside(one, path) for one in paths):
+        raise value.wrong(f'there are no files in "{path}".', "Is it empty, or left out by a .gitignore?")
+    if not directory and path not in paths:
+        raise value.wrong(f'there is no file "{path}".', suggest(path, tuple(paths), what="Files") if len(paths) < 100 else "")
+    return path
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory + "/")

@@ -1,0 +1,34 @@
+"""What a scoring program wrote, as scores: the columns of the challenge, rounded, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+from carrel.core.domain.challenge import Column
+from carrel.core.domain.errors import Invalid
+
+#: Where the scoring program writes, and how many bytes are read of it.
+SCORES = "outputs/scores.json"
+LARGEST = 64 * 1024
+
+
+def read_scores(data: bytes, columns: Sequence[Column]) -> Mapping[str, float]:
+    """Return the score of each column, rounded to its precision: what further digits say leaves the lab in no way.
+
+    Raises `Invalid` for anything that is not a JSON object with a finite number for each column.
+    """
+    try:
+        found = json.loads(data) if len(data) <= LARGEST else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Invalid(f"{SCORES} is not a JSON object of at most {LARGEST // 1024} KiB.", remedy="Write numbers by column.")
+    scores: dict[str, float] = {}
+    for column in columns:
+        value = found.get(column.column)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise Invalid(f'{SCORES} has no number for "{column.column}".', remedy="Write a finite number for each column.")
+        scores[column.column] = round(float(value), column.precision) + 0.0  # no -0.0
+    return scores

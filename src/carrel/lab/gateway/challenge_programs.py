@@ -1,0 +1,211 @@
+"""Directories of challenges, and the jobs of their programs.
+
+The ingestion program is shown the inputs of a split and the team's code, the scoring program the references and what the first
+one left. Both run as a user of the lab's own, behind the walls, without a network and without a home (docs/decisions/0102).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+from carrel.core.challenges.reading import read_challenge
+from carrel.core.challenges.scores import LARGEST, SCORES
+from carrel.core.control.lab import Lab
+from carrel.core.domain.challenge import FILE, Challenge, ChallengeSpec, ChallengeSubmission
+from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.network import Network
+from carrel.core.domain.task import ChallengeProgram, InputSpec, TaskSpec
+from carrel.core.domain.user import Caller
+from carrel.core.snapshots import Kind, SnapshotStore, extract, pack
+from carrel.core.spool.trees import remove_tree
+from carrel.core.tasks.files import read_text
+from carrel.lab.gateway.submission import Submissions
+from carrel.wire.v1 import TaskRequest
+
+#: Where the ingestion program finds the team's code, and the scoring program what the first one left in its outputs.
+CODE, PREDICTIONS = "submission", "predictions"
+#: What participants begin with has a link of this name to the training data.
+DATA = "data"
+#: Variables that name the directories of the split.
+INPUT, REFERENCE = "CARREL_INPUT", "CARREL_REFERENCE"
+INGESTION, SCORING = "ingestion", "scoring"
+#: Bytes of a page that are shown.
+_PAGE = 256 * 1024
+
+
+class ChallengePrograms:
+    """Keeps each version of a challenge below a directory of the lab's, and starts what scores submissions. Thread-safe."""
+
+    def __init__(self, root: Path, lab: Lab, snapshots: SnapshotStore, submissions: Submissions) -> None:
+        self._root, self._lab, self._snapshots, self._submissions = root, lab, snapshots, submissions
+        self._known = lru_cache(maxsize=256)(self._read)
+
+    # ---- directories
+
+    def keep(self, caller: Caller, snapshot: str) -> ChallengeSpec:
+        """Keep a directory that the caller has sent as a version of the challenge that it describes: its digest.
+
+        Raises `Invalid`, `NotFound`.
+        """
+        if not self._lab.has_snapshot(caller, snapshot):
+            raise NotFound("The directory of the challenge is not here.", remedy="Send it again.")
+        paths = [entry.path for entry in self._snapshots.entries(snapshot) if entry.kind is Kind.FILE]
+        if FILE not in paths:
+            raise Invalid(f"The directory has no {FILE}.", remedy="docs/challenges.md says what it has.")
+        spec = read_challenge(read_text(self._snapshots.files(snapshot), FILE), paths)
+        place = self._place(spec.name, snapshot)
+        if not place.is_dir():
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=".arriving-", dir=place.parent))
+            try:
+                self._snapshots.extract(snapshot, scratch / "new")
+                (scratch / "new").rename(place)
+            except OSError:
+                if not place.is_dir():  # the same was sent twice at once
+                    raise
+            finally:
+                remove_tree(scratch)
+        return spec
+
+    def spec(self, name: str, version: str) -> ChallengeSpec:
+        """What the challenge is in this version."""
+        return self._known(name, version)
+
+    def _read(self, name: str, version: str) -> ChallengeSpec:
+        return read_challenge((self._place(name, version) / FILE).read_text(encoding="utf-8"), None)
+
+    def text(self, name: str, version: str, path: str) -> str:
+        """The text of a page."""
+        with (self._place(name, version) / path).open("rb") as file:
+            return file.read(_PAGE).decode(errors="replace")
+
+    def directory(self, name: str, version: str, path: str) -> Path:
+        """Where a part of the challenge lies."""
+        return self._place(name, version) / path
+
+    def starter(self, challenge: Challenge) -> BinaryIO:
+        """What participants begin with, as an archive. Raises `NotFound`."""
+        spec = self.spec(challenge.name, challenge.version)
+        if not spec.starter:
+            raise NotFound(f"The challenge {challenge.name} has nothing to begin with.")
+        return pack(self.directory(challenge.name, challenge.version, spec.starter), surrounding=False).open()
+
+    def put_starter(self, challenge: Challenge, files: Path) -> None:
+        """Have what participants begin with in a directory of `files`, where a user's code may be at work at the same time.
+
+        It comes there whole, by one rename that follows no link. What has its name there stays as it is.
+        """
+        spec = self.spec(challenge.name, challenge.version)
+        if not spec.starter:
+            raise NotFound(f"The challenge {challenge.name} has nothing to begin with.")
+        scratch = Path(tempfile.mkdtemp(prefix=".starter-", dir=files.parent))
+        try:
+            _copy(self.directory(challenge.name, challenge.version, spec.starter), scratch / "new")
+            if challenge.train and not os.path.lexists(scratch / "new" / DATA):
+                (scratch / "new" / DATA).symlink_to(self.directory(challenge.name, challenge.version, challenge.train))
+            with suppress(FileExistsError, NotADirectoryError):
+                (scratch / "new").rename(files / challenge.name)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        finally:
+            remove_tree(scratch)
+
+    def _place(self, name: str, version: str) -> Path:
+        return self._root / name / version.removeprefix("sha256:")
+
+    # ---- jobs
+
+    def check(self, challenge: Challenge, version: str) -> None:
+        """Raise what keeps the programs of a version from being submitted."""
+        spec = self.spec(challenge.name, version)
+        for stage in (INGESTION, SCORING):
+            code = self._pack(challenge, version, _program(spec, stage), None)
+            self._submissions.check(self._caller(challenge), _request(spec, code, f"{spec.name}-{stage}"))
+
+    def baseline(self, challenge: Challenge, version: str, name: str) -> str:
+        """The digest of the code of a baseline."""
+        return self._pack(challenge, version, self.spec(challenge.name, version).baselines[name], None)
+
+    def start(self, challenge: Challenge, submission: ChallengeSubmission, stage: str) -> int:
+        """Submit the job of a stage; the same stage of a submission is the same job. Returns its number."""
+        spec, name = self.spec(challenge.name, submission.version), submission.challenge
+        phase = spec.phase(submission.phase)
+        assert phase is not None
+        split = spec.splits[phase.split]
+        shown = self.directory(name, submission.version, split.input if stage == INGESTION else split.reference)
+        code = self._pack(
+            challenge, submission.version, _program(spec, stage), submission.snapshot if stage == INGESTION else None
+        )
+
+        def walled(task: TaskSpec) -> TaskSpec:
+            left = InputSpec(path=PREDICTIONS, uri=f"job:{submission.ingestion_job}/outputs")
+            return replace(
+                task,
+                network=Network.OFF,
+                inputs=task.inputs if stage == INGESTION else (*task.inputs, left),
+                variables={**task.variables, "HOME": "/tmp", INPUT if stage == INGESTION else REFERENCE: str(shown)},
+                challenge=ChallengeProgram(challenge=name, submission=submission.id, stage=stage, readable=(str(shown),)),
+            )
+
+        submitted, _ = self._submissions.submit(
+            self._caller(challenge),
+            _request(spec, code, f"{name}-{submission.id}-{stage}"),
+            f"challenge-{name}-{submission.id}-{stage}",
+            change=walled,
+        )
+        return submitted.job.id
+
+    def scores(self, challenge: Challenge, job_id: int) -> bytes:
+        """What a scoring program wrote, one byte more than may be at most. Raises `NotFound`."""
+        path = self._lab.produced.blob_path(self._caller(challenge), job_id, SCORES)
+        with path.open("rb") as file:
+            return file.read(LARGEST + 1)
+
+    def log(self, challenge: Challenge, job_id: int, limit: int) -> bytes:
+        """The end of the log of a job of the challenge's."""
+        return self._lab.produced.log_range(self._caller(challenge), job_id, offset=-limit, limit=limit).data
+
+    def _caller(self, challenge: Challenge) -> Caller:
+        return self._lab.for_owner(challenge.programs, self._lab.clock())
+
+    def _pack(self, challenge: Challenge, version: str, program: str, code: str | None) -> str:
+        """Make a snapshot of a part of the challenge, with a team's code in it; return its digest."""
+        with tempfile.TemporaryDirectory(prefix=".packing-", dir=self._root) as scratch:
+            place = Path(scratch) / "code"
+            _copy(self.directory(challenge.name, version, program), place)
+            if code is not None:
+                if (place / CODE).exists():
+                    raise Invalid(f'The ingestion program has a "{CODE}" of its own.', remedy="The team's code takes that place.")
+                self._snapshots.extract(code, place / CODE)
+            packed = pack(place, surrounding=False, also=[] if code is None else [CODE])
+            with packed.open() as archive:
+                self._lab.add_snapshot(self._caller(challenge), packed.digest, archive)
+        return packed.digest
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a part of a challenge as code travels: no link leads out of it."""
+    archive = target.with_name("copied.tar")
+    with archive.open("wb") as file:
+        pack(source, surrounding=False).write(file)
+    extract(archive, target)
+    archive.unlink()
+
+
+def _program(spec: ChallengeSpec, stage: str) -> str:
+    return spec.ingestion if stage == INGESTION else spec.scoring
+
+
+def _request(spec: ChallengeSpec, code: str, name: str) -> TaskRequest:
+    # What its MLproject says counts, but for what would show more of it, or take an earlier result.
+    return TaskRequest(
+        snapshot=code, name=name, qos=spec.qos or None, account=spec.account or None, cache=False, visible="owner", network="off"
+    )

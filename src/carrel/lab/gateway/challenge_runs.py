@@ -1,0 +1,179 @@
+"""What becomes of submissions to challenges: their jobs are made, and what these wrote becomes scores.
+
+A submission is written down before its job is made, and each of its jobs is made under a key of its own: whenever the lab is
+killed, the next one finds the submission, and the same job for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from carrel.core.challenges.scores import read_scores
+from carrel.core.control.keeper import RecordStore
+from carrel.core.control.lab import Lab
+from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, SubmissionState, SubmissionView
+from carrel.core.domain.errors import CarrelError, Invalid, NotFound, Unavailable
+from carrel.core.domain.job import Job, JobState
+from carrel.lab.gateway.challenge_programs import INGESTION, SCORING, ChallengePrograms
+
+_log = logging.getLogger(__name__)
+#: With this exit code the scoring program says that it is the predictions that are wrong.
+_WRONG = 3
+#: Ends for which nobody's code is to blame.
+_LABS = frozenset({JobState.NODE_FAIL, JobState.PREEMPTED, JobState.CANCELLED})
+#: Reasons of ends before the team's code has begun.
+_PREPARING = frozenset({"EnvironmentFailed", "InputFailed", "LaunchFailed", "StorageFull", "DependencyNeverSatisfied"})
+
+
+class ChallengeRuns:
+    """Takes each submission from step to step. Thread-safe; `PoolLoop` looks after it."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        programs: ChallengePrograms,
+        challenges: RecordStore[Challenge],
+        submissions: RecordStore[ChallengeSubmission],
+    ) -> None:
+        self._lab, self._programs = lab, programs
+        self._challenges, self._submissions = challenges, submissions
+        self._guard = threading.Lock()
+        #: Submissions by the jobs that have not ended, and those that are to be looked at.
+        self._of_job: dict[int, int] = {}
+        self._due: set[int] = set()
+        #: Wakes the loop.
+        self.changed: Callable[[], None] = lambda: None
+
+    def add(self, asked: ChallengeSubmission) -> ChallengeSubmission:
+        """Write a submission down; its job is made soon."""
+        made = self._submissions.put(asked)
+        with self._guard:
+            self._due.add(made.id)
+        self.changed()
+        return made
+
+    def view(self, one: ChallengeSubmission) -> SubmissionView:
+        """A submission, with what it waits for."""
+        if one.state is SubmissionState.PENDING:
+            return SubmissionView(submission=one, waits="Its job is being made.")
+        job = self._lab.jobs_store.get(one.job) if not one.state.ended else None
+        if job is None or job.state is not JobState.PENDING:
+            return SubmissionView(submission=one)
+        told, wait = self._lab.as_told(job), self._lab.waiting(job.id)
+        return SubmissionView(
+            submission=one,
+            waits=wait.reason.message if wait else told.reason.message if told.reason else "",
+            position=wait.position if wait else None,
+            estimated_start=wait.estimated_start if wait else None,
+        )
+
+    def load(self) -> None:
+        """Take up what an earlier server left."""
+        for state in (SubmissionState.PENDING, SubmissionState.RUNNING):
+            for one in self._submissions.select(state=state):
+                self._due.add(one.id)
+                if one.job:
+                    self._of_job[one.job] = one.id
+
+    def jobs(self) -> Sequence[int]:
+        """Jobs whose ends matter."""
+        with self._guard:
+            return list(self._of_job)
+
+    def job_changed(self, job_id: int) -> None:
+        """Something happened to a job: if it is of a submission, that is looked at."""
+        with self._guard:
+            found = self._of_job.get(job_id)
+            if found is not None:
+                self._due.add(found)
+
+    def start_missing(self) -> bool:
+        """Take each submission that is due one step further. Returns False when one could not be, and has to be tried again."""
+        with self._guard:
+            due = sorted(self._due)
+        well = True
+        for number in due:
+            try:
+                with self._guard:
+                    self._due.discard(number)
+                self._advance(number)
+            except Unavailable as error:
+                _log.warning("Submission %d waits: %s", number, error)
+                well = False
+                with self._guard:
+                    self._due.add(number)
+        return well
+
+    def _advance(self, number: int) -> None:
+        one = self._submissions.get(number)
+        challenge = None if one is None else self._challenges.get(one.challenge)
+        if one is None or challenge is None or one.state.ended:
+            return
+        job = self._lab.jobs_store.get(one.job) if one.job else None
+        if job is not None and not job.state.ended:
+            return
+        if job is not None:
+            with self._guard:
+                self._of_job.pop(job.id, None)
+        if job is None:
+            self._start(challenge, one, INGESTION)
+        elif job.state is not JobState.COMPLETED:
+            self._fail(one, *_blame(job, scoring=bool(one.scoring_job)))
+        elif not one.scoring_job:
+            self._start(challenge, one, SCORING)
+        else:
+            self._score(challenge, one)
+
+    def _start(self, challenge: Challenge, one: ChallengeSubmission, stage: str) -> None:
+        try:
+            job_id = self._programs.start(challenge, one, stage)
+        except Unavailable:
+            raise
+        except CarrelError as error:
+            # What is wrong with the team's code itself cannot be told from what is wrong with the programs: it costs nothing.
+            _log.warning("The %s of submission %d cannot be started: %s", stage, one.id, error)
+            self._fail(one, Fault.ORGANISER, f"Its {stage} could not be started. The organisers can see why.")
+            return
+        with self._guard:
+            started: dict[str, Any] = {"ingestion_job" if stage == INGESTION else "scoring_job": job_id}
+            self._submissions.put(replace(one, state=SubmissionState.RUNNING, **started))
+            self._of_job[job_id] = one.id
+            self._due.add(one.id)  # it may have ended in this moment
+        self.changed()
+
+    def _score(self, challenge: Challenge, one: ChallengeSubmission) -> None:
+        spec = self._programs.spec(challenge.name, one.version)
+        try:
+            scores = read_scores(self._programs.scores(challenge, one.scoring_job), spec.board)
+        except (Invalid, NotFound) as error:
+            _log.warning("Submission %d has no scores: %s", one.id, error)
+            self._fail(one, Fault.ORGANISER, "The scoring program wrote no scores.")
+            return
+        self._submissions.put(replace(one, state=SubmissionState.COMPLETED, scores=scores, ended_at=self._lab.clock()))
+
+    def _fail(self, one: ChallengeSubmission, fault: Fault, message: str) -> None:
+        self._submissions.put(
+            replace(one, state=SubmissionState.FAILED, fault=fault, message=message, ended_at=self._lab.clock())
+        )
+
+
+def _blame(job: Job, *, scoring: bool) -> tuple[Fault, str]:
+    """By whom a submission failed, and words that tell its team nothing of the data."""
+    code = job.reason.code if job.reason else ""
+    if job.state in _LABS:
+        return Fault.LAB, "The lab could not carry it out to its end; it costs nothing. Send it again."
+    if code in _PREPARING:
+        return Fault.ORGANISER, "The programs of the challenge could not be prepared. The organisers can see why."
+    if scoring:
+        if job.exit_code == _WRONG:
+            return Fault.TEAM, "The scoring program refused the predictions."
+        return Fault.ORGANISER, "The scoring program failed. The organisers can see why."
+    ended = {
+        JobState.TIMEOUT: "It took longer than a submission may.",
+        JobState.OUT_OF_MEMORY: "It took more memory than a submission may.",
+    }
+    return Fault.TEAM, ended.get(job.state, "Its code ended with an error.")

@@ -1,0 +1,77 @@
+"""A small challenge: of each number, whether it is odd. Its references and inputs hold words that nothing else holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: In the references, and in the test inputs.
+LABEL, INPUT = "reference-6f1d", "test-input-90ab"
+
+YAML = """\
+name: parity
+title: Odd or even
+pages: {Overview: pages/overview.md}
+rules: pages/rules.md
+data:
+  train: {path: data/train}
+  public: {input: data/public/input, reference: data/public/reference}
+ingestion: programs/ingestion
+scoring: programs/scoring
+starter: starter
+baselines: {zeros: baselines/zeros}
+phases: [{name: development, begin: 2026-01-01, end: 2040-01-01, split: public}]
+board: [{column: accuracy, title: Accuracy, better: larger, precision: 2}]
+limits: {per_day: 3, total: 10, at_once: 1, failures_per_day: 2}
+"""
+_MLPROJECT = """\
+name: {name}
+entry_points:
+  main: {{command: "python {name}.py"}}
+carrel: {{resources: {{memory: 256M, time: 5m}}}}
+"""
+_INGESTION = """\
+import os, sys
+sys.path.insert(0, "submission")
+from model import predict
+lines = open(os.environ["CARREL_INPUT"] + "/numbers.txt").read().split()
+open("outputs/predictions.txt", "w").write("\\n".join(str(predict(int(n))) for n in lines if n.isdigit()))
+"""
+_SCORING = """\
+import json, os, sys
+truth = open(os.environ["CARREL_REFERENCE"] + "/labels.txt").read().split()[1:]
+said = open("predictions/predictions.txt").read().split()
+if len(said) != len(truth):
+    sys.exit(3)
+json.dump({"accuracy": sum(a == b for a, b in zip(said, truth)) / len(truth), "more": truth}, open("outputs/scores.json", "w"))
+"""
+
+
+def write_challenge(place: Path, yaml: str = YAML, **files: str) -> Path:
+    """Write the challenge into `place`; `files` are others' texts by path, with __ for /."""
+    numbers = range(100, 111)
+    texts = {
+        "challenge.yaml": yaml,
+        "pages/overview.md": "Say of each number whether it is odd.",
+        "pages/rules.md": "Be fair.",
+        "data/train/numbers.txt": "1 2 3",
+        "data/public/input/numbers.txt": "\n".join([INPUT, *map(str, numbers)]),
+        "data/public/reference/labels.txt": "\n".join([LABEL, *(str(number % 2) for number in numbers)]),
+        "programs/ingestion/MLproject": _MLPROJECT.format(name="ingest"),
+        "programs/ingestion/ingest.py": _INGESTION,
+        "programs/scoring/MLproject": _MLPROJECT.format(name="score"),
+        "programs/scoring/score.py": _SCORING,
+        "starter/starter.ipynb": '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
+        "baselines/zeros/model.py": "def predict(number): return 0",
+        **{path.replace("__", "/"): text for path, text in files.items()},
+    }
+    for path, text in texts.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_text(text)
+    return place
+
+
+def write_code(place: Path, text: str) -> Path:
+    """Write a submission."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "model.py").write_text(text)
+    return place
