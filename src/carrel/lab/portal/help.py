@@ -27,6 +27,7 @@ PAGES = {
     "/jobs": "pages.md#a-job",
     "/sweeps": "sweeps.md",
     "/use": "use.md",
+    "/challenges": "challenges.md",
     "/baselines": "baselines.md",
     "/compare": "compare.md",
     "/my-sign-in": "sign-in-local.md",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from anyio import to_thread
+from anyio import CancelScope, to_thread
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
@@ -124,3 +126,17 @@ async def read_upload(request: Request, directory: Path) -> tuple[dict[str, str]
     finally:
         parts.close()
     return parts.fields, parts.files
+
+
+@asynccontextmanager
+async def in_threads(directory: AbstractContextManager[Path]) -> AsyncIterator[Path]:
+    """Make and remove a directory away from the loop: thousands of files take a while to remove."""
+    place = await to_thread.run_sync(directory.__enter__)
+    try:
+        yield place
+    except BaseException as error:
+        with CancelScope(shield=True):
+            if not await to_thread.run_sync(directory.__exit__, type(error), error, error.__traceback__):
+                raise
+    else:
+        await to_thread.run_sync(directory.__exit__, None, None, None)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from anyio import CancelScope, CapacityLimiter, to_thread
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -33,7 +31,7 @@ from carrel.lab.gateway.errors import problem_of
 from carrel.lab.gateway.new_code import NEW_TASK, Runnable
 from carrel.lab.gateway.views import preview_view
 from carrel.lab.portal.entrance import check_form
-from carrel.lab.portal.multipart import UploadedFile, read_upload
+from carrel.lab.portal.multipart import UploadedFile, in_threads, read_upload
 from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.words import written
@@ -118,7 +116,7 @@ class NewTaskPage:
         if self._limiters is None:  # they belong to the loop that serves
             self._limiters = CapacityLimiter(_AT_ONCE), CapacityLimiter(_AT_ONCE)
         repositories, others = self._limiters
-        async with _in_threads(self._gateway.incoming.directory()) as scratch:
+        async with in_threads(self._gateway.incoming.directory()) as scratch:
             fields, files = await read_upload(request, scratch)
             check_form(fields, self._look.form_secret(request))
             # A repository or an archive may take its time: it must not take the threads that answer everybody else.
@@ -328,20 +326,6 @@ class NewTaskPage:
             environments=[one.name for one in environments.list(caller).environments] if environments is not None else [],
             parameters=form.offers.entry_points.get(form.fields.get("runs", ""), {}) if form.offers is not None else {},
         )
-
-
-@asynccontextmanager
-async def _in_threads(directory: AbstractContextManager[Path]) -> AsyncIterator[Path]:
-    """Make and remove a directory away from the loop: thousands of files take a while to remove."""
-    place = await to_thread.run_sync(directory.__enter__)
-    try:
-        yield place
-    except BaseException as error:
-        with CancelScope(shield=True):
-            if not await to_thread.run_sync(directory.__exit__, type(error), error, error.__traceback__):
-                raise
-    else:
-        await to_thread.run_sync(directory.__exit__, None, None, None)
 
 
 def _read(name: str, text: str) -> Any:

@@ -93,6 +93,7 @@ class NotebookPages:
             idle=idle_sessions(self._gateway, caller, session.job),
             # A user who has just started it wants to be in it.
             go=request.query_params.get("go") == "yes",
+            at=request.query_params.get("path", "")[:500],
             last_event=last_event,
         )
 
@@ -135,9 +136,9 @@ class NotebookPages:
 
     async def open(self, request: Request) -> Response:
         """Go to the session. It is another origin, to which a form must not lead: the page that is shown leads there."""
-        await checked_form(request, self._look)
-        base = str(request.base_url)
-        link = await to_thread.run_sync(lambda: self._sessions.open(caller_of(request), job_id_of(request), base=base))
+        fields = await checked_form(request, self._look)
+        base, path = str(request.base_url), fields.get("path", "")
+        link = await to_thread.run_sync(lambda: self._sessions.open(caller_of(request), job_id_of(request), base=base, path=path))
         answer = self._look.page(request, "opening.html", link=link)
         answer.headers["Referrer-Policy"] = "no-referrer"
         return answer

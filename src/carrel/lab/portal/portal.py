@@ -17,6 +17,7 @@ from carrel.core.domain.user import Caller
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.account import AccountPage
 from carrel.lab.portal.administration import AdministrationPage, may_administer
+from carrel.lab.portal.challenges import ChallengePages
 from carrel.lab.portal.comparison import BaselinePage, ComparisonPage
 from carrel.lab.portal.consent import ConsentPages
 from carrel.lab.portal.entrance import Entrance
@@ -93,6 +94,7 @@ class Portal:
         self._look.know(offers_sweeps=gateway.own_sweeps is not None)
         use = UsePage(gateway, self._look)
         baselines = BaselinePage(gateway, self._look)
+        self._look.know(offers_challenges=gateway.own_challenges is not None)
         entrance = Entrance(gateway, self.tickets, self.sessions)
         reference = ReferencePage(app, self._look)
         app.router.routes.extend(
@@ -108,6 +110,7 @@ class Portal:
                 *sweeps.routes(),
                 *use.routes(),
                 *baselines.routes(),
+                *ChallengePages(gateway, self._look).routes(),
                 *entrance.routes(),
                 *reference.routes(),
             ]

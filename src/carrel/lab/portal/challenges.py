@@ -1,0 +1,152 @@
+"""The pages of challenges: what there are, one with its pages, board and submissions, and the buttons of those who take part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from urllib.parse import quote
+
+from anyio import to_thread
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, Impossible, Invalid, NotFound
+from carrel.core.domain.session import SessionKind
+from carrel.core.domain.user import Caller
+from carrel.lab.gateway.challenges import Challenges
+from carrel.lab.gateway.context import Gateway
+from carrel.lab.gateway.errors import problem_of
+from carrel.lab.portal.entrance import check_form, checked_form
+from carrel.lab.portal.multipart import UploadedFile, in_threads, read_upload
+from carrel.lab.portal.notebooks import asked_in, last_settings
+from carrel.lab.portal.requests import caller_of
+from carrel.lab.portal.templating import Templates
+
+#: Submissions on the page; the command line has all.
+_LISTED = 50
+
+
+class ChallengePages:
+    """``/challenges`` and ``/challenges/{name}``."""
+
+    def __init__(self, gateway: Gateway, look: Templates) -> None:
+        self._gateway = gateway
+        self._look = look
+        # What organisers write is text of a user's: HTML in it is shown as it is written.
+        self._markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
+
+    def routes(self) -> list[BaseRoute]:
+        """The routes of these pages; none in a lab without challenges."""
+        if self._gateway.own_challenges is None:
+            return []
+        one = "/challenges/{name}"
+        return [
+            Route("/challenges", self.all, methods=["GET"]),
+            Route(one, self.one, methods=["GET"]),
+            Route(f"{one}/join", self.join, methods=["POST"]),
+            Route(f"{one}/start", self.start, methods=["POST"]),
+            Route(f"{one}/submit", self.submit, methods=["POST"]),
+        ]
+
+    def all(self, request: Request) -> Response:
+        """Those that the caller may see."""
+        found = self._challenges.list(caller_of(request)).challenges
+        return self._look.page(request, "challenges.html", found=found, moment=self._look.moment)
+
+    def one(self, request: Request) -> Response:
+        """One challenge. With ``part=live`` only what changes."""
+        return self._one(request)
+
+    def _one(self, request: Request, problem: CarrelError | None = None) -> Response:
+        caller, name = caller_of(request), request.path_params["name"]
+        last_event = self._gateway.lab.last_event_id()
+        found = self._challenges.view(caller, name)
+        phase = request.query_params.get("phase") or None
+        live = request.query_params.get("part") == "live"
+        sees = found.team is not None or found.organised
+        sent = self._challenges.sent(caller, name).submissions if sees else ()
+        return self._look.page(
+            request,
+            "challenge_live.html" if live else "challenge.html",
+            status=problem_of(problem)[0].status if problem is not None else 200,
+            challenge=found,
+            pages={} if live else {title: self._html(text) for title, text in found.pages.items()},
+            rules="" if live or not found.rules else self._html(found.rules),
+            board=self._challenges.board(caller, name, phase),
+            sent=sent[:_LISTED],
+            more=len(sent) - _LISTED,
+            moment=self._look.moment,
+            going_on=any(not one.submission.state.ended for one in sent),
+            problem=problem,
+            last_event=last_event,
+        )
+
+    # ---- buttons
+
+    async def join(self, request: Request) -> Response:
+        """Take part, in a new team or in one that is there."""
+        fields = await checked_form(request, self._look)
+
+        def join(caller: Caller, name: str) -> str:
+            accepts = fields.get("accept_rules") == "yes"
+            self._challenges.join(caller, name, team=fields.get("team", ""), code=fields.get("code", "").strip(), accepts=accepts)
+            return f"/challenges/{quote(name)}"
+
+        return await self._press(request, join)
+
+    async def start(self, request: Request) -> Response:
+        """Put what it begins with among the caller's files, and go to a notebook there: one that runs, or a new one."""
+        await checked_form(request, self._look)
+
+        def start(caller: Caller, name: str) -> str:
+            directory, sessions = self._challenges.begin(caller, name), self._gateway.sessions
+            if sessions is None:
+                raise Conflict("This lab offers no sessions.", remedy=f"`carrel challenge start {name}`.")
+            # What runs already sees the data only if it began after its owner has joined: a new one does in any case.
+            submitted = sessions.start(caller, asked_in({**last_settings(self._gateway, caller), "kind": SessionKind.NOTEBOOK}))
+            return f"/notebooks/{submitted.job.id}?go=yes&path={quote(directory)}"
+
+        return await self._press(request, start)
+
+    async def submit(self, request: Request) -> Response:
+        """Send what was uploaded."""
+        async with in_threads(self._gateway.incoming.directory()) as scratch:
+            fields, files = await read_upload(request, scratch)
+            check_form(fields, self._look.form_secret(request))
+
+            def submit(caller: Caller, name: str) -> str:
+                self._challenges.submit(caller, name, self._code(caller, files))
+                return f"/challenges/{quote(name)}#submissions"
+
+            return await self._press(request, submit)
+
+    def _code(self, caller: Caller, files: Sequence[UploadedFile]) -> str:
+        if not files:
+            raise Invalid("No file was chosen.", remedy="Choose a .zip, a .py file, or a folder.")
+        return self._gateway.incoming.files(caller, [(one.name, one.path) for one in files]).snapshot
+
+    async def _press(self, request: Request, act: Callable[[Caller, str], str]) -> Response:
+        def answer() -> Response:
+            try:
+                return RedirectResponse(act(caller_of(request), request.path_params["name"]), 303)
+            except (Invalid, Impossible, Denied, Conflict, NotFound) as error:
+                return self._one(request, error)
+
+        return await to_thread.run_sync(answer)
+
+    # ---- parts
+
+    @property
+    def _challenges(self) -> Challenges:
+        return self._gateway.challenges
+
+    def _html(self, text: str) -> Markup:
+        # Headings of the page itself come before these.
+        tokens = self._markdown.parse(text)
+        for token in tokens:
+            if token.type in ("heading_open", "heading_close"):
+                token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
+        html = self._markdown.renderer.render(tokens, self._markdown.options, {})
+        return Markup(html.replace("<pre>", '<pre tabindex="0">'))
