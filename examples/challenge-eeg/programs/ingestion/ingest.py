@@ -107,6 +107,8 @@ def read_events(result: object) -> list[Prediction]:
 
 def _kind(value: object) -> str:
     """Return a few words on a value that say nothing of its content."""
+    if value is None:
+        return "None"
     length = f" of length {len(value)}" if isinstance(value, (tuple, list, str)) else ""
     return f"a value of type {type_of(value)}{length}"
 
