@@ -133,7 +133,7 @@ def load_model(files: set[str]) -> Callable[[np.ndarray, int], object]:
     if load is not None:
         with participants_code(files, "load"):
             load(SUBMISSION)
-    return predict  # type: ignore[no-any-return]
+    return predict
 
 
 def write_events(rows: list[tuple[str, Prediction]]) -> None:
