@@ -131,6 +131,20 @@ def test_what_fails_is_told_without_the_data(client: Client, person: Person, pub
         ada.submit_to_challenge(published, tmp_path / "code")
 
 
+def test_the_last_line_is_told_as_far_as_the_challenge_allows(client: Client, person: Person, tmp_path: Path) -> None:
+    """Where the ingestion ends with exit code 3: no more bytes than that, and nothing of other ends."""
+    place = write_challenge(tmp_path / "telling", YAML.replace("name: parity", "name: telling") + "feedback: 20\n")
+    client.keep_challenge(place)
+    checked(client, "telling")
+    client.publish_challenge("telling")
+    ada = person("ines")
+    ada.join_challenge("telling", accept_rules=True)
+    said = "print('first'); print('TypeError at model.py:12 and much more', flush=True)"
+    for code, told in ((3, "Its code ended with an error. TypeError at model.p"), (1, "Its code ended with an error.")):
+        done = scored(ada, f"import os\ndef predict(number):\n    {said}\n    os._exit({code})", tmp_path, "telling")
+        assert done.submission.message == told
+
+
 def test_a_failure_of_the_organisers_costs_a_team_nothing_of_its_day(client: Client, person: Person, tmp_path: Path) -> None:
     """A scoring program that fails on good predictions."""
     broken = "import sys\nsys.exit(0 if open('predictions/predictions.txt').read().startswith('0\\n0') else 1)"

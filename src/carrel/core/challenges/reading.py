@@ -18,13 +18,15 @@ T = TypeVar("T")
 
 KEYS = (
     *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
-    *("teams", "zone", "organisers", "qos", "account"),
+    *("teams", "feedback", "zone", "organisers", "qos", "account"),
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: What a split cannot be called: it is what participants see.
 _TRAIN = "train"
+#: Bytes of a line that a team is shown.
+_MOST_FEEDBACK = 1000
 #: Digits that a score can have: what a float has.
 _MOST_DIGITS = 15
 
@@ -77,6 +79,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         phases=phases,
         board=board,
         largest_team=_number(said["teams"].mapping(("largest",))["largest"], least=1) if "teams" in said else 5,
+        feedback=one("feedback", lambda value: _number(value, most=_MOST_FEEDBACK), 0),
         zone=one("zone", Value.text, "UTC"),
         organisers=one("organisers", lambda value: tuple(item.text() for item in value.items()), ()),
         qos=one("qos", Value.text, ""),

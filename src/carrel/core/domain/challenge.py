@@ -84,6 +84,8 @@ class ChallengeSpec:
     #: The first one decides, the next ones where it is equal.
     board: tuple[Column, ...]
     largest_team: int = 5
+    #: Bytes of what the ingestion program says last that a team is shown where it refuses the team's code.
+    feedback: int = 0
     #: Whose days the limits go by: "Europe/Berlin".
     zone: str = "UTC"
     #: Subjects of those who may change it, beside who made it.

@@ -21,6 +21,8 @@ _STARS = b"********"
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 #: Bytes that wait in memory while the disk is full.
 _WAITING = 1024**2
+#: What a line of the lab's own begins with.
+NOTE = b"[carrel] "
 
 
 class LogWriter:
@@ -78,7 +80,7 @@ class LogWriter:
     def note(self, text: str) -> None:
         """Add a line of Carrel's own, on a line by itself."""
         start = b"" if self._ends_line else b"\n"
-        self._put(start + b"[carrel] " + text.encode(errors="replace") + b"\n")
+        self._put(start + NOTE + text.encode(errors="replace") + b"\n")
 
     def settle(self) -> None:
         """Write what was held back: the start of something that may have become a secret, output that met a full disk."""

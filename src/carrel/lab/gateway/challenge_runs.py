@@ -16,13 +16,17 @@ from carrel.core.challenges.scores import read_scores
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, SubmissionState, SubmissionView
+from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Invalid, NotFound, Unavailable
 from carrel.core.domain.job import Job, JobState
+from carrel.core.spool.log import NOTE
 from carrel.lab.gateway.challenge_programs import INGESTION, SCORING, ChallengePrograms
 
 _log = logging.getLogger(__name__)
-#: With this exit code the scoring program says that it is the predictions that are wrong.
-_WRONG = 3
+#: With this exit code the programs say that it is the team's code, or its predictions, that are wrong.
+REFUSED = 3
+#: Bytes of a log in which its last line is looked for.
+_LINE = 4096
 #: Ends for which nobody's code is to blame.
 _LABS = frozenset({JobState.NODE_FAIL, JobState.PREEMPTED, JobState.CANCELLED})
 #: Reasons of ends before the team's code has begun.
@@ -122,7 +126,8 @@ class ChallengeRuns:
         if job is None:
             self._start(challenge, one, INGESTION)
         elif job.state is not JobState.COMPLETED:
-            self._fail(one, *_blame(job, scoring=bool(one.scoring_job)))
+            fault, message = _blame(job, scoring=bool(one.scoring_job))
+            self._fail(one, fault, f"{message} {self._feedback(challenge, one, job)}".strip())
         elif not one.scoring_job:
             self._start(challenge, one, SCORING)
         else:
@@ -144,6 +149,14 @@ class ChallengeRuns:
             self._of_job[job_id] = one.id
             self._due.add(one.id)  # it may have ended in this moment
         self.changed()
+
+    def _feedback(self, challenge: Challenge, one: ChallengeSubmission, job: Job) -> str:
+        """What the ingestion program said last, where it refused the code and the challenge lets teams read that."""
+        most = self._programs.spec(challenge.name, one.version).feedback
+        if not most or one.scoring_job or job.exit_code != REFUSED:
+            return ""
+        lines = [line for line in self._programs.log(challenge, job.id, _LINE).splitlines() if not line.startswith(NOTE)]
+        return visible(lines[-1].decode(errors="replace"))[:most] if lines else ""
 
     def _score(self, challenge: Challenge, one: ChallengeSubmission) -> None:
         spec = self._programs.spec(challenge.name, one.version)
@@ -169,7 +182,7 @@ def _blame(job: Job, *, scoring: bool) -> tuple[Fault, str]:
     if code in _PREPARING:
         return Fault.ORGANISER, "The programs of the challenge could not be prepared. The organisers can see why."
     if scoring:
-        if job.exit_code == _WRONG:
+        if job.exit_code == REFUSED:
             return Fault.TEAM, "The scoring program refused the predictions."
         return Fault.ORGANISER, "The scoring program failed. The organisers can see why."
     ended = {
