@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from parity import write_challenge, write_code
+from parity import checked, write_challenge
 
 from carrel import Client
-from carrel.core.domain.challenge import SubmissionView
-from carrel.testing.waiting import PATIENCE, wait_until
 from support.lab_process import LabProcess, start_lab
 from support.small_lab import client
 
@@ -49,29 +47,3 @@ def published(client: Client, tmp_path: Path) -> str:
         checked(client)
         client.publish_challenge("parity")
     return "parity"
-
-
-def checked(client: Client, name: str = "parity") -> list[SubmissionView]:
-    """Wait until all baselines were run."""
-
-    def ended() -> list[SubmissionView] | None:
-        found = client.challenge_checks(name).submissions
-        return list(found) if all(one.submission.state.ended for one in found) else None
-
-    found = wait_until(ended, lambda: client.challenge_checks(name), timeout=PATIENCE)
-    assert found is not None
-    return found
-
-
-def scored(client: Client, code: Path | str, tmp_path: Path, name: str = "parity") -> SubmissionView:
-    """Submit code and wait until it has ended."""
-    sent = client.submit_to_challenge(name, write_code(tmp_path / "code", code) if isinstance(code, str) else code)
-    number = sent.submission.id
-
-    def ended() -> SubmissionView | None:
-        found = client.challenge_submission(name, number)
-        return found if found.submission.state.ended else None
-
-    found = wait_until(ended, lambda: client.challenge_submission(name, number), timeout=PATIENCE)
-    assert found is not None
-    return found

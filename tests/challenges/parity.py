@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from carrel import Client
+from carrel.core.domain.challenge import SubmissionView
+from carrel.testing.waiting import PATIENCE, wait_until
+
 #: In the references, and in the test inputs.
 LABEL, INPUT = "reference-6f1d", "test-input-90ab"
 
@@ -75,3 +79,29 @@ def write_code(place: Path, text: str) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     (place / "model.py").write_text(text)
     return place
+
+
+def checked(client: Client, name: str = "parity") -> list[SubmissionView]:
+    """Wait until all baselines were run."""
+
+    def ended() -> list[SubmissionView] | None:
+        found = client.challenge_checks(name).submissions
+        return list(found) if all(one.submission.state.ended for one in found) else None
+
+    found = wait_until(ended, lambda: client.challenge_checks(name), timeout=PATIENCE)
+    assert found is not None
+    return found
+
+
+def scored(client: Client, code: Path | str, tmp_path: Path, name: str = "parity") -> SubmissionView:
+    """Submit code and wait until it has ended."""
+    sent = client.submit_to_challenge(name, write_code(tmp_path / "code", code) if isinstance(code, str) else code)
+    number = sent.submission.id
+
+    def ended() -> SubmissionView | None:
+        found = client.challenge_submission(name, number)
+        return found if found.submission.state.ended else None
+
+    found = wait_until(ended, lambda: client.challenge_submission(name, number), timeout=PATIENCE)
+    assert found is not None
+    return found

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from parity import INPUT, LABEL, YAML, write_challenge, write_code
+from parity import INPUT, LABEL, YAML, checked, scored, write_challenge, write_code
 
 from carrel import Client
 from carrel.core.domain.challenge import Fault, SubmissionState
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
-from conftest import checked, scored
 from support.lab_process import LabProcess
 
 ODD = "def predict(number): return number % 2"

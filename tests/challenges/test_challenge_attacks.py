@@ -9,13 +9,12 @@ from urllib.parse import urlsplit
 import hostile
 import httpx
 import pytest
-from parity import INPUT, LABEL
+from parity import INPUT, LABEL, scored
 
 from carrel import Client
 from carrel.core.domain.challenge import SubmissionState
 from carrel.core.domain.errors import CarrelError
 from carrel.wire.v1 import API
-from conftest import scored
 from support.lab_process import LabProcess
 
 Person = Callable[[str], Client]

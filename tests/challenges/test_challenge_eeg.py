@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from parity import checked, scored
 
 from carrel import Client
 from carrel.core.domain.challenge import SubmissionState
-from conftest import checked, scored
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "challenge-eeg"
 #: Finds one seizure in every recording, in its first seconds.

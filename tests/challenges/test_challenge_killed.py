@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import checked
-from parity import YAML, write_challenge, write_code
+from parity import YAML, checked, write_challenge, write_code
 
 from carrel import Client
 from carrel.core.domain.challenge import ChallengeSubmission, SubmissionState

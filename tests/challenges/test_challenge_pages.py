@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from parity import YAML, write_challenge
+from parity import YAML, checked, write_challenge
 from playwright.sync_api import Browser, Page, expect
 
 from carrel import Client
-from conftest import checked
 from support.chromium import a_chromium
 from support.lab_process import LabProcess
 
