@@ -278,10 +278,17 @@ def log(
     name: Name,
     number: Annotated[int, typer.Argument(metavar="SUBMISSION", help="Its number.", min=1, show_default=False)],
     home: Home = None,
+    as_json: AsJson = False,
 ) -> int:
     """Print the end of the log of a submission's last job. For organisers: it may show what the programs saw."""
+    from carrel.cli.screen import print_json
+
     with open_client(home) as client:
-        print(_lines(client.challenge_log(name, number)))
+        found = client.challenge_log(name, number)
+    if as_json:
+        print_json({"log": found})
+    else:
+        print(_lines(found))
     return OK
 
 
