@@ -23,13 +23,13 @@ from carrel.wire.v1 import SessionRequest
 from support.lab_process import LabProcess, start_lab
 from support.namespaces import why_no_namespaces
 
-#: Writes down in which namespaces and which cgroup it is, and ends when somebody writes into a pipe of its directory.
-JOB = """
-show() { for kind in mnt pid net user ipc uts; do readlink /proc/self/ns/$kind; done; cat /proc/self/cgroup; }
-mkfifo stop; show > around; touch ready
-read _ < stop
-"""
-AROUND = "for kind in mnt pid net user ipc uts; do readlink /proc/self/ns/$kind; done; cat /proc/self/cgroup"
+#: Shows in which namespaces and which cgroup a process is, its capabilities and filters, and its limits.
+AROUND = (
+    "for kind in mnt pid net user ipc uts; do readlink /proc/self/ns/$kind; done; cat /proc/self/cgroup /proc/self/limits; "
+    "grep -E '^(Cap|NoNewPrivs|Seccomp)' /proc/self/status; umask"
+)
+#: Writes this down, and ends when somebody writes into a pipe of its directory.
+JOB = f"{{ {AROUND}; }} > around; mkfifo stop; touch ready; read _ < stop\n"
 
 
 class Greeting(socketserver.BaseRequestHandler):

@@ -160,7 +160,6 @@ def _become(command: Command, parent: int, failed: int, lifeline: int) -> None:
         kept = () if command.keeps is None else (command.keeps,)
         for descriptor in kept:
             os.set_inheritable(descriptor, True)
-        os.umask(0o022)
         if command.walls is not None:
             from carrel.node.containment.entering import contain
 
@@ -188,6 +187,7 @@ def _detach(command: Command, parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above
         os._exit(125)
+    os.umask(0o022)
     _limit()
     if command.cgroup is not None:
         _write(command.cgroup, b"0")
