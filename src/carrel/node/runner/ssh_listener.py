@@ -32,7 +32,6 @@ def listen(directory: AttemptDirectory, launch: Launch, prepared: Prepared, vari
     place = os.open(directory.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         listener.bind(f"/proc/self/fd/{place}/{directory.ssh_socket.name}")
-        directory.ssh_socket.chmod(0o600)
         listener.listen()
     except OSError:  # a full disk: the job does without
         listener.close()
