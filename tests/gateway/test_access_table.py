@@ -213,6 +213,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/sessions"): {"kind": "terminal"} if case != "path" else {"kind": "terminal", "directory": "/tmp"},
         ("PUT", "/sessions/{job_id}/hub"): {"variables": {}},
         ("POST", "/sessions/{job_id}/open"): {},
+        ("POST", "/jobs/{job_id}/ssh"): {"public_key": "ssh-ed25519 nothing"},
         ("PUT", "/secrets/{name}"): {"value": "x"},
         ("POST", "/nodes/{name}/drain"): {"reason": "a test"},
         ("PUT", "/reservations/{name}"): FUTURE,

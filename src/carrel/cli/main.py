@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "notebook": "notebook",
     "terminal": "notebook",
     "sessions": "notebook",
+    "ssh": "ssh",
     "open": "notebook",
     "gpus": "gpus",
     "promote": "promote",

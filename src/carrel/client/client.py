@@ -26,6 +26,7 @@ from carrel.client.pipelines import PipelineCalls
 from carrel.client.pools import PoolCalls
 from carrel.client.records import RecordCalls
 from carrel.client.reports import ReportCalls
+from carrel.client.ssh import SshCalls
 from carrel.client.sweeps import SweepCalls
 from carrel.client.transport import LabUnreachable, Transport, read_events
 from carrel.core.domain.errors import NotFound, Unavailable
@@ -56,6 +57,7 @@ class Client(
     PoolCalls,
     RecordCalls,
     ReportCalls,
+    SshCalls,
     SweepCalls,
 ):
     """A lab, as one user sees it.

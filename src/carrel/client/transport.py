@@ -159,6 +159,13 @@ class Transport:
         if room and self._notice is not None:
             self._notice(room, message)
 
+    def tunnel(self, path: str, read: int, write: int) -> None:
+        """Carry bytes between two descriptors and a websocket of the lab's until either side ends."""
+        from carrel.client.tunnel import carry
+
+        with self._explained():
+            carry(self.url + API + path, self.token(), None if self.authority is None else _trust(self.authority), read, write)
+
     def health(self) -> HealthView:
         """What the lab says without sign-in. Raises `Unavailable` when it does not answer."""
         with self._explained():

@@ -71,6 +71,10 @@ class SessionAccess(Protocol):
         """How the session is."""
         ...
 
+    def connected(self, job_id: int, attempt: int, change: int) -> None:
+        """A connection was opened (+1) or closed (-1): a session that has one is not idle."""
+        ...
+
     def join_hub(self, job: Job, variables: Mapping[str, str]) -> int:
         """Hand `variables` to a session that waits for them, and return the port that it listens on.
 
@@ -277,6 +281,10 @@ class Sessions:
         if job.state is not JobState.RUNNING:
             raise Conflict(f"Session {job_id} is {job.state}: {job.reason.message}", remedy="Ask when it is ready.")
         return self._door.join_hub(job, variables)
+
+    def connected(self, job: Job, change: int) -> None:
+        """A connection to a session was opened (+1) or closed (-1)."""
+        self._door.connected(job.id, job.attempt, change)
 
     @property
     def lends(self) -> bool:

@@ -35,6 +35,8 @@ class Action(StrEnum):
     USE_CODE = "use code of others"
     START_SESSION = "start sessions"
     ENTER_SESSION = "enter this session"
+    #: By ssh: inside, one is its owner.
+    ENTER_JOB = "enter this job"
     USE_ENVIRONMENT = "use environments of others"
     CHANGE_ENVIRONMENT = "change environments of others"
     CHANGE_ENVIRONMENT_OF_SITE = "change environments of the site"
@@ -174,6 +176,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.USE_CODE: (OWNER,),
     Action.START_SESSION: (EVERYBODY,),
     Action.ENTER_SESSION: (OWNER,),
+    Action.ENTER_JOB: (OWNER,),
     Action.USE_ENVIRONMENT: (OWNER, NAMED),
     Action.CHANGE_ENVIRONMENT: (OWNER,),
     Action.CHANGE_ENVIRONMENT_OF_SITE: (ADMINISTRATOR,),
@@ -247,7 +250,7 @@ CHOICES = tuple(scope for scope in SCOPES if scope not in (JOB, INVITATION))
 #: Of things that belong to somebody: what shows that such a thing is there. Who may not even do this gets "there is none".
 _SHOWS: Mapping[Action, Action] = {
     **dict.fromkeys((Action.SEE_JOB, Action.READ_JOB, Action.CANCEL_JOB, Action.CHANGE_JOB, Action.REPEAT_JOB), Action.SEE_JOB),
-    **dict.fromkeys((Action.ENTER_SESSION, Action.READ_SECRETS), Action.SEE_JOB),
+    **dict.fromkeys((Action.ENTER_SESSION, Action.ENTER_JOB, Action.READ_SECRETS), Action.SEE_JOB),
     Action.USE_CODE: Action.USE_CODE,
     Action.USE_POOL: Action.USE_POOL,
     Action.WORK: Action.WORK,

@@ -104,6 +104,11 @@ class AttemptDirectory:
         return self.temporary_place / SESSION_SOCKET
 
     @property
+    def ssh_socket(self) -> Path:
+        """Where the lab's ssh connections come in while the command runs, on the lab's own machine; gone after the end."""
+        return self.path / "ssh.sock"
+
+    @property
     def session_address(self) -> Path:
         """Where a session on another machine takes the lab's connections, and with which key; mode 0600, gone after the end."""
         return self.path / "session.json"

@@ -94,6 +94,8 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("DELETE", "/jobs/{job_id}/outputs"): Action.CHANGE_JOB,
     ("GET", "/jobs/{job_id}/outputs/{path}"): Action.READ_JOB,
     ("GET", "/jobs/{job_id}/events"): Action.SEE_JOB,
+    ("POST", "/jobs/{job_id}/ssh"): Action.ENTER_JOB,
+    ("GET", "/jobs/{job_id}/ssh/stream"): Action.ENTER_JOB,
     ("GET", "/arrays/{array_id}"): Action.SEE_JOB,
     ("POST", "/arrays/{array_id}/cancel"): Action.CANCEL_JOB,
     ("GET", "/pools"): Action.LOOK,

@@ -68,10 +68,12 @@ from carrel.lab.gateway.routes import reports as report_routes
 from carrel.lab.gateway.routes import retention as retention_routes
 from carrel.lab.gateway.routes import secrets as secret_routes
 from carrel.lab.gateway.routes import sessions as session_routes
+from carrel.lab.gateway.routes import ssh as ssh_routes
 from carrel.lab.gateway.routes import sweeps as sweep_routes
 from carrel.lab.gateway.routes import workers as worker_routes
 from carrel.lab.gateway.routes.nouns import ROUTES as NOUN_ROUTES
 from carrel.lab.gateway.settings import GatewaySettings
+from carrel.lab.gateway.ssh import SshAccess
 from carrel.lab.gateway.streams import Doorbell, Streams
 from carrel.lab.gateway.submission import Submissions
 from carrel.lab.gateway.trial_jobs import TrialJobs
@@ -167,6 +169,7 @@ def create_app(
         comparing=comparing,
         explaining=Explaining(comparing=comparing, snapshots=snapshots),
         files=body_files,
+        ssh=SshAccess(lab),
         run_of=run_of,
         tracking_status=tracking_status,
         sessions=sessions,
@@ -249,11 +252,13 @@ def create_app(
             environment_routes,
             retention_routes,
             secret_routes,
+            ssh_routes,
         ),
     ):
         # As they are: a router that is included is looked through anew for each request.
         app.router.routes.extend(module.router.routes)
     app.router.routes.extend(NOUN_ROUTES)
+    app.router.routes.append(ssh_routes.STREAM)
     if issuer is not None:
         app.router.routes.extend(issuer_routes.router.routes)
     if tracking_proxy is not None:

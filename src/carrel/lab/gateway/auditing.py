@@ -20,10 +20,12 @@ from carrel.core.domain.user import Caller
 from carrel.core.policy.access import HEARD, Action, Verdict
 from carrel.lab.audit import AuditLog
 from carrel.lab.gateway.actions import action_of
-from carrel.lab.gateway.gate import Zone, Zones
+from carrel.lab.gateway.gate import Zone, Zones, method_of
 from carrel.wire.v1 import API
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+#: What begins an answer, and its status where the message itself has none.
+_ANSWERS = {"http.response.start": 0, "websocket.http.response.start": 0, "websocket.accept": 101, "websocket.close": 403}
 #: What a refusal without a verdict was about.
 _BY_STATUS = {401: "signed in", 403: "same site", 413: "size", 421: "host", 429: "rate limit"}
 _REFUSED = frozenset({401, 403, 421, 429})
@@ -109,12 +111,12 @@ class Auditing:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, and write down."""
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         zone, path = self._zones.of(scope["path"]), scope["path"]
-        changes = scope["method"] not in _SAFE and not (zone is Zone.TRACKING and _OF_RUNS.fullmatch(path))
-        changes = changes or (scope["method"] == "GET" and path in self._zones.changing)
+        changes = method_of(scope) not in _SAFE and not (zone is Zone.TRACKING and _OF_RUNS.fullmatch(path))
+        changes = changes or (method_of(scope) == "GET" and path in self._zones.changing)
         heard: dict[Action | None, Verdict] = {}
         scope.setdefault("state", {})  # the same for all layers inside
         token = HEARD.set(heard)
@@ -122,15 +124,15 @@ class Auditing:
 
         async def tell(message: Message) -> None:
             nonlocal answered
-            if message["type"] == "http.response.start" and not answered:
+            if message["type"] in _ANSWERS and not answered:
                 answered = True  # before the answer goes out: after the answer, its line is here
-                self._note(scope, zone, heard, message, changes=changes)
+                self._note(scope, zone, heard, {"status": _ANSWERS[message["type"]], **message}, changes=changes)
             await send(message)
 
         try:
             if changes:
                 try:
-                    self._log.make_room(frees=_action(scope, zone) in _FREES or scope["method"] == "DELETE")
+                    self._log.make_room(frees=_action(scope, zone) in _FREES or method_of(scope) == "DELETE")
                 except CarrelError as error:
                     response = await self._refuse(Request(scope), error)
                     await response(scope, receive, send)
@@ -177,7 +179,7 @@ class Auditing:
         entry: dict[str, Any] = {
             "who": None if caller is None else caller.user.subject,
             "from": address,
-            "method": scope["method"],
+            "method": method_of(scope),
             "resource": _resource(scope["path"]),
             "action": told.get("action") or _name(action, zone),
             "result": "refused" if refused else "allowed" if 0 < status < 400 else "failed",
@@ -212,7 +214,7 @@ def _decisive(action: Action | None, heard: dict[Action | None, Verdict], *, ref
 
 
 def _action(scope: Scope, zone: Zone) -> Action | None:
-    return action_of(scope["method"], scope["path"]) if zone is Zone.API else None
+    return action_of(method_of(scope), scope["path"]) if zone is Zone.API else None
 
 
 def _name(action: Action | None, zone: Zone) -> str:

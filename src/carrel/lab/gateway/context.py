@@ -27,6 +27,7 @@ from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Grant, SignedIn
 from carrel.lab.gateway.new_code import Incoming
 from carrel.lab.gateway.settings import GatewaySettings
+from carrel.lab.gateway.ssh import SshAccess
 from carrel.lab.gateway.streams import Streams
 from carrel.lab.gateway.submission import Submissions
 from carrel.lab.gateway.trial_jobs import TrialJobs
@@ -67,6 +68,7 @@ class Gateway:
     explaining: Explaining
     #: The same for programs on this machine, as descriptors.
     files: BodyFiles
+    ssh: SshAccess
     #: Run id and experiment id of a job's run, or None while there is none.
     run_of: Callable[[int], tuple[str, str] | None]
     tracking_status: Callable[[], TrackingStatus]

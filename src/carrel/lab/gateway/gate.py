@@ -20,6 +20,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from carrel.core.control.conversations import Conversations, PutOut
 from carrel.core.domain.errors import CarrelError, Denied, Unauthenticated
@@ -119,20 +120,23 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # no websockets here
+        zone, version = self._zones.of(scope["path"]), self._conversations.version
+        if scope["type"] == "websocket" and zone is not Zone.API:  # only programs have any here
             await send({"type": "websocket.close", "code": 1008})
             return
-        zone, version = self._zones.of(scope["path"]), self._conversations.version
         grant: Grant | None = None
-        if zone is not Zone.PUBLIC or scope["method"] not in _SAFE:
+        if zone is not Zone.PUBLIC or method_of(scope) not in _SAFE:
             try:
                 if zone is Zone.PUBLIC:  # somebody tries to sign in
                     self._strangers.take(_address(scope))
                 else:
                     grant = scope.setdefault("state", {})["grant"] = await self._grant(zone, scope)
             except CarrelError as error:
-                response = await self._refuse(Request(scope), error)
-                await response(scope, receive, send)
+                response = await self._refuse(Request({**scope, "type": "http"}), error)
+                if scope["type"] == "websocket":
+                    await WebSocket(scope, receive, send).send_denial_response(response)
+                else:
+                    await response(scope, receive, send)
                 return
         if grant is None:
             await self._app(scope, receive, send)
@@ -140,14 +144,14 @@ class Gate:
         try:
             await self._conversations.hold(grant.caller, version, partial(self._app, scope, receive), send)
         except PutOut as out:
-            if not out.begun:  # else the server breaks the answer off
+            if not out.begun and scope["type"] == "http":  # else the server breaks the answer off
                 response = await self._refuse(Request(scope), out.why)
                 await response(scope, receive, send)
 
     async def _grant(self, zone: Zone, scope: Scope) -> Grant:
         headers = Headers(scope=scope)
         try:
-            shown, recheck = self._credentials(zone, scope["method"], headers)
+            shown, recheck = self._credentials(zone, method_of(scope), headers)
             caller = self._recognize(shown)
             if caller is None:
                 caller = await to_thread.run_sync(recheck)
@@ -204,8 +208,14 @@ def _address(scope: Scope) -> str:
 
 def _action(zone: Zone, scope: Scope) -> Action | None:
     if zone is Zone.API:
-        return action_of(scope["method"], scope["path"])
+        return action_of(method_of(scope), scope["path"])
     return Action.TRACK if zone is Zone.TRACKING else Action.BROWSE
+
+
+def method_of(scope: Scope) -> str:
+    """The method of a request. A websocket begins as a GET (RFC 6455, 4.1)."""
+    method: str = scope.get("method", "GET")
+    return method
 
 
 def token_in(authorization: str, *, basic: bool) -> str | None:

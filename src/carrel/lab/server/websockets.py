@@ -39,6 +39,12 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
             self._place.holds(len(self.conn.reader.buffer) + sum(map(len, self.frames)))
         return await super().receive()
 
+    async def send(self, message: Any) -> None:
+        """Send a message."""
+        await super().send(message)
+        # A refusal with words completes the handshake, too; uvicorn would call it a fault of the application.
+        self.handshake_complete |= message["type"] == "websocket.http.response.body"
+
     def connection_lost(self, exc: Exception | None) -> None:
         """It has gone."""
         super().connection_lost(exc)

@@ -12,9 +12,11 @@ import re
 import resource
 import select
 import signal
+import socket
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from carrel.node.containment import calls
@@ -55,6 +57,17 @@ _NUMBERS_OF_ITS_OWN = (6, 14)
 _FEWEST_NUMBERS = 301
 #: What is done at a path, in this order.
 _HIDE, _BIND, _FREEZE = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """Connections that come while the command runs: each has a process of its own beside it, with the same rights."""
+
+    #: A socket that does not block. The command does not have it.
+    listener: socket.socket
+    become: Callable[[], None]
+
+
 #: The end of a command: its status as wait(2) has it, and whether it left processes behind.
 _END = struct.Struct("ii")
 
@@ -67,11 +80,13 @@ def contain(
     *,
     whole: bool = False,
     waits: Callable[[str], None] | None = None,
+    guests: Guests | None = None,
 ) -> None:
     """In a process of its own: build the walls, let `become` become the command inside, end as it ends. Never returns normally.
 
     `lifeline` is readable when the process that started this is gone. `close_first` are descriptors that only the command keeps.
-    With `whole` nothing that the command leaves behind outlives it, and this process ends after all of it.
+    With `whole` nothing that the command leaves behind outlives it, and this process ends after all of it. `guests` are let in
+    while it runs.
     Raises `OSError` while nothing runs yet: `BlockingIOError` where there are no more namespaces now, unless `waits`, called
     with the reason, is there to wait.
     """
@@ -94,8 +109,8 @@ def contain(
     told, tell = os.pipe2(os.O_CLOEXEC)
     first = os.fork()
     if first == 0:
-        _close_all_but(tell, lifeline, forwarder.held, *close_first)
-        _be_first(tell, lifeline, become, close_first, whole=whole, walls=walls)
+        _close_all_but(tell, lifeline, forwarder.held, *close_first, -1 if guests is None else guests.listener.fileno())
+        _be_first(tell, lifeline, become, close_first, whole=whole, walls=walls, guests=guests)
     # Locks, connections and pipes of the runner must not live as long as this.
     _close_all_but(told)
     _watch(first, told, forwarder)
@@ -223,7 +238,14 @@ def _watch(first: int, told: int, forwarder: Forwarder) -> None:
 
 
 def _be_first(
-    tell: int, lifeline: int, become: Callable[[], None], close_first: tuple[int, ...], *, whole: bool, walls: Walls
+    tell: int,
+    lifeline: int,
+    become: Callable[[], None],
+    close_first: tuple[int, ...],
+    *,
+    whole: bool,
+    walls: Walls,
+    guests: Guests | None,
 ) -> None:
     """The first process of the namespace: reap, pass signals on, and end when the runner does."""
     try:
@@ -251,11 +273,15 @@ def _be_first(
         poll = select.poll()
         poll.register(awake, select.POLLIN)
         poll.register(lifeline, select.POLLIN)
+        if guests is not None:
+            poll.register(guests.listener, select.POLLIN)
         while True:
             _reap(command, tell, whole=whole)
             for fd, _event in poll.poll():
                 if fd == lifeline:
                     os._exit(1)
+                if guests is not None and fd == guests.listener.fileno():
+                    let_in(guests, lambda become: _be_command(become, enters=False))
                 with suppress(BlockingIOError):
                     os.read(awake, 4096)
     except OSError as error:
@@ -263,6 +289,21 @@ def _be_first(
             with suppress(OSError):
                 os.write(fd, f"The command could not be contained: {error.filename or ''}: {error.strerror}.".encode())
     os._exit(125)
+
+
+def let_in(guests: Guests, prepare: Callable[[Callable[[], None]], None]) -> None:
+    """Take a connection, and let a child that has it as its standard input become what `guests` says, after `prepare`."""
+    try:
+        connection, _address = guests.listener.accept()
+    except OSError:  # it has gone
+        return
+    with connection, suppress(BlockingIOError):  # no more processes: the connection ends
+        if os.fork() == 0:
+            with suppress(BaseException):  # this process must not go on as a second one
+                signal.set_wakeup_fd(-1)
+                os.dup2(connection.fileno(), 0)
+                prepare(guests.become)
+            os._exit(125)
 
 
 def _reap(command: int, tell: int, *, whole: bool) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from carrel.core.spool import AttemptDirectory, LogWriter, note_begun, take_clai
 from carrel.node.runner.cgroups import CgroupParent, JobCgroup, machine_oom_kills
 from carrel.node.runner.prepare import Preparation
 from carrel.node.runner.prepared import Prepared
-from carrel.node.runner.process import Command, LaunchError, NotNow, become_subreaper, image_shell, shell, start
+from carrel.node.runner.process import Command, LaunchError, NotNow, become_subreaper, image_shell, let_ssh_in, shell, start
 from carrel.node.runner.report import Doorbell, Reporter, keep_traceback
 from carrel.node.runner.run_lease import RunLease
 from carrel.node.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
@@ -99,6 +100,7 @@ _LATER = (
     "carrel.node.runner.hardware",
     "carrel.node.runner.limits",
     "carrel.node.runner.outputs",
+    "carrel.node.runner.ssh_listener",
     "carrel.node.runner.walls",
     "carrel.node.runner.watch",
 )
@@ -291,20 +293,22 @@ class AttemptRun:
             note_checkpoint(self._directory)
         with suppress(OSError):  # the job's directory was removed: then there is no claim that could be mistaken
             note_begun(self._directory.claim)
+        from carrel.node.runner.ssh_listener import listen
+
         read, write = os.pipe2(os.O_CLOEXEC)
         kills_before = 0 if self._cgroup else machine_oom_kills()
+        command = Command(
+            arguments=arguments,
+            variables=started_with,
+            directory=str(prepared.directory),
+            output=write,
+            keeps=session.read_end if session is not None else None,
+            cgroup=self._cgroup.procs if self._cgroup else None,
+            walls=walls,
+            ssh=listen(self._directory, launch, prepared, variables),
+        )
         try:
-            pid = start(
-                Command(
-                    arguments=arguments,
-                    variables=started_with,
-                    directory=str(prepared.directory),
-                    output=write,
-                    keeps=session.read_end if session is not None else None,
-                    cgroup=self._cgroup.procs if self._cgroup else None,
-                    walls=walls,
-                )
-            )
+            pid = start(command)
         except LaunchError as error:
             from carrel.node.runner.endings import blocked_before_start, failed
 
@@ -316,6 +320,8 @@ class AttemptRun:
             os.close(write)
             if session is not None:
                 session.started()
+            if command.ssh is not None and walls is not None:
+                command.ssh.socket.close()  # the first process inside has it
         if walls is not None:
             sampler.files.shm = f"/proc/{pid}/root/dev/shm"
         from carrel.node.runner.disk import disk_guard
@@ -340,6 +346,7 @@ class AttemptRun:
             hold=lease,
             before_stop=self._group.stop if self._group else None,
             session=session,
+            ssh=(command.ssh.socket.fileno(), partial(let_ssh_in, command)) if command.ssh and walls is None else None,
             on_sample=notes_environment(prepared.places.environment) if session is not None and prepared.view is None else None,
         )
         limits = limit_facts(self._cgroup.path if self._cgroup else None)

@@ -6,17 +6,19 @@ import ctypes
 import os
 import resource
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from carrel.core.transport.descriptors import limit_command
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
+    from carrel.node.containment.entering import Guests
     from carrel.node.containment.walls import Walls
 
 # Numbers of prctl(2), <linux/prctl.h>.
@@ -57,6 +59,17 @@ class Command:
     walls: Walls | None = None
     #: The root of an image that is entered first, from within walls that show it (`carrel.node.containment.view`).
     image: str | None = None
+    #: What is started beside it for connections that come.
+    ssh: SshListener | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshListener:
+    """A socket for ssh connections, and what serves one that is its standard input."""
+
+    socket: socket.socket
+    arguments: list[str]
+    variables: Mapping[str, str]
 
 
 def become_subreaper() -> None:
@@ -103,6 +116,30 @@ def start(command: Command) -> int:
     return pid
 
 
+def let_ssh_in(command: Command) -> None:
+    """Serve one ssh connection to a command without walls: as a child of this process, which dies with it."""
+    from carrel.node.containment.entering import let_in
+
+    assert command.ssh is not None
+    parent = os.getpid()
+
+    def prepare(become: Callable[[], None]) -> None:
+        _detach(command, parent)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        become()
+
+    let_in(_guests(command, command.ssh), prepare)
+
+
+def _guests(command: Command, ssh: SshListener) -> Guests:
+    from carrel.node.containment.entering import Guests
+
+    server = replace(command, arguments=ssh.arguments, variables=ssh.variables, image=None)
+    return Guests(ssh.socket, lambda: _execute(server, -1))
+
+
 @cache
 def _lifeline(_of: int) -> int:
     """A descriptor that is readable when this process, by its number, is gone: the other end is closed by nobody else."""
@@ -112,26 +149,9 @@ def _lifeline(_of: int) -> int:
 
 def _become(command: Command, parent: int, failed: int, lifeline: int) -> None:
     """In the child: become the command. Never returns."""
-    step = "set up"
+    step = "put into its cgroup"
     try:
-        for number in (
-            signal.SIGTERM,
-            signal.SIGCHLD,
-            signal.SIGHUP,
-            signal.SIGINT,
-            signal.SIGPIPE,
-            signal.SIGALRM,
-            signal.SIGXFSZ,
-        ):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(125)
-        _limit()
-        if command.cgroup is not None:
-            step = "put into its cgroup"
-            _write(command.cgroup, b"0")
+        _detach(command, parent)
         step = "given its output"
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -140,16 +160,37 @@ def _become(command: Command, parent: int, failed: int, lifeline: int) -> None:
         kept = () if command.keeps is None else (command.keeps,)
         for descriptor in kept:
             os.set_inheritable(descriptor, True)
-        os.umask(0o022)
         if command.walls is not None:
             from carrel.node.containment.entering import contain
 
             step = "contained"
-            contain(command.walls, lifeline, lambda: _execute(command, failed), (failed, *kept))
+            guests = None if command.ssh is None else _guests(command, command.ssh)
+            contain(command.walls, lifeline, lambda: _execute(command, failed), (failed, *kept), guests=guests)
         _execute(command, failed)
     except BaseException as error:  # noqa: BLE001 - after any error, this process must not go on as a second runner
         _say_why_not(step, error, failed)
     os._exit(125)
+
+
+def _detach(command: Command, parent: int) -> None:
+    for number in (
+        signal.SIGTERM,
+        signal.SIGCHLD,
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGPIPE,
+        signal.SIGALRM,
+        signal.SIGXFSZ,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(125)
+    os.umask(0o022)
+    _limit()
+    if command.cgroup is not None:
+        _write(command.cgroup, b"0")
 
 
 def _execute(command: Command, failed: int) -> None:

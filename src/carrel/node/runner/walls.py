@@ -108,10 +108,11 @@ def private_temporary(directory: AttemptDirectory) -> Path:
 
 
 def remove_private(directory: AttemptDirectory) -> None:
-    """Remove what only the processes of an attempt saw behind their walls."""
+    """Remove what only the processes of an attempt saw behind their walls, and where ssh came in."""
     for place in directory.private_places:
         remove_tree(place)
     (directory.path / "private-hosts").unlink(missing_ok=True)
+    directory.ssh_socket.unlink(missing_ok=True)
 
 
 def doors_of(launch: Launch, network: Network) -> tuple[Door, ...] | None:

@@ -64,9 +64,11 @@ class Watch:
         session: SessionMemory | None = None,
         on_sample: Callable[[], None] | None = None,
         before_stop: Callable[[int], None] | None = None,
+        ssh: tuple[int, Callable[[], None]] | None = None,
     ) -> None:
         """`session`: too much memory ends the process that has most of it, and the rest goes on. `on_sample`: also called last.
-        `before_stop` stops what is not below this process; it is given the command's process.
+        `before_stop` stops what is not below this process; it is given the command's process. `ssh`: a descriptor at which
+        connections come, and what takes one.
         """
         self._before_stop = before_stop
         self._session = session
@@ -101,6 +103,9 @@ class Watch:
         self._poll = select.poll()
         self._poll.register(signals.fd, select.POLLIN)
         self._output = OutputPipe(output, log, self._poll, monotonic, on_output=reporter.doorbell.ring_soon)
+        self._ssh = ssh
+        if ssh is not None:
+            self._poll.register(ssh[0], select.POLLIN)
         self._broker: int | None = None
         self._broker_at = _FOREVER
         self._listen()
@@ -151,6 +156,8 @@ class Watch:
                 self._reap()
             elif fd == self._broker:
                 self._hear()
+            elif self._ssh is not None and fd == self._ssh[0]:
+                self._ssh[1]()
             elif fd == self._output.fd:  # not a connection that was let go of in this very round
                 self._output.read()
 

@@ -142,6 +142,7 @@ from carrel.wire.v1.sessions import (
     StretchView,
     TenantView,
 )
+from carrel.wire.v1.ssh import SshRequest, SshView
 from carrel.wire.v1.storage import CollectRequest, OutputsRemoved
 from carrel.wire.v1.sweeps import (
     ResumeRequest,
