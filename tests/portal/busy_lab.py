@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import math
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,6 +130,11 @@ def _fill(lab: BusyLab) -> None:
         name="course", begin=NOW + 26 * 3600, end=NOW + 29 * 3600, users=frozenset({"bob"}), reason="Deep learning"
     )
     site.rig.lab.keeper(RESERVATIONS).put(root, course)
+    own = site.rig.home / "files" / "ada" / "proteins"
+    own.mkdir(parents=True)
+    for name, minutes in (("protein-features.ipynb", 4), ("figures.ipynb", 2900)):
+        (own / name).write_bytes(_notebook())
+        os.utime(own / name, (NOW - 60 * minutes, NOW - 60 * minutes))
     site.rig.door.shown = SessionStatus(ready=True, connections=1)
     _at(site, 0)
     with site.browser("ada") as http:

@@ -47,6 +47,7 @@ def ask_when(page: Page) -> None:
 
 def name_the_home(page: Page) -> None:
     """The directory of a test is no example."""
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
     page.locator("dd code").evaluate("code => { code.textContent = '/srv/carrel/files/ada'; }")
 
 
@@ -77,8 +78,9 @@ PICTURES = (
     Picture(
         name="notebooks",
         path="/notebooks",
-        headings=["Notebooks", "protein-features 13", "Start another"],
-        height=620,
+        headings=["Notebooks", "protein-features 13", "Start another", "Run one of yours as a task"],
+        height=760,
+        act=name_the_home,
     ),
     Picture(name="gpus", path="/gpus", headings=GPUS, height=1000),
     Picture(

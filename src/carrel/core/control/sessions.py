@@ -161,6 +161,10 @@ class Sessions:
         #: Of jobs that brokers of a cluster speak of.
         self._owners: dict[int, str] = {}
 
+    def files_of(self, caller: Caller) -> Path:
+        """Return the caller's directory on the lab's machine, in which their sessions work unless they say otherwise."""
+        return self._files / directory_name(caller.user.subject)
+
     def start(self, caller: Caller, asked: SessionOptions, *, key: str | None = None) -> Submitted:
         """Put a new session in line."""
         allowed(caller, Action.START_SESSION).check()
@@ -170,7 +174,7 @@ class Sessions:
         spec = SessionSpec(
             kind=asked.kind,
             image=asked.image,
-            directory=str(self._files / directory_name(caller.user.subject)),
+            directory=str(self.files_of(caller)),
             environment=self._environment(caller, asked.environment),
             reserve=asked.reserve,
             idle_time=qos.idle_time,
