@@ -154,16 +154,12 @@ class Sessions:
         self._check_environment = check_environment
         self._default_environment = default_environment
         self._lab = lab
-        self._files = files
+        self.files = files
         self._door = door
         self._lender = lender
         self._nodes = nodes
         #: Of jobs that brokers of a cluster speak of.
         self._owners: dict[int, str] = {}
-
-    def files_of(self, caller: Caller) -> Path:
-        """Return the caller's directory on the lab's machine, in which their sessions work unless they say otherwise."""
-        return self._files / directory_name(caller.user.subject)
 
     def start(self, caller: Caller, asked: SessionOptions, *, key: str | None = None) -> Submitted:
         """Put a new session in line."""
@@ -174,7 +170,7 @@ class Sessions:
         spec = SessionSpec(
             kind=asked.kind,
             image=asked.image,
-            directory=str(self.files_of(caller)),
+            directory=str(self.files / directory_name(caller.user.subject)),
             environment=self._environment(caller, asked.environment),
             reserve=asked.reserve,
             idle_time=qos.idle_time,

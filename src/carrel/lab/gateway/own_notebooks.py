@@ -12,6 +12,7 @@ from pathlib import Path
 
 from carrel.core.domain.errors import Invalid, NotFound
 from carrel.core.domain.units import MIB, format_size
+from carrel.core.domain.user import Caller, directory_name
 from carrel.core.spool.trees import Entry, entries_below
 
 #: Directories inside each other and entries that are looked at, and notebooks that are offered.
@@ -32,17 +33,20 @@ class OwnNotebook:
     changed: float
 
 
-def notebooks_below(files: Path) -> Sequence[OwnNotebook]:
-    """Return the notebooks that were changed last, newest first."""
-    found = [OwnNotebook(path=entry.path, size=entry.about.st_size, changed=entry.about.st_mtime) for entry in _notebooks(files)]
+def own_notebooks(files: Path, caller: Caller) -> Sequence[OwnNotebook]:
+    """Return the caller's notebooks that were changed last, newest first. `files` has a directory for each user."""
+    found = [
+        OwnNotebook(path=entry.path, size=entry.about.st_size, changed=entry.about.st_mtime)
+        for entry in _notebooks(files / directory_name(caller.user.subject))
+    ]
     return sorted(found, key=lambda one: one.changed, reverse=True)[:_OFFERED]
 
 
-def copy_notebook(files: Path, path: str, target: Path) -> None:
-    """Copy the notebook at `path` below a user's files. Raises `NotFound`, and `Invalid` for one that is too large."""
+def copy_notebook(files: Path, caller: Caller, path: str, target: Path) -> None:
+    """Copy the notebook at `path` below the caller's directory. Raises `NotFound`, and `Invalid` for one that is too large."""
     data = None
     with suppress(OSError):  # it, or what is in its place by now, cannot be read
-        for entry in _notebooks(files):
+        for entry in _notebooks(files / directory_name(caller.user.subject)):
             if entry.path == path:
                 descriptor = os.open(entry.name, _READ, dir_fd=entry.within)
                 with open(descriptor, "rb") as source:
@@ -55,7 +59,7 @@ def copy_notebook(files: Path, path: str, target: Path) -> None:
     target.write_bytes(data)
 
 
-def _notebooks(files: Path) -> Iterator[Entry]:
+def _notebooks(below: Path) -> Iterator[Entry]:
     """The notebooks, as far as is looked. Nothing is reached through a link, and hidden directories have none of the user's."""
     looked = 0
 
@@ -64,6 +68,6 @@ def _notebooks(files: Path) -> Iterator[Entry]:
         looked += 1
         return looked < _ENTRIES and len(entry.way) < _DEEP and not entry.name.startswith(".")
 
-    for entry in islice(entries_below(files, enter=enter), _ENTRIES):
+    for entry in islice(entries_below(below, enter=enter), _ENTRIES):
         if stat.S_ISREG(entry.about.st_mode) and entry.name.endswith(".ipynb") and entry.path.isprintable():
             yield entry

@@ -171,16 +171,14 @@ class NewTaskPage:
         if sessions is None:
             raise NotFound("This lab offers no sessions.", remedy="Upload the notebook.")
         with self._gateway.incoming.directory() as scratch:
-            copy_notebook(sessions.files_of(caller), path, scratch / "copy")
+            copy_notebook(sessions.files, caller, path, scratch / "copy")
             code = self._gateway.incoming.files(caller, [(path.rpartition("/")[2], scratch / "copy")])
         form = _Form({"snapshot": code.snapshot, "code": path})
         form.offers = self._gateway.incoming.of(caller, code.snapshot)
         form.fields["runs"] = form.offers.only or ""
         known = [one.name for one in environments.list(caller).environments] if environments is not None else []
-        if DEFAULT_ENVIRONMENT in known:
-            form.fields["environment"] = DEFAULT_ENVIRONMENT
-        else:
-            form.notes = code.notes
+        own = DEFAULT_ENVIRONMENT in known
+        form.fields["environment"], form.notes = (DEFAULT_ENVIRONMENT, ()) if own else ("", code.notes)
         return form
 
     def _as_before(self, caller: Caller, job_id: int) -> _Form:
