@@ -9,9 +9,10 @@
 #   make counts  how wide the code is, now and at COMMITS
 #   make mutants  which small changes of FILES no test of TESTS notices
 #   make matrix  the built wheel on every Python from 3.11 to 3.14 that is here
+#   make pictures  the pictures in docs/pictures, taken anew of a lab that works
 #   make bench   the figures that Carrel promises, measured here
 .POSIX:
-.PHONY: help setup demo quick test test-all check types lint contracts soak coverage mutants counts matrix bench lock clean
+.PHONY: help setup demo quick test test-all check types lint contracts soak coverage mutants counts matrix pictures bench lock clean
 
 # Without what a shell may say to every Python of its user.
 BIN = env -u PYTHONWARNINGS -u PIP_REQUIRE_VIRTUALENV .venv/bin
@@ -74,6 +75,9 @@ counts: setup
 
 matrix: setup
 	sh tools/matrix
+
+pictures: setup
+	CARREL_PICTURES=docs/pictures $(BIN)/python -m pytest -q tests/portal/test_portal_pictures.py
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

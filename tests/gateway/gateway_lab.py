@@ -17,6 +17,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from carrel.core.comparison import Metrics
 from carrel.core.control.administration import Administration
 from carrel.core.control.cells import Cells
 from carrel.core.control.collecting import Collecting
@@ -63,6 +64,8 @@ from carrel.core.snapshots import SnapshotStore, pack
 from carrel.core.spool import Spool
 from carrel.lab.audit import AuditLog
 from carrel.lab.gateway import GatewaySettings, Pages, create_app
+from carrel.lab.gateway.comparing import no_metrics
+from carrel.lab.gateway.context import TrackingStatus
 from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Places
 from carrel.lab.server.opening import LabWorkDirectories
@@ -121,9 +124,10 @@ entry_points:
 class ScriptedEngine:
     """An engine without processes. `wait_started` waits for a job's start, `say` is what its runner would say."""
 
-    def __init__(self, spool: Spool, nodes: tuple[Node, ...]) -> None:
+    def __init__(self, spool: Spool, nodes: tuple[Node, ...], clock: Clock = time.time) -> None:
         self.spool = spool
         self._nodes = nodes
+        self._clock = clock
         self._deliver: Callable[[Sequence[Observation]], None] = lambda _news: None
         self._started: dict[int, tuple[Launch, str]] = {}
         self._offsets: dict[tuple[int, int], int] = {}
@@ -177,7 +181,7 @@ class ScriptedEngine:
         with path.open("ab") as file:
             file.write(log)
         self._offsets[key] = self._offsets.get(key, 0) + len(records)
-        entries = tuple(Journaled(at=time.time(), record=record) for record in records)
+        entries = tuple(Journaled(at=self._clock(), record=record) for record in records)
         size = path.stat().st_size if log else None
         self._deliver(
             [Observation(job_id=job_id, attempt=launch.attempt, entries=entries, offset=self._offsets[key], log_size=size)]
@@ -299,10 +303,16 @@ def a_lab(
     keeps: RetentionRules = RetentionRules(),
     quota: int | None = None,
     clock: Clock = time.time,
+    clock_of_work: Clock = time.time,
+    run_metrics: Callable[[str, str], Metrics] | None = None,
     poll_interval: int = 5,
     issues: bool = True,
     **limits: int,
 ) -> Iterator[Rig]:
+    """`clock` is that of people and their tokens, `clock_of_work` that by which jobs start and end.
+
+    With `run_metrics` the lab has a tracking server, of which no pages are served.
+    """
     home.mkdir(parents=True, exist_ok=True)
     store = Store(Database.at(home / "lab.db"))
     written = [RULES]
@@ -310,7 +320,7 @@ def a_lab(
     spool = Spool(home / "spool")
     snapshots = SnapshotStore(home / "snapshots")
     node = Node(name="bench", cpus=cpus, memory=16 * GIB, devices=tuple(gpu(index) for index in range(gpus)))
-    engine = ScriptedEngine(spool, (node,))
+    engine = ScriptedEngine(spool, (node,), clock_of_work)
     secret = secrets.token_bytes(32)
     paths = LaunchPaths(environments=str(home / "env"), snapshots=str(home / "snapshots"), blobs=str(home / "blobs"))
     held = HeldUsers(store.people)
@@ -318,7 +328,7 @@ def a_lab(
         jobs=store.jobs,
         events=store.events,
         engine=engine,
-        clock=time.time,
+        clock=clock_of_work,
         settings=LoopSettings(
             rules=rules,
             launch=LaunchSettings(paths=paths),
@@ -329,7 +339,7 @@ def a_lab(
         ),
     )
     places = Places(spool=home / "spool", snapshots=home / "snapshots", blobs=home / "blobs")
-    collector = Collector(places, store.retention, rules=lambda: keeps, clock=time.time)
+    collector = Collector(places, store.retention, rules=lambda: keeps, clock=clock_of_work)
     tokens_of_lab = Tokens(store=store.tokens, clock=clock, check_account=LabPolicy(rules=rules).account)
     lab = Lab(
         jobs_store=store.jobs,
@@ -344,19 +354,19 @@ def a_lab(
             drains=store.of(DRAINS),
             nodes=engine.nodes,
             look_again=loop.look_again,
-            clock=time.time,
+            clock=clock_of_work,
         ),
         keepers=keepers(
-            store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+            store, store.people, rules, clock_of_work, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
         ),
         engine=engine,
         loop=loop,
         policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
-        retention=Retention(store=store.retention, collector=collector, quota=lambda: quota, clock=time.time),
+        retention=Retention(store=store.retention, collector=collector, quota=lambda: quota, clock=clock_of_work),
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
         cells=Cells(store=store.cells),
-        gpu_use=GpuUse(store=store.gpu_use, clock=time.time),
+        gpu_use=GpuUse(store=store.gpu_use, clock=clock_of_work),
         verifications=Verifications(store=store.verifications),
         clock=clock,
         secret=secret,
@@ -364,7 +374,7 @@ def a_lab(
     )
     tokens = {}
     for name, role in (("root", Role.ADMIN), ("ada", Role.USER), ("bob", Role.USER)):
-        lab.people.add(User(subject=name, name=name.title(), role=role), now=time.time())
+        lab.people.add(User(subject=name, name=name.title(), role=role), now=clock_of_work())
         tokens[name] = lab.tokens.hand_out(name, name="of a test", by="root")[1]
     rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens, written=written)
     environments = NamedEnvironments(home / "environments")
@@ -377,6 +387,8 @@ def a_lab(
         settings=settings,
         snapshots=snapshots,
         run_of=rig.runs.get,
+        run_metrics=run_metrics or no_metrics,
+        tracking_status=lambda: TrackingStatus(state="ready" if run_metrics else "off"),
         pages=pages(rig) if pages else None,
         environments=environments,
         audit=audit,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import time
 from dataclasses import replace
@@ -283,6 +285,43 @@ def test_one_click_starts_another_notebook_as_the_last_one_was(site: Site) -> No
         first = re.search(r'<form method="post" action="/notebooks">(.*?)</form>', _first_page_of(site, "bob"), re.DOTALL)
         assert first is not None
         assert 'name="memory"' not in first[1]
+
+
+def test_a_notebook_among_ones_own_files_is_run_as_a_task(site: Site) -> None:
+    files = site.rig.home / "files"
+    (files / "ada" / "work").mkdir(parents=True)
+    (files / "bob").mkdir()
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": "epochs = 3"}
+    document = json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]})
+    (files / "bob" / "private.ipynb").write_text(document)
+    for place in ("work/fit & plot.ipynb", ".hidden/x.ipynb", "work/.ipynb_checkpoints/fit-checkpoint.ipynb"):
+        (files / "ada" / place).parent.mkdir(exist_ok=True)
+        (files / "ada" / place).write_text(document)
+    (files / "ada" / "link.ipynb").symlink_to(files / "bob" / "private.ipynb")
+    (files / "ada" / "linked").symlink_to(files / "bob")
+    os.mkfifo(files / "ada" / "pipe.ipynb")
+    with site.browser("ada") as http:
+        page = http.get(f"{site.url}/notebooks").text
+        (address,) = re.findall(r'href="(/tasks/new\?notebook=[^"]+)"', page)
+        assert "notebook=" not in http.get(f"{site.url}/notebooks?part=live").text
+        form = http.get(f"{site.url}{address}").text
+        assert "<strong>work/fit &amp; plot.ipynb</strong>" in form
+        assert 'name="P:epochs" value="" placeholder="3"' in form
+        kept = dict(re.findall(r'type="hidden" name="(snapshot|code|seen)" value="([^"]*)"', form))
+        data = {
+            "form_secret": secret_in(http.get(f"{site.url}/tasks/new")),
+            "do": "run",
+            "packages": "six",
+            **kept,
+            "P:epochs": "5",
+        }
+        made = http.post(f"{site.url}/tasks/new", data=data, files={"file": ("", b"")})
+        task = site.rig.lab.task(site.rig.caller("ada"), int(made.url.path.rpartition("/")[2]))
+        assert task.command.endswith("--epochs=5")
+        for path in ("../bob/private.ipynb", "linked/private.ipynb", "link.ipynb", "pipe.ipynb", ".hidden/x.ipynb", "none.ipynb"):
+            refused = http.get(f"{site.url}/tasks/new", params={"notebook": path})
+            assert refused.status_code == 404, path
+            assert "among your files" in refused.text
 
 
 def _first_page_of(site: Site, name: str) -> str:

@@ -158,7 +158,7 @@ class Sessions:
         self._check_environment = check_environment
         self._default_environment = default_environment
         self._lab = lab
-        self._files = files
+        self.files = files
         self._door = door
         self._lender = lender
         self._nodes = nodes
@@ -174,7 +174,7 @@ class Sessions:
         spec = SessionSpec(
             kind=asked.kind,
             image=asked.image,
-            directory=str(self._files / directory_name(caller.user.subject)),
+            directory=str(self.files / directory_name(caller.user.subject)),
             environment=self._environment(caller, asked.environment),
             reserve=asked.reserve,
             idle_time=qos.idle_time,

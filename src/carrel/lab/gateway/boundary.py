@@ -33,7 +33,10 @@ PAGES_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-_API_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+#: What is no page of the lab's (answers of the API, files to be saved) does nothing where a browser shows it nevertheless.
+DATA_POLICY = "default-src 'none'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; sandbox"
+#: The tracking pages are MLflow's own, and their scripts are theirs.
+_TRACKING_POLICY = "object-src 'none'; base-uri 'self'; frame-ancestors 'self'"
 
 
 def _raw(headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
@@ -41,14 +44,13 @@ def _raw(headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
     return tuple((name.lower().encode(), value.encode("latin-1")) for name, value in headers.items())
 
 
-#: The tracking pages are MLflow's own and bring their own scripts: only framing by others is forbidden there.
 _HEADERS: Mapping[Zone, Sequence[tuple[bytes, bytes]]] = {
     zone: _raw({**_COMMON, **own})
     for zone, own in {
         Zone.PUBLIC: {"X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY},
         Zone.PAGES: {"X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY, "Cache-Control": "no-store"},
-        Zone.API: {"X-Frame-Options": "DENY", "Content-Security-Policy": _API_POLICY, "Cache-Control": "no-store"},
-        Zone.TRACKING: {"X-Frame-Options": "SAMEORIGIN"},
+        Zone.API: {"X-Frame-Options": "DENY", "Content-Security-Policy": DATA_POLICY, "Cache-Control": "no-store"},
+        Zone.TRACKING: {"X-Frame-Options": "SAMEORIGIN", "Content-Security-Policy": _TRACKING_POLICY},
     }.items()
 }
 

@@ -40,6 +40,7 @@ PAGES = {
 _PLACES = (Path(__file__).parent / "docs", Path(__file__).parents[4] / "docs")
 #: Sections that a search shows, and characters of each.
 _FOUND, _EXCERPT = 30, 220
+_PICTURES = (".svg", ".png")
 _NOT_IN_NAMES = re.compile(r"[^\w\- ]")
 
 
@@ -86,8 +87,8 @@ class HelpPages:
     def page(self, request: Request) -> Response:
         """One page, or a picture of one."""
         name = request.path_params["name"]
-        if name.endswith(".svg") and name in self._names:
-            return FileResponse(self._directory / name, media_type="image/svg+xml")
+        if name.endswith(_PICTURES) and name in self._names:
+            return FileResponse(self._directory / name)
         if name not in self._names:
             raise NotFound(f'The documentation has no page "{name[:100]}".', remedy="Look for it: /help.")
         tokens = self._markdown.parse((self._directory / name).read_text(encoding="utf-8"))
@@ -122,7 +123,7 @@ class HelpPages:
     @cached_property
     def _names(self) -> frozenset[str]:
         """What is served, relative to the directory."""
-        files = (file for kind in ("*.md", "*.svg") for file in self._directory.rglob(kind))
+        files = (file for kind in (".md", *_PICTURES) for file in self._directory.rglob(f"*{kind}"))
         return frozenset(file.relative_to(self._directory).as_posix() for file in files)
 
     @cached_property

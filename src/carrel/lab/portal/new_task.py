@@ -14,7 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from carrel.core.control.ports import JobFilter
-from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.control.sessions import DEFAULT_ENVIRONMENT
+from carrel.core.domain.errors import CarrelError, Invalid, NotFound
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
@@ -29,6 +30,7 @@ from carrel.core.tasks.sbatch import read_directives
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
 from carrel.lab.gateway.new_code import NEW_TASK, Runnable
+from carrel.lab.gateway.own_notebooks import copy_notebook
 from carrel.lab.gateway.views import preview_view
 from carrel.lab.portal.entrance import check_form
 from carrel.lab.portal.multipart import UploadedFile, in_threads, read_upload
@@ -105,7 +107,12 @@ class NewTaskPage:
         return [Route(NEW_TASK, self.blank, methods=["GET"]), Route(NEW_TASK, self.answer, methods=["POST"])]
 
     def blank(self, request: Request) -> Response:
-        """The empty form; with ``job=N`` filled as that job was submitted, with ``template=NAME`` with one of the site's."""
+        """The empty form; with ``job=N`` filled as that job was submitted, with ``template=NAME`` with one of the site's.
+
+        With ``notebook=PATH`` it has a notebook among the caller's own files.
+        """
+        if path := request.query_params.get("notebook", ""):
+            return self._page(request, self._of_notebook(caller_of(request), path))
         if name := request.query_params.get("template", ""):
             return self._page(request, self._of_template(caller_of(request), name))
         number = number_in(request.query_params.get("job"))
@@ -154,6 +161,22 @@ class NewTaskPage:
         form = _Form({"snapshot": code.snapshot, "code": code.name})
         form.offers = self._gateway.incoming.of(caller, code.snapshot)
         form.fields["runs"] = form.offers.only or ""
+        return form
+
+    def _of_notebook(self, caller: Caller, path: str) -> _Form:
+        """A notebook of the caller's as it is now, with the packages of their sessions. Raises `NotFound` and `Invalid`."""
+        sessions, environments = self._gateway.sessions, self._gateway.environments
+        if sessions is None:
+            raise NotFound("This lab offers no sessions.", remedy="Upload the notebook.")
+        with self._gateway.incoming.directory() as scratch:
+            copy_notebook(sessions.files, caller, path, scratch / "copy")
+            code = self._gateway.incoming.files(caller, [(path.rpartition("/")[2], scratch / "copy")])
+        form = _Form({"snapshot": code.snapshot, "code": path})
+        form.offers = self._gateway.incoming.of(caller, code.snapshot)
+        form.fields["runs"] = form.offers.only or ""
+        known = [one.name for one in environments.list(caller).environments] if environments is not None else []
+        own = DEFAULT_ENVIRONMENT in known
+        form.fields["environment"], form.notes = (DEFAULT_ENVIRONMENT, ()) if own else ("", code.notes)
         return form
 
     def _as_before(self, caller: Caller, job_id: int) -> _Form:

@@ -21,6 +21,7 @@ from carrel.core.policy.explain import names_idle_sessions
 from carrel.core.policy.partitions import partitions_for
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
+from carrel.lab.gateway.own_notebooks import own_notebooks
 from carrel.lab.gateway.views import lending_view, session_view
 from carrel.lab.portal.entrance import checked_form
 from carrel.lab.portal.requests import caller_of, job_id_of
@@ -75,6 +76,7 @@ class NotebookPages:
             fields=fields,
             problem=problem,
             sessions=shown,
+            own=[] if part else own_notebooks(self._sessions.files, caller),
             qos=list(policy.qos.values()),
             partitions=partitions_for(JobKind.SESSION, policy.qos, policy.partitions),
             last_event=last_event,

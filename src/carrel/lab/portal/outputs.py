@@ -44,7 +44,7 @@ _PIECES, _VALUES = 2000, 500_000
 #: A file that is shown as itself: nothing in it runs, nothing is fetched for it, and only the lab's pages put it into a frame.
 _AS_ITSELF = {
     "Content-Security-Policy": "default-src 'none'; img-src data:; font-src data:; media-src data:; style-src 'unsafe-inline'; "
-    "frame-ancestors 'self'; sandbox",
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'self'; sandbox",
     "X-Frame-Options": "SAMEORIGIN",
     "Content-Disposition": "inline",
 }

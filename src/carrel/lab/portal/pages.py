@@ -22,6 +22,7 @@ from carrel.core.domain.job import ACTIVE, ENDED, Job, JobState
 from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, allowed, of_job
+from carrel.lab.gateway.boundary import DATA_POLICY
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.events import EventFilter
 from carrel.lab.gateway.gate import Grant
@@ -46,7 +47,6 @@ _PIECE = 1024 * 1024
 _PICTURES = 8
 #: A reservation that begins within so many seconds has a notice of its own.
 _SOON = 86400.0
-_SAVED_ONLY = "default-src 'none'; sandbox"
 #: Which jobs the list shows: name in the address -> (name on the page, states; none means all).
 _SHOWN: dict[str, tuple[str, frozenset[JobState]]] = {
     "all": ("All", frozenset()),
@@ -202,7 +202,7 @@ class JobPages:
         name = f"job-{job_id}-{first.attempt}.log"
         headers = {
             "Content-Disposition": f'attachment; filename="{name}"',
-            "Content-Security-Policy": "default-src 'none'; sandbox",
+            "Content-Security-Policy": DATA_POLICY,
         }
         return StreamingResponse(pieces(), headers=headers, media_type="text/plain; charset=utf-8")
 

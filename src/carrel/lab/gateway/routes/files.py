@@ -19,6 +19,7 @@ from carrel.core.domain.units import MIB
 from carrel.core.domain.user import Caller
 from carrel.core.snapshots.extraction import write_all
 from carrel.core.spool.disk import full_at, is_full
+from carrel.lab.gateway.boundary import DATA_POLICY
 from carrel.lab.gateway.context import LARGEST, Ctx, Gateway, JobId, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import output_view
@@ -41,7 +42,7 @@ Digest = Annotated[str, PathParameter(pattern="^sha256:[0-9a-f]{64}$", descripti
 #: Written to disk in pieces of this size, each by a thread.
 _PIECE = MIB
 #: An output is a stranger's file: a browser only ever saves it, with any content type.
-_DOWNLOAD = {"Content-Security-Policy": "default-src 'none'; sandbox"}
+_DOWNLOAD = {"Content-Security-Policy": DATA_POLICY}
 
 
 @router.put(

@@ -20,6 +20,13 @@ function tellTimes(root) {
   }
 }
 
+// Finds what has the focus again in a newer copy of its part: by what it is, where it leads, and which of its kind it is.
+function twin(one, before, after) {
+  const like = (other) => [other.tagName, other.getAttribute("href"), other.closest("form")?.getAttribute("action")].join();
+  const alike = (part) => [...part.querySelectorAll(one.tagName)].filter((other) => like(other) === like(one));
+  return alike(after)[alike(before).indexOf(one)];
+}
+
 // Replaces the parts of the page that changed, and nothing that the reader is busy with.
 async function refresh(live) {
   const answer = await fetch(live.dataset.live, { headers: { Accept: "text/html" } });
@@ -31,9 +38,11 @@ async function refresh(live) {
     if (!newer) continue;
     part.querySelectorAll("details").forEach((one, index) => newer.querySelectorAll("details")[index]?.toggleAttribute("open", one.open));
     if (newer.innerHTML === part.innerHTML) continue;
-    const focus = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    const active = document.activeElement, focus = part.contains(active) && twin(active, part, newer), focusVisible = active?.matches(":focus-visible");
+    const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
     part.replaceChildren(...newer.childNodes);
-    if (focus) part.querySelector(`a[href="${CSS.escape(focus)}"]`)?.focus();
+    if (focus) focus.focus({ preventScroll: true, focusVisible });
+    part.querySelectorAll(".scroll").forEach((box, index) => { box.scrollLeft = scrolled[index] ?? 0; });
   }
 }
 
