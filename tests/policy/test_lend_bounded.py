@@ -136,7 +136,7 @@ def test_who_holds_a_gpu_by_choice_gives_it_back_in_time() -> None:
     assert answer.expires == (Expire(lease="l-a", request="r-task"),)
 
 
-#: Seconds until a cell that pauses in place has stopped: as long as the calls to the GPU take that it has made already. The policy
+#: Seconds until a cell that pauses in place has stopped: as long as the calls to the GPU take that it has made. The policy
 #: cannot know how long that is, and it comes on top of what it promises.
 A_CALL = 0.01
 
