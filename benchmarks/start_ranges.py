@@ -29,7 +29,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from carrel.core.domain.expectation import is_wide
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.units import parse_duration
 from carrel.lab.server.rules import read_lab_rules
@@ -60,6 +59,8 @@ class Told:
     start: float
     estimate: float | None
     between: tuple[float, float] | None
+    #: The range is told in days, and not in hours and minutes.
+    in_days: bool = False
 
 
 def replay(trace: Trace, cluster: Cluster, *, changes: Mapping[str, Any] | None = None, every: int = 1) -> Iterator[Told]:
@@ -79,6 +80,7 @@ def replay(trace: Trace, cluster: Cluster, *, changes: Mapping[str, Any] | None 
                 start=run.start - now,
                 estimate=None if hold.estimated_start is None else hold.estimated_start - now,
                 between=None if between is None else (between[0] - now, between[1] - now),
+                in_days="; probably " in hold.reason.message,
             )
 
 
@@ -95,7 +97,7 @@ class Row:
     #: Median of the upper bound over the lower one, and of the real wait over the one that was told.
     width: float
     off: float
-    #: The share that is told in days, since the range is wide.
+    #: The share that is told in days.
     days: float
 
     @property
@@ -114,7 +116,7 @@ def row_of(told: Sequence[Told]) -> Row | None:
         early=sum(one.start < low - 1 for one, (low, _) in ranged) / len(ranged),
         late=sum(one.start > high + 1 for one, (_, high) in ranged) / len(ranged),
         width=median(max(high, SHORTEST) / max(low, SHORTEST) for _, (low, high) in ranged),
-        days=sum(is_wide(low, high) for _, (low, high) in ranged) / len(ranged),
+        days=sum(one.in_days for one, _ in ranged) / len(ranged),
         off=median(max(one.start, SHORTEST) / max(one.estimate, SHORTEST) for one, _ in ranged if one.estimate is not None),
     )
 
@@ -171,9 +173,9 @@ def measure(_scratch: Path) -> list[Figure]:
 
 def table(arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the table of some traces."""
-    heads = "trace | GPUs | names | load | waited | no range | held | before | after | latest ÷ earliest | in days | real ÷ told"
-    yield f"| {heads} |"
-    yield "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    heads = "trace | GPUs | names | load | waited | no range | held | before | after | latest ÷ earliest | real ÷ told | in days"
+    yield f"| {heads} | in numbers: held | latest ÷ earliest |"
+    yield "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for path in arguments.traces:
         whole = read_trace(path)
         cluster = cluster_of(whole)
@@ -189,11 +191,13 @@ def table(arguments: argparse.Namespace) -> Iterator[str]:
                 row = row_of(told)
                 start = f"| {path.name} | {cluster.gpus} | {names} | {load:g} | {len(told):,} |"
                 if row is None:
-                    yield f"{start} {len(told):,} | – | – | – | – | – | – |"
+                    yield f"{start} {len(told):,} | – | – | – | – | – | – | – | – |"
                 else:
+                    numbers = row_of([one for one in told if not one.in_days])
+                    in_numbers = "– | –" if numbers is None else f"{numbers.held:.1%} | {numbers.width:.1f}"
                     yield (
                         f"{start} {row.silent:,} | {row.held:.1%} | {row.early:.1%} | {row.late:.1%} "
-                        f"| {row.width:.1f} | {row.days:.0%} | {row.off:.2f} |"
+                        f"| {row.width:.1f} | {row.off:.2f} | {row.days:.0%} | {in_numbers} |"
                     )
 
 

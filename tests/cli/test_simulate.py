@@ -284,6 +284,28 @@ def test_a_file_of_cells_by_the_brokers_own_policy(simulate: Simulate, tmp_path:
     assert simulate.error("--notebooks", str(file), "--gpus", "1x1")[0] == "Session c needs 2 GPUs at once and there are 1."
 
 
+#: Three notebooks on two GPUs. When the first comes back, the third computes where it was, and the other GPU is free.
+THREE_NOTEBOOKS = """\
+job_id,num_gpu,submit_time,duration,session,session_ended
+1,1,0,10,a,210
+2,1,200,10,a,210
+3,1,0,100,b,100
+4,1,20,1000,c,1020
+"""
+
+
+def test_states_come_back_on_any_gpu_or_only_at_home(simulate: Simulate, tmp_path: Path) -> None:
+    file = tmp_path / "cells.csv"
+    file.write_text(THREE_NOTEBOOKS)
+    here = ("--notebooks", str(file), "--gpus", "1x2")
+    assert "  A state in host memory comes back on any GPU.\n" in simulate.text(*here)
+    assert "  A state in host memory comes back on the GPUs that it left, and no others.\n" in simulate.text(
+        *here, "--homes-stay"
+    )
+    (anywhere,), (at_home,) = (simulate.json(*here, *more)["notebooks"] for more in ((), ("--homes-stay",)))
+    assert (anywhere["pauses"], at_home["pauses"]) == (0, 1)
+
+
 # ---- what is wrong
 
 
@@ -305,6 +327,7 @@ def test_a_file_of_cells_by_the_brokers_own_policy(simulate: Simulate, tmp_path:
         (["--notebooks", "--what-if", "gpus=+4"], "--what-if is about jobs, and --notebooks is not."),
         (["--notebooks", HERE, "--form", "swf"], "--form is about jobs, and --notebooks is not."),
         (["--notebooks", "--rules", "x"], "--rules is about jobs, and --notebooks is not."),
+        (["lab", "--homes-stay"], "--homes-stay is about cells of notebooks."),
         (["lab", "--last", "30d"], "--last is about cells of notebooks."),
         (["--notebooks", HERE, "--last", "30d"], "--last is about cells that a lab recorded."),
         (["--notebooks", "lab", "--last", "30"], '"30" is not a duration'),

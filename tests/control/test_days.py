@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from carrel.core.control.days import days_between
-from carrel.core.domain.expectation import is_wide
+from carrel.core.domain.expectation import is_told_in_days
 
 HOUR, DAY = 3600.0, 24 * 3600.0
 #: A Friday.
@@ -49,4 +49,5 @@ def test_days_are_those_of_the_lab(low: float, high: float, told: str) -> None:
     [(0.0, 5 * HOUR, False), (2 * DAY, 5 * DAY, False), (600.0, 7 * HOUR, True), (DAY, 4 * DAY, True)],
 )
 def test_a_range_that_is_narrow_or_short_is_told_in_numbers(low: float, high: float, wide: bool) -> None:
-    assert is_wide(low, high) is wide
+    assert is_told_in_days(low, high, known=True) is wide
+    assert is_told_in_days(low, high, known=False) is (high - low > 6 * HOUR)

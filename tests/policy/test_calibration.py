@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.core.domain.expectation import Corrections, Coverage
+from carrel.core.domain.expectation import ENOUGH, Corrections, Coverage
 from carrel.core.domain.job import Reason
 from carrel.core.domain.placement import Wait
 from carrel.core.policy.calibration import NEWEST, Calibration
@@ -124,6 +124,27 @@ def test_what_is_outside_is_where_ranges_are_narrow() -> None:
     assert 0.75 <= sum(held[200:]) / 400 <= 0.85
     low, _, high = calibration.corrections.of(HOUR, HOUR, HOUR)
     assert high / low < 3
+
+
+def test_narrow_ranges_and_wide_ones_hold_alike() -> None:
+    """The scenarios of every other job say too much, and those of the rest too little; all are as uncertain."""
+    random, calibration, held = Random(13), Calibration(), {True: [], False: []}  # type: Random, Calibration, dict[bool, list[bool]]
+    for number in range(2000):
+        wait = 30 * HOUR * exp(random.gauss(0, 0.4))
+        wide = number % 2 == 0
+        low, high = (15 * HOUR, 60 * HOUR) if wide else (27 * HOUR, 33 * HOUR)
+        held[wide] += live(calibration, [wait], low=low, middle=30 * HOUR, high=high)
+    for one in held.values():
+        assert 0.75 <= sum(one[200:]) / len(one[200:]) <= 0.85
+
+
+def test_ranges_of_a_length_are_known_when_enough_of_them_were_compared() -> None:
+    calibration = Calibration()
+    live(calibration, [10 * HOUR] * (ENOUGH - 1), low=9 * HOUR, middle=10 * HOUR, high=12 * HOUR)
+    assert not calibration.corrections.are_known(20 * HOUR)
+    live(calibration, [10 * HOUR], low=9 * HOUR, middle=10 * HOUR, high=12 * HOUR)
+    assert calibration.corrections.are_known(20 * HOUR)
+    assert not calibration.corrections.are_known(300 * HOUR)
 
 
 def test_what_changes_for_good_is_learned_anew() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from policy_labs import NOW, after, holding, lab, node, place, snapshots, waiting
 
-from carrel.core.domain.expectation import Expected
+from carrel.core.domain.expectation import ENOUGH, Correction, Corrections, Expected, LengthCorrection, wait_length
 from carrel.core.domain.placement import Holding, Snapshot, Waiting
 from carrel.core.policy.explain import explain
 from carrel.core.policy.placer import Placer
@@ -61,6 +61,21 @@ def test_a_wide_range_is_told_in_days_and_kept_in_numbers() -> None:
     assert hold.estimated_range is not None
     low, high = hold.estimated_range
     assert high - NOW > 3 * (low - NOW)
+
+
+def test_a_long_range_is_told_in_numbers_once_enough_like_it_were_compared() -> None:
+    busy = named(holding(100, "n1", "n1-0", left=30 * DAY), "train")
+    snapshot = lab([node("n1", "h200")], [waiting(1)], [busy])  # type: ignore[list-item]
+    known = {"train": Expected(median=DAY, low=20 * HOUR, high=28 * HOUR, of=20)}
+    told = {}
+    for starts in (ENOUGH - 1, ENOUGH):
+        compared = LengthCorrection(narrow=Correction(), wide=Correction(), starts=starts)
+        corrections = Corrections({wait_length(DAY): compared})
+        outcome = Placer.of(snapshot).look(NOW)
+        (hold,) = explain(outcome, learned(known), corrections, lambda *_: "by Monday").pending  # type: ignore[arg-type]
+        told[starts] = hold.reason.message.rpartition("; ")[2]
+    assert told[ENOUGH - 1] == "probably by Monday"
+    assert told[ENOUGH].startswith("about 1 d ")
 
 
 def test_where_nothing_is_known_it_is_the_walltime_and_there_is_no_range() -> None:

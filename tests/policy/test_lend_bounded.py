@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lending_node import GIB, Node, check, device, lease, request, resident, snapshot, suspended
 
@@ -136,6 +136,11 @@ def test_who_holds_a_gpu_by_choice_gives_it_back_in_time() -> None:
     assert answer.expires == (Expire(lease="l-a", request="r-task"),)
 
 
+#: Seconds until a cell that pauses in place has stopped: as long as the calls to the GPU take that it has made. The policy
+#: cannot know how long that is, and it comes on top of what it promises.
+A_CALL = 0.01
+
+
 def history(seed: int) -> float:
     """A task on one device and cells of all lengths; the largest part of its time for which it was paused, at any moment."""
     dice = random.Random(seed)
@@ -153,7 +158,9 @@ def history(seed: int) -> float:
             node.ask(dice.choice(sorted(idle)), 1, dice.choice([0.1, 3.0, 40.0, 4000.0]))
         next_ = node.settle().again_at
         step = dice.choice([1.0, 5.0, 60.0]) if next_ is None else min(next_ - node.now, 60.0)
-        if node.moving:
+        if any(held.pausing for held in node.leases.values()):
+            step = A_CALL
+        elif node.moving:
             step = max(sum(node.tenants[name].state.values()) for name in node.moving) / GIB
         else:
             active = [name for name, held in node.leases.items() if held.state is LeaseState.ACTIVE]
@@ -171,6 +178,8 @@ def history(seed: int) -> float:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**9))
+@example(2144)  # a cell that pauses in place just before the task has to be back
+@example(2763)
 def test_no_history_pauses_a_task_for_more_than_its_part(seed: int) -> None:
     assert history(seed) <= 1e-3
 

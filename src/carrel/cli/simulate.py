@@ -55,6 +55,14 @@ def simulate_command(
     notebooks: Annotated[
         bool, typer.Option("--notebooks", help="How many GPUs do notebooks need? TRACE holds cells.", show_default=False)
     ] = False,
+    homes_stay: Annotated[
+        bool,
+        typer.Option(
+            "--homes-stay",
+            help="With --notebooks: states come back to the GPUs that they left, and to no others.",
+            show_default=False,
+        ),
+    ] = False,
     last: Annotated[
         str | None,
         typer.Option(
@@ -75,7 +83,7 @@ def simulate_command(
     """
     options = {
         **{"--form": form, "--what-if": what_if, "--rules": rules},
-        **{"--move-time": move_time, "--last": last},
+        **{"--move-time": move_time, "--homes-stay": homes_stay or None, "--last": last},
     }
     check_options(trace, [name for name, value in options.items() if value is not None and value != []], notebooks=notebooks)
     if as_csv and as_json:
@@ -88,6 +96,7 @@ def simulate_command(
         home=home,
         last=None if last is None else parse_duration(last),
         move=move_time,
+        homes_move=not homes_stay,
     )
     bar = _Bar()
     try:

@@ -43,6 +43,8 @@ class Asked:
     last: int | None
     #: Seconds that it takes a job to go on after a stop; None: as many as usual.
     move: float | None
+    #: States of notebooks come back on any GPU.
+    homes_move: bool
 
     def policies(self, progress: Progress) -> Comparison:
         """The trace under the lab's rules, beside EASY."""
@@ -75,7 +77,7 @@ class Asked:
         from carrel.simulate.study import compare_notebooks
 
         trace, sessions, gpus = self._cells()
-        return compare_notebooks(trace, sessions, gpus=gpus, facts=self._facts(), progress=progress)
+        return compare_notebooks(trace, sessions, homes_move=self.homes_move, gpus=gpus, facts=self._facts(), progress=progress)
 
     def _move(self) -> float:
         from carrel.simulate.study import MOVE_TIME
@@ -171,7 +173,7 @@ def check_options(trace: str, given: Sequence[str], *, notebooks: bool) -> None:
     one = "Leave out one of the two."
     clashes = (
         (notebooks, ("--form", "--what-if", "--rules", "--move-time"), "is about jobs, and --notebooks is not", one),
-        (not notebooks, ("--last",), "is about cells of notebooks", "Add --notebooks."),
+        (not notebooks, ("--homes-stay", "--last"), "is about cells of notebooks", "Add --notebooks."),
         (trace == LAB, ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (trace != LAB, ("--last",), "is about cells that a lab recorded", "Name no file, or leave it out."),
     )

@@ -127,25 +127,28 @@ def compare_notebooks(
     trace: Trace,
     sessions: Sequence[NotebookSession],
     *,
+    homes_move: bool,
     facts: Mapping[str, str],
     progress: Progress,
     gpus: int | None = None,
 ) -> Comparison:
     """Run notebooks on `gpus` GPUs that the broker's own policy lends, and count how many they need.
 
-    Without `gpus` on the fewest with which 95 of 100 cells wait for a minute at most. Raises `Invalid` when there are no
-    sessions, and when one needs more than `gpus`.
+    Without `gpus` on the fewest with which 95 of 100 cells wait for a minute at most. With `homes_move` a state in host memory
+    comes back on any GPU. Raises `Invalid` when there are no sessions, and when one needs more than `gpus`.
     """
     if gpus is not None:
         check(sessions, gpus)
     told = _part(progress, CARREL, 0, 1)
     told(0.0)
-    none = gpus_needed(sessions, p95_wait=0.0)
+    none = gpus_needed(sessions, p95_wait=0.0, homes_move=homes_move)
     told(0.5)
-    minute = gpus_needed(sessions, p95_wait=60.0, near=none)
+    minute = gpus_needed(sessions, p95_wait=60.0, homes_move=homes_move, near=none)
     count = minute if gpus is None else gpus
-    week = simulate(sessions, count)
+    week = simulate(sessions, count, homes_move=homes_move)
     told(1.0)
+    where = "any GPU" if homes_move else "the GPUs that it left, and no others"
+    note = f"A state in host memory comes back on {where}."
     found = Counter(cell.found for cell in week.cells)
     row = NotebookMeasures(
         mode=CARREL,
@@ -166,7 +169,7 @@ def compare_notebooks(
     )
     return Comparison(
         title=f"Notebooks of {trace.name}, on {format_count(count, 'GPU')}",
-        trace=trace,
+        trace=replace(trace, notes=(*trace.notes, note)),
         gpus=count,
         notebooks=[row],
         facts={**facts, "Sessions": f"{len(sessions):,}"},

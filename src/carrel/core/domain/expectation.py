@@ -8,9 +8,13 @@ from math import log
 
 #: Seconds; waits are compared as if none were shorter.
 SHORTEST_WAIT = 60.0
-#: A range of waits is wide where it ends more than so many times as late as it begins, and so many seconds later: below that,
-#: minutes and hours say enough.
+#: A range of waits is wide where it ends more than so many times as late as it begins, and long where it ends so many seconds
+#: later: below that, minutes and hours say enough.
 WIDE, LONG = 3.0, 6 * 3600.0
+#: A long range that is narrow is believed when so many waits of its length have been compared with their starts.
+ENOUGH = 10
+#: Waits up to so many times `SHORTEST_WAIT` are of one length, those up to so many times these of the next, and so on.
+_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +51,51 @@ class Correction:
         return min(low * self.low, middle), middle, max(high * self.high, middle)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthCorrection:
+    """The corrections of waits of one length: those that are foreseen in a narrow range, and in a wide one."""
+
+    narrow: Correction
+    wide: Correction
+    #: Starts from which both were learned.
+    starts: int
+
+    def of(self, low: float, middle: float, high: float) -> tuple[float, float, float]:
+        """Return the corrected wait, in seconds, in the order in which it was given; rising, as it was."""
+        return (self.wide if is_wide(low, high) else self.narrow).of(low, middle, high)
+
+
 @dataclass(frozen=True, slots=True)
 class Corrections:
     """Those of short and of long waits: what makes a wait of minutes longer is little to one of days."""
 
     #: By `wait_length`; a length that is missing is not corrected.
-    by_length: Mapping[int, Correction] = field(default_factory=dict)
+    by_length: Mapping[int, LengthCorrection] = field(default_factory=dict)
 
     def of(self, low: float, middle: float, high: float) -> tuple[float, float, float]:
         """Return the corrected wait, in seconds, in the order in which it was given; rising, as it was."""
         correction = self.by_length.get(wait_length(middle))
         return (low, middle, high) if correction is None else correction.of(low, middle, high)
 
+    def are_known(self, middle: float) -> bool:
+        """True where `ENOUGH` waits as long as `middle`, which is not corrected, were compared with their starts."""
+        correction = self.by_length.get(wait_length(middle))
+        return correction is not None and correction.starts >= ENOUGH
+
 
 def wait_length(seconds: float) -> int:
-    """Return of which length a wait is: 0 below four minutes, and one more for each four times as long."""
-    return int(log(max(seconds, SHORTEST_WAIT) / SHORTEST_WAIT, 4))
+    """Return of which length a wait is: 0 below 64 minutes, 1 below 68 hours, 2 above."""
+    return int(log(max(seconds, SHORTEST_WAIT) / SHORTEST_WAIT, _LENGTH))
 
 
 def is_wide(low: float, high: float) -> bool:
-    """True where a range of waits, in seconds, is told in days."""
-    return high > WIDE * max(low, SHORTEST_WAIT) and high - low > LONG
+    """True where a range of waits, in seconds, is wide for what it is about."""
+    return high > WIDE * max(low, SHORTEST_WAIT)
+
+
+def is_told_in_days(low: float, high: float, *, known: bool) -> bool:
+    """True where a range of waits, in seconds, is told in days: it is long, and wide or not `known` to hold."""
+    return high - low > LONG and (is_wide(low, high) or not known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

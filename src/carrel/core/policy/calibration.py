@@ -5,7 +5,8 @@ model errs. All that shows in the end: each start is compared with what had been
 the ends of the next ranges out, or in (conformalized quantile regression: Y. Romano, E. Patterson and E. Candès, "Conformalized
 Quantile Regression", NeurIPS 2019; in logarithms here, because a wait of days is off by hours). Errors of the future need not be
 like those of the past, so the share that is left outside is moved as well, against what was missed (I. Gibbs and E. Candès,
-"Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). Waits of one length learn from waits of that length alone:
+"Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021): apart for those that were foreseen in a narrow range,
+which hold less often than others if all are corrected alike. Waits of one length learn from waits of that length alone:
 in a crowd that waits for days nobody starts in time to correct what the others saw, and errors of minutes must not do so.
 """
 
@@ -17,7 +18,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import exp, log
 
-from carrel.core.domain.expectation import SHORTEST_WAIT, Correction, Corrections, Coverage, ShownRange, wait_length
+from carrel.core.domain.expectation import (
+    SHORTEST_WAIT,
+    Correction,
+    Corrections,
+    Coverage,
+    LengthCorrection,
+    ShownRange,
+    is_wide,
+    wait_length,
+)
 from carrel.core.domain.placement import Wait
 
 #: Starts that count, of waits of each length.
@@ -89,19 +99,27 @@ class _Length:
 
     def __init__(self) -> None:
         self._errors = (_Errors(), _Errors(), _Errors())
-        #: The share that is aimed at.
-        self._outside = OUTSIDE
+        self._starts = 0
+        #: The shares that are aimed at: where a narrow range was foreseen (False), and a wide one.
+        self._outside = {False: OUTSIDE, True: OUTSIDE}
 
     def learn(self, shown: ShownRange, start: float, side: int) -> None:
         """A job started then, before (-1), within (0) or after (1) the range that its owner saw."""
-        self._outside = min(MOST, max(LEAST, self._outside + PACE * (OUTSIDE - bool(side))))
+        low, _, high = shown.foreseen
+        wide = is_wide(low - shown.shown_at, high - shown.shown_at)
+        self._outside[wide] = min(MOST, max(LEAST, self._outside[wide] + PACE * (OUTSIDE - bool(side))))
+        self._starts += 1
         for errors, moment in zip(self._errors, shown.foreseen, strict=True):
             errors.add(_log_wait(start - shown.shown_at) - _log_wait(moment - shown.shown_at))
 
-    def correction(self) -> Correction:
+    def correction(self) -> LengthCorrection:
+        return LengthCorrection(narrow=self._of(self._outside[False]), wide=self._of(self._outside[True]), starts=self._starts)
+
+    def _of(self, outside: float) -> Correction:
+        """What leaves this share of the errors outside."""
         low, middle, high = self._errors
-        shares = [self._outside * part for part in BEFORE]
-        ends = [(low.quantile(before), high.quantile(1 - self._outside + before)) for before in shares]
+        shares = [outside * part for part in BEFORE]
+        ends = [(low.quantile(before), high.quantile(1 - outside + before)) for before in shares]
         first, last = min(ends, key=lambda end: end[1] - end[0])
         return Correction(low=exp(first), middle=exp(middle.quantile(0.5)), high=exp(last))
 

@@ -8,7 +8,7 @@ from itertools import islice
 from threading import Lock
 from typing import overload
 
-from carrel.core.domain.expectation import Corrections, Expect, NameDays, is_wide
+from carrel.core.domain.expectation import Corrections, Expect, NameDays, is_told_in_days
 from carrel.core.domain.job import Reason
 from carrel.core.domain.node import Node
 from carrel.core.domain.placement import Holding, Placement, Wait, Waiting
@@ -108,14 +108,16 @@ class WaitsInOrder(Sequence[Wait]):
         held = self._situation.held[place]
         code = self._situation.code(held)
         start, between = self._estimate(place), None  # type: float | None, tuple[float, float] | None
+        known = False
         foreseen = None if start is None else self._foreseen(held.job.id)
         if foreseen is not None:
+            known = self._corrections.are_known(foreseen[1] - self._situation.outcome.now)
             low, start, high = self._corrected(foreseen)
             between = (low, high)
         elif start is not None and self._forecast is not None:
             with self._lock:
                 start = self._forecast.by_walltimes(held.job.id) or start
-        message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
+        message = f"{self._cause(held, code, place)}; {self._about(start, between, known=known)}"
         return Wait(
             job_id=held.job.id,
             reason=Reason(code=code, message=message),
@@ -144,7 +146,7 @@ class WaitsInOrder(Sequence[Wait]):
         low, middle, high = self._corrections.of(*(moment - now for moment in foreseen))
         return now + low, now + middle, now + high
 
-    def _about(self, start: float | None, between: tuple[float, float] | None) -> str:
+    def _about(self, start: float | None, between: tuple[float, float] | None, *, known: bool) -> str:
         if start is None:
             return "start unknown"
         wait = start - self._situation.outcome.now
@@ -153,7 +155,7 @@ class WaitsInOrder(Sequence[Wait]):
         if between is None:  # by walltimes, which say when everything is over at the latest
             return f"in {format_duration(wait)} at the latest"
         first, last = (max(0.0, moment - self._situation.outcome.now) for moment in between)
-        if self._name_days is not None and is_wide(first, last):
+        if self._name_days is not None and is_told_in_days(first, last, known=known):
             now = self._situation.outcome.now
             return f"probably {self._name_days(now + first, now + last, now)}"
         about = f"about {format_duration(wait)}" if wait >= 0.5 else "any moment now"

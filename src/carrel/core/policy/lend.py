@@ -176,7 +176,10 @@ class _Walk:
             if plan.obstacle is None and (uuid in tenant.home or all(self._gives_place(one) for one in plan.victims)):
                 vacant[uuid] = plan
         best = sorted(vacant, key=lambda uuid: (not vacant[uuid].ready, uuid not in tenant.home, *self._cost(uuid, vacant[uuid])))
-        home = homes_like(self._rooms, tenant.home, [*best, *sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))])
+        home = homes_like(self._rooms, tenant.home, best)
+        if not home:
+            soonest = sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))
+            home = homes_like(self._rooms, tenant.home, [*best, *soonest])
         if home in ((), tenant.home):
             return None
         # An exchange brings a state to the devices that it has left.
