@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -76,6 +77,15 @@ def test_a_wheel_that_is_not_the_locked_one_is_refused(lab: Lab, needs: Recipe) 
     lab.wheel("alpha")
     with pytest.raises(EnvironmentFailed, match="[Hh]ash"):
         lab.prepare(needs("alpha"), locked=f"alpha==1.0 --hash=sha256:{'0' * 64}\n")
+
+
+def test_hashes_that_a_recipe_names_hold(lab: Lab, needs: Recipe) -> None:
+    lab.wheel("alpha", requires=("Beta_B",))
+    digest = hashlib.sha256(lab.wheel("beta_b").read_bytes()).hexdigest()
+    right = lab.prepare(needs("alpha", f"beta-b==1.0 --hash=sha256:{digest} --hash=sha256:{'0' * 64}"))
+    assert right.lock == lab.prepare(needs("alpha")).lock
+    with pytest.raises(EnvironmentFailed, match=r"beta-b==1\.0 has no file with a hash that .* names"):
+        lab.prepare(needs("alpha", f"beta-b==1.0 --hash=sha256:{'0' * 64}"))
 
 
 def test_no_environment_is_a_bare_one_without_the_labs_packages(lab: Lab) -> None:

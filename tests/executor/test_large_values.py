@@ -116,6 +116,14 @@ def test_large_results_are_kept_for_equal_calls(opens: Opens) -> None:
     assert second.cached
 
 
+def test_a_small_array_may_be_written_to_right_after_it_was_submitted(opens: Opens) -> None:
+    executor, buffer, futures = opens(), bytearray(1000), []
+    for number in range(50):
+        buffer[0] = number
+        futures.append(executor.submit(bytes, PickleBuffer(buffer)))
+    assert [future.result(PATIENCE)[0] for future in futures] == list(range(50))
+
+
 def test_arrays_are_aligned_and_writable(opens: Opens) -> None:
     numpy = pytest.importorskip("numpy")
     from carrel.client.executor import pickling

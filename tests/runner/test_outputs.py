@@ -132,6 +132,11 @@ def test_outputs_behind_links_inside_are_kept_under_their_names(lab):
     assert stored(lab, other) == {"outputs/latest/w": b"w\n"}
 
 
+def test_a_file_in_the_place_of_the_directory_of_outputs_is_kept(lab):
+    ended = lab.run("rmdir outputs; echo the result > outputs")
+    assert stored(lab, ended) == {"outputs": b"the result\n"}
+
+
 def test_a_pattern_behind_a_link_that_leads_out_is_not_followed_and_said(lab):
     ended = lab.run(f"rmdir outputs; ln -s {lab.home.root} outputs")
     assert ended.outputs == ()

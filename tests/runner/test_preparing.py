@@ -215,9 +215,9 @@ def test_tracking_variables(lab):
 
 
 def test_the_lab_is_asked_without_a_proxy_also_where_the_task_names_one(lab):
-    proxy = {"https_proxy": "http://127.0.0.1:9", "no_proxy": "example.org,localhost"}
+    proxy = {"https_proxy": "http://127.0.0.1:9", "no_proxy": "example.org,localhost", "NO_PROXY": "localhost, 10.0.0.0/8"}
     lab.run("env | grep -i ^no_proxy | sort", gateway="https://lab.example:8642", task={"variables": proxy})
-    hosts = "example.org,localhost,127.0.0.1,::1,lab.example"
+    hosts = "example.org,localhost,10.0.0.0/8,127.0.0.1,::1,lab.example"
     assert lab.output().decode().splitlines() == [f"NO_PROXY={hosts}", f"no_proxy={hosts}"]
 
 

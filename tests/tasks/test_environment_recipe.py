@@ -180,6 +180,37 @@ def test_a_shell_script_with_dos_line_ends_is_refused_before_it_waits(tmp_path: 
         describe(tmp_path, script="run all.sh")
 
 
+def test_a_shell_script_with_a_byte_order_mark_is_refused_before_it_waits(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_bytes(b"\xef\xbb\xbfecho yes\n")
+    with pytest.raises(Invalid, match=r"byte order mark"):
+        describe(tmp_path, script="run.sh")
+
+
+@pytest.mark.parametrize(
+    ("first_line", "command"),
+    [
+        ("#!/bin/bash -eu", "bash -eu run.sh"),
+        ("#! /bin/sh -e", "bash -e run.sh"),
+        ("#!/usr/bin/env -S bash -euo pipefail", "bash -euo pipefail run.sh"),
+        ("#!/bin/bash -l", "bash run.sh"),
+        ("#!/bin/bash -le", "bash -e run.sh"),
+        ("#!/bin/bash --login", "bash run.sh"),
+        ("#!/bin/bash", "bash run.sh"),
+        ("#!/bin/zsh -e", "bash run.sh"),
+        ("echo '#!/bin/bash -e'", "bash run.sh"),
+    ],
+)
+def test_options_of_a_scripts_first_line_hold(tmp_path: Path, first_line: str, command: str) -> None:
+    (tmp_path / "run.sh").write_text(f"{first_line}\nfalse\necho never with -e\n")
+    assert describe(tmp_path, script="run.sh").command == command
+
+
+def test_requirements_as_powershell_writes_them_are_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "requirements.txt").write_bytes("requests<3\r\n".encode("utf-16"))
+    assert describe(tmp_path, script="train.py").environment.requirements == ("requests<3",)
+
+
 MISTAKES: dict[str, tuple[dict[str, str], str]] = {
     "key of python_env": ({"python_env__yaml": "dependancies: [a]"}, 'python_env.yaml, line 1: "dependancies"'),
     "list": ({"python_env__yaml": "dependencies: a"}, "must be a list"),

@@ -27,6 +27,8 @@ from carrel.core.domain.errors import Invalid
 
 #: Most calls, and bytes, in one request.
 _CALLS, _BYTES = 500, 8 * 1024 * 1024
+#: Bytes of arguments up to which they are copied when the call is submitted.
+_COPIED = 1024 * 1024
 
 
 def dump_arguments(
@@ -40,14 +42,19 @@ def dump_arguments(
     """
     if share is None:
         try:
-            return pickling.dump(value), []
+            return _copied(pickling.dump(value)), []
         except FutureInside:
             pass  # the common way, without futures, is not slower for them
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
     pickler.pool, pickler.share = pool, share or pickler.share
     pickler.dump(value)
-    return pickling.parts(file.getvalue(), buffers), list(pickler.futures.values())
+    return _copied(pickling.parts(file.getvalue(), buffers)), list(pickler.futures.values())
+
+
+def _copied(parts: list[Any]) -> list[Any]:
+    """Copy small arguments: a caller may write to its array right after `submit`. Large ones are read when they are sent."""
+    return parts if size_of(parts) > _COPIED else [bytes(part) for part in parts]
 
 
 class _Pickler(pickling.Faithful, cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types

@@ -343,6 +343,10 @@ class JobStore(SchedulerStore, Protocol):
         """Stored outputs of one attempt, by path."""
         ...
 
+    def output(self, job_id: int, attempt: int, path: str) -> StoredFile | None:
+        """The stored output of one attempt that has this path, or None."""
+        ...
+
     def collect(self, job_id: int, attempt: int, files: Sequence[StoredFile], *, left: bool, message: str) -> Job:
         """Outputs of an attempt that is over were stored after its end. What is known by its path already stays as it is.
 

@@ -62,16 +62,17 @@ class Produced:
 
     def blob_path(self, caller: Caller, job_id: int, path: str) -> Path:
         """The file that holds the output `path` of the job."""
-        for file in self.outputs(caller, job_id):
-            if file.path == path:
-                if file.removed_at is not None:
-                    when = datetime.fromtimestamp(file.removed_at, UTC).date().isoformat()
-                    raise NotFound(
-                        f'The content of "{path}" was given up on {when}; its digest is {file.digest}.',
-                        remedy=f"`carrel rerun {job_id}` makes it again.",
-                    )
-                return blob_file(self._files.blobs, file.digest)
-        raise NotFound(f'Job {job_id} has no output "{path}".', remedy=f"`carrel outputs {job_id} --list` shows all.")
+        job = self._job(caller, job_id, Action.READ_JOB)
+        file = self._jobs.output(job_id, job.attempt, path)
+        if file is None:
+            raise NotFound(f'Job {job_id} has no output "{path}".', remedy=f"`carrel outputs {job_id} --list` shows all.")
+        if file.removed_at is not None:
+            when = datetime.fromtimestamp(file.removed_at, UTC).date().isoformat()
+            raise NotFound(
+                f'The content of "{path}" was given up on {when}; its digest is {file.digest}.',
+                remedy=f"`carrel rerun {job_id}` makes it again.",
+            )
+        return blob_file(self._files.blobs, file.digest)
 
     def log_range(
         self, caller: Caller, job_id: int, *, attempt: int | None = None, offset: int = 0, limit: int = 1 << 20

@@ -59,13 +59,13 @@ def append(command: str, extras: Mapping[str, str], arguments: Sequence[str]) ->
     return " ".join(words)
 
 
-def script_command(path: str) -> str | None:
-    """Return the command that runs a ``.py`` or ``.sh`` file, or None for another one."""
+def script_command(path: str, options: Sequence[str] = ()) -> str | None:
+    """Return the command that runs a ``.py`` or ``.sh`` file, its program with these options, or None for another one."""
     programs = {".py": "python", ".sh": "bash"}
     program = next((program for suffix, program in programs.items() if path.endswith(suffix)), None)
     if program is None:
         return None
-    return f"{program} {shlex.quote(path if not path.startswith('-') else './' + path)}"
+    return shlex.join([program, *options, path if not path.startswith("-") else "./" + path])
 
 
 def _placed(template: Value, field: str, value: str, before: str) -> str:

@@ -15,7 +15,7 @@ from carrel.core.submission import SweepOptions, TaskOptions
 from carrel.core.submission.kinds import LONGEST_ARGUMENT
 from carrel.core.tasks.command import append, fill, script_command
 from carrel.core.tasks.environment import find_recipe
-from carrel.core.tasks.files import DirectoryFiles, ProjectFiles, refuse_dos_lines
+from carrel.core.tasks.files import DirectoryFiles, ProjectFiles, shell_options
 from carrel.core.tasks.mlproject import EntryPoint, Project, read_project
 from carrel.core.tasks.parameters import Parameter, ParameterType, checked, is_uri, staged_path
 from carrel.core.tasks.section import DEFAULT_OUTPUTS, Section
@@ -88,7 +88,8 @@ def describe(
         command, values, staged = _from_entry_point(files, section, chosen, declared, values, arguments)
     else:
         assert path is not None
-        command, staged = append(script_command(path) or "", values, arguments), {}
+        options = shell_options(files, path) if path.endswith(".sh") else []
+        command, staged = append(script_command(path, options) or "", values, arguments), {}
     return TaskDescription(
         name=_name(files, project, path),
         entry_point=chosen if path is None else path,
@@ -207,8 +208,6 @@ def _script_path(files: ProjectFiles, project: Project | None, chosen: str, *, i
     path = posixpath.normpath(chosen) if chosen else ""
     if script_command(path) is not None:
         if files.kind(path) == "file" and not path.startswith(".."):
-            if path.endswith(".sh"):
-                refuse_dos_lines(files, path)
             return path
         raise Invalid(f'The script "{chosen}" is not in the project.', remedy=_scripts(files))
     if is_script:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import io
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ from carrel.core.domain.units import MIB, format_size
 TEXT_LIMIT = MIB
 #: Bytes of a script: some hold data.
 _SCRIPT_LIMIT = 32 * MIB
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+#: A first line that names a shell, with options; long ones (``--login``) are passed over.
+_FIRST_LINE = re.compile(rb"#![ \t]*(?:\S*/)?(?:env[ \t]+(?:-S[ \t]*)?)?(?:\S*/)?(?:ba)?sh[ \t]+(?:--\S*[ \t]+)*(-\w[^\n]*)")
 
 
 class ProjectFiles(Protocol):
@@ -99,10 +104,13 @@ class DirectoryFiles:
 
 
 def read_text(files: ProjectFiles, path: str, *, limit: int = TEXT_LIMIT) -> str:
-    """Return the text of a file with newlines as ``\\n`` and no byte order mark; raise `Invalid` when it is not UTF-8."""
+    """Return the text of a file with newlines as ``\\n`` and no byte order mark; raise `Invalid` when it is not UTF-8.
+
+    UTF-16 with its mark is read too: PowerShell's ``pip freeze > requirements.txt`` is, and pip takes it.
+    """
     data = files.read(path, limit)
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-16" if data.startswith(_UTF16) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise Invalid(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from None
@@ -125,13 +133,29 @@ def read_python(files: ProjectFiles, path: str) -> str:
     return _unix_lines(text)
 
 
-def refuse_dos_lines(files: ProjectFiles, path: str) -> None:
-    """Raise `Invalid` for a shell script with the line ends of DOS, which a shell takes for parts of its commands."""
-    if b"\r\n" in files.read(path, _SCRIPT_LIMIT):
+def shell_options(files: ProjectFiles, path: str) -> list[str]:
+    """Return the options that the first line of a shell script gives its shell (``#!/bin/bash -eu``), those of a login left out.
+
+    A login would set PATH anew, and so hide the task's environment. Raises `Invalid` for a script with the line ends or the
+    byte order mark of DOS, which a shell takes for parts of its commands.
+    """
+    script = files.read(path, _SCRIPT_LIMIT)
+    if b"\r\n" in script:
         raise Invalid(
             f"{path} has DOS line ends (\\r\\n), which a shell takes for parts of its commands.",
             remedy=f"Convert it: sed -i 's/\\r$//' {shlex.quote(path)}",
         )
+    if script.startswith((codecs.BOM_UTF8, *_UTF16)):
+        raise Invalid(
+            f"{path} begins with a byte order mark, which a shell takes for a part of its first command.",
+            remedy="Save the file as UTF-8 without one.",
+        )
+    said = _FIRST_LINE.match(script)
+    if said is None:
+        return []
+    letters, *others = said[1].decode(errors="replace").split()
+    kept = re.sub("[lis]", "", letters)
+    return [kept, *others] if kept != "-" else others
 
 
 def _unix_lines(text: str) -> str:

@@ -194,8 +194,9 @@ class NewTaskPage:
         known |= {"experiment": task.experiment, "requeue": task.requeue, "image": image}
         form.fields |= {name: written(name, value) for name, value in known.items() if value}
         start = script_command(task.entry_point)
-        if start is not None and task.entry_point not in form.offers.entry_points and task.command.startswith(start):
-            form.fields["arguments"] = task.command.removeprefix(start).strip()
+        if start is not None and task.entry_point not in form.offers.entry_points:
+            # Behind the script: options of its shell (`#!/bin/bash -e`) come before it.
+            form.fields["arguments"] = task.command.partition(start.partition(" ")[2])[2].strip()
         else:
             form.fields |= {_PARAMETER + name: value for name, value in task.parameters.items()}
         if task.git is not None and not task.git.dirty:  # else the commit is not what the code is

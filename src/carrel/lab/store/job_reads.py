@@ -6,6 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -144,6 +145,12 @@ class JobReads:
         """Stored outputs of one attempt, by path."""
         return self._outputs.read((job_id, attempt), lambda: self._get_outputs(job_id, attempt)) or []
 
+    def output(self, job_id: int, attempt: int, path: str) -> StoredFile | None:
+        """The stored output of one attempt that has this path, or None."""
+        query = _outputs_of(job_id, attempt).where(outputs.c.path == path)
+        with self._database.read() as connection:
+            return next(map(_stored_file, connection.execute(query)), None)
+
     def _get(self, job_id: int) -> Job | None:
         with self._database.read() as connection:
             row = connection.execute(SELECT_JOB, {"job_id": job_id}).first()
@@ -177,12 +184,16 @@ class JobReads:
             return [attempt_of(row) for row in connection.execute(_SELECT_ATTEMPTS, {"job_id": job_id})]
 
     def _get_outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]:
-        query = sa.select(outputs).where(outputs.c.job_id == job_id, outputs.c.attempt == attempt).order_by(outputs.c.path)
         with self._database.read() as connection:
-            return [
-                StoredFile(path=row.path, size=row.size, digest=row.digest, removed_at=row.removed_at)
-                for row in connection.execute(query)
-            ]
+            return list(map(_stored_file, connection.execute(_outputs_of(job_id, attempt).order_by(outputs.c.path))))
+
+
+def _outputs_of(job_id: int, attempt: int) -> sa.Select[Any]:
+    return sa.select(outputs).where(outputs.c.job_id == job_id, outputs.c.attempt == attempt)
+
+
+def _stored_file(row: sa.Row[Any]) -> StoredFile:
+    return StoredFile(path=row.path, size=row.size, digest=row.digest, removed_at=row.removed_at)
 
 
 def _short(rows: Sequence[object]) -> bool:

@@ -24,6 +24,7 @@ _NO_OPTION = re.compile(r"\s*(?:[^-\s]|-r|-c|-e|--requirement|--constraint|--edi
 _HASHED = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9._,\s-]*\])?\s*===?\s*[A-Za-z0-9.+!_-]+\s*(?:;[^@#\\]*?)?(?:\s+--hash=sha256:[0-9a-f]{64})+"
 )
+_HASH = re.compile(r"\s--hash=(\S+)")
 _OPTION = re.compile(r"\s*-(?!r\b|-requirement\b|c\b|-constraint\b|-pre\b|-hash\b|-require-hashes\b|-prefer-binary\b)")
 #: No header (it has the command line), no "via" notes: equal sets of packages give equal locks.
 _LOCK_FORMAT = ("--no-header", "--no-annotate")
@@ -88,7 +89,35 @@ def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, build_context: 
     arguments += ["--python", str(interpreter.path), *_as_of(recipe), *build_context.options, *build_context.index_options]
     doing = f"Resolving {recipe.source or 'the requirements'}"
     output = build_context.context.run([str(build_context.uv), *arguments], cwd=base, doing=doing, writable={base: base})
-    return _without_comments(output)
+    return _with_asked_hashes(recipe, _without_comments(output))
+
+
+def _with_asked_hashes(recipe: EnvironmentRecipe, lock: str) -> str:
+    """Return the lock with the hashes that the recipe names, where it names any of a package: uv puts all of the index there.
+
+    Raises `EnvironmentFailed` where the index has other content than the recipe names.
+    """
+    asked: dict[str, set[str]] = {}
+    for line in recipe.requirements:
+        if hashes := _HASH.findall(line):
+            asked.setdefault(_package(line), set()).update(hashes)
+    lines = []
+    for line in requirements_in(lock) if asked else ():
+        head, *found = re.split(r"\s+--hash=", line)
+        if (wanted := asked.get(_package(line))) is not None:
+            found = [one for one in found if one in wanted]
+            if not found:
+                raise EnvironmentFailed(
+                    f"{head} has no file with a hash that {recipe.source or 'the recipe'} names.",
+                    remedy="Another file was published under that version, or only hashes of other kinds than sha256 are named.",
+                )
+        lines.append(" \\\n    ".join([head, *(f"--hash={one}" for one in found)]) + "\n")
+    return "".join(lines) or lock
+
+
+def _package(line: str) -> str:
+    """The name of the package of a requirement, as it is compared (PyPA, "Names and normalization")."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]).lower()
 
 
 def build(
@@ -192,7 +221,8 @@ def old_pins(recipe: EnvironmentRecipe) -> str:
     shown = ", ".join(pins[:3]) + (" …" if len(pins) > 3 else "")
     return (
         f"If {shown} {'is' if len(pins) == 1 else 'are'} from another year, have what they need resolved as of then: "
-        "resolve_as_of: YYYY-MM-DD in the carrel section, or --resolve-as-of, with a date soon after they were published."
+        "resolve_as_of: YYYY-MM-DD in the carrel section, --resolve-as-of, or resolve_as_of= of carrel.Executor, with a date "
+        "soon after they were published."
     )
 
 

@@ -79,8 +79,8 @@ class _Walk:
                 if found is not None and _is_directory(found) and self._holds(found) and not self._lies_in(here, found):
                     if _identity(os.fstat(found)) not in self._entered:
                         yield from self._directory(here, found)
-                # A link that leads elsewhere in the place of the directory that is meant is said: what is there is not kept.
-                elif (not number and self._is_link(here)) or (self._matches(here) and (number or self._is_there(here))):
+                # A file in the place of the directory that is meant stands for it; a link that leads elsewhere is said.
+                elif self._matches(here) if number else self._is_there(here):
                     yield here, self._readable(found)
 
     def _directory(self, here: str, top: int) -> Iterator[Named]:

@@ -127,7 +127,8 @@ def _direct(variables: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str
     """Return the variables by which `hosts` are asked without a proxy; none where no proxy is named."""
     if not any(name.lower().endswith("_proxy") for name in variables):
         return {}
-    known = (variables.get("no_proxy") or variables.get("NO_PROXY") or "").split(",")
+    # The lab may have one and the task the other.
+    known = [host.strip() for name in ("no_proxy", "NO_PROXY") for host in variables.get(name, "").split(",")]
     named = ",".join(dict.fromkeys(filter(None, (*known, *hosts))))
     return {"no_proxy": named, "NO_PROXY": named}
 
