@@ -148,8 +148,10 @@ def get_function(
     return StreamingResponse(ctx.bodies.pieces(body), media_type="application/octet-stream", headers=size)
 
 
-@router.post("/pools/{pool_id}/calls", status_code=201, summary="Submit calls", openapi_extra=BODY)
-async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) -> CallNumbers:
+@router.post(
+    "/pools/{pool_id}/calls", status_code=201, summary="Submit calls", openapi_extra=BODY, response_model=CallNumbers
+)
+async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) -> Response:
     """A frame for each call: `key`, `label`, `function` (a digest) and `retries` in its header, the pickled arguments as body.
 
     `dependencies` are calls whose results it needs, `cache` is a digest under which its result is kept for equal calls, `file` is
@@ -169,7 +171,7 @@ async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) ->
         for call in new:
             ctx.bodies.discard(call.body)
         raise
-    return CallNumbers(calls=list(numbers))
+    return Response(CallNumbers(calls=list(numbers)).model_dump_json(), 201, media_type="application/json")
 
 
 @router.get("/pools/{pool_id}/calls", summary="List calls, newest first")
