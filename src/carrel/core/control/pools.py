@@ -216,12 +216,14 @@ class Pools:
     def submit(self, caller: Caller, pool_id: int, new: Sequence[NewCall]) -> Sequence[int]:
         """Put calls in line; the numbers are in the order of `new`. A key that is known is the call that has it."""
         owner = self.pool(caller, pool_id).owner
-        for digest in {call.function for call in new}:
+        board = self._boards.get(pool_id)
+        for digest in {call.function for call in new} - (board.digests if board is not None else set()):
             if self._store.function(pool_id, digest) is None:
                 raise NotFound(f"Pool {pool_id} has no function {digest[:80]}.", remedy="Send it before calls of it.")
         self._check_bodies(caller, [call.body for call in new])
         with self._guard:
             board = self._open_board(pool_id)
+            board.digests.update(call.function for call in new)
             self._check_number(owner, len(new))
             board.unfollowed_since = self._clock()  # its client is there
             self._check_dependencies(owner, new)
@@ -338,8 +340,8 @@ class Pools:
                 board.unfollowed_since = self._clock()
 
     @contextmanager
-    def follow(self, pool_id: int, bell: Bell, soon: Bell) -> Iterator[Listener]:
-        """Ring `bell` (any thread) when a call of the pool prints or ends, and `soon` when one begins, during the block.
+    def follow(self, pool_id: int, bell: Bell, soon: Callable[[Begun], None]) -> Iterator[Listener]:
+        """Ring `bell` (any thread) when a call of the pool prints or ends, call `soon` when one begins, during the block.
 
         What calls that run have printed before is there, too, as far as it is kept.
         """

@@ -243,6 +243,10 @@ class SchedulerStore(Protocol):
         """The job, or None."""
         ...
 
+    def known(self, job_id: int) -> Job | None:
+        """The same where that takes no waiting, or None."""
+        ...
+
     def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
         """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
         ...

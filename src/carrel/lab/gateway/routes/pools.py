@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from carrel.core.control.borrowing import NOTHING, WorkerGpus, gpus_of_workers
-from carrel.core.control.pool_board import Ended, Listener
+from carrel.core.control.pool_board import Begun, Ended, Listener
 from carrel.core.control.pools import Pools
 from carrel.core.domain.call import INLINE, Call, CallState, NewCall, PoolWorker, WorkerPool
 from carrel.core.domain.errors import CarrelError, Invalid
@@ -311,9 +311,13 @@ async def _results(ctx: Gateway, grant: Grant, pool_id: int, after: int) -> Asyn
             rung.set()
         return b"".join(parts)
 
-    def soon() -> None:
+    def soon(begun: Begun) -> None:
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(loop.call_later, _MOMENT, rung.set)
+            loop.call_soon_threadsafe(loop.call_later, _MOMENT, untold, begun)
+
+    def untold(begun: Begun) -> None:
+        if begun in listener.begun:
+            rung.set()
 
     with pools.follow(pool_id, bell, soon) as listener:
         yield frames.encode({"type": "alive"})
