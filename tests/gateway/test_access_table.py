@@ -212,6 +212,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/baselines/{baseline_id}/calibrations"): {},
         ("POST", "/pools"): {"max_workers": 1, "task": {"snapshot": world.snapshot}},
         ("POST", "/pools/{pool_id}/calls/cancel"): {"calls": []},
+        ("POST", "/pools/{pool_id}/calls/fetched"): {"calls": []},
         ("POST", "/sweeps"): a_sweep(world),
         ("POST", "/sweeps/{sweep_id}/resume"): {},
         ("POST", "/sweeps/{sweep_id}/trials/{number}/values"): {"values": [{"value": 1.0}]},

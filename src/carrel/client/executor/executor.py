@@ -331,6 +331,7 @@ class Executor(concurrent.futures.Executor):
                 again(lambda: self._client.close_pool(self._pool, cancel=cancel_futures))
         if wait and not self._receiver.is_this_thread() and not self._sender.is_this_thread():
             self._receiver.wait()
+            self._receiver.give_up(all_had=True)
             self._end()  # not only when the receiver's thread wakes
         self._receiver.close_when_done(self._end)
 
@@ -359,7 +360,7 @@ class Executor(concurrent.futures.Executor):
         call = client.call(call_id)
         future: Future[Any] = Future(call.label, lambda one: _cancel_call(client, one), lambda: None)
         future.client, future.digest = client, call.cache
-        receiver = Receiver(client, call.pool_id, echo=False, after=(call.number or 1) - 1)
+        receiver = Receiver(client, call.pool_id, echo=False, after=(call.number or 1) - 1, owns=False)
         receiver.expect(future)
         receiver.number(future, call.id)
         receiver.close_when_done(lambda: None)

@@ -92,6 +92,9 @@ class Future(concurrent.futures.Future[T]):
         self.client: Any = None
         #: Is told what the call prints and shows, in another thread: "stdout", "stderr" or "display"; of a display, its number.
         self.heard: Callable[[str, int, bytes], None] | None = None
+        #: Hears the number of the call when the program has had a large result, and has let go of the future.
+        self.when_let_go: Callable[[int], None] | None = None
+        self.was_had = False
         self._cancel = cancel
         self._identify = identify
         self._process = os.getpid()
@@ -113,7 +116,15 @@ class Future(concurrent.futures.Future[T]):
     def result(self, timeout: float | None = None) -> T:
         """Wait for the call's end, and return what it returned. Raises what it raised."""
         self._check_process()
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        finally:
+            self.was_had = self.done()
+
+    def __del__(self) -> None:
+        # The value alone is with the program now: no other call can be given this future.
+        if self.when_let_go is not None and self.was_had and self._number is not None:
+            self.when_let_go(self._number)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the call's end, and return what it raised; None where it returned."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -261,6 +261,11 @@ class Pools:
         unknown = needed.difference(self._store.states(owner, needed)) if needed else set()
         if unknown:
             raise NotFound(f"There is no call {min(unknown)}.", remedy="A call can need the results of your own calls.")
+        if gone := self._store.without_results(needed):
+            raise Conflict(
+                f"The result of call {min(gone)} is not kept any more: its program has had it.",
+                remedy="Pass the value itself, future.result().",
+            )
 
     def waits_for(self, call_id: int) -> Sequence[int]:
         """The calls that a call waits for: whose results it needs, or which is equal to it."""
@@ -332,6 +337,15 @@ class Pools:
     def result(self, call_id: int) -> tuple[Body, bytes, bytes]:
         """What a call returned or raised, pickled, and the ends of what it printed."""
         return self._store.result(call_id), *self._store.printed(call_id)
+
+    def give_up_results(self, caller: Caller, pool_id: int, call_ids: Collection[int]) -> Collection[int]:
+        """Keep large results of these calls no more, but for what calls that have not ended need; return those that went."""
+        self.pool(caller, pool_id)
+        with self._guard:  # no call comes meanwhile that needs one
+            gone = self._store.drop_results(pool_id, call_ids)
+        for body in gone.values():
+            self._discard(body)
+        return gone.keys()
 
     def asked_for(self, pool_id: int) -> None:
         """A client that follows the pool by asking again and again has asked."""

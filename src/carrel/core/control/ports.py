@@ -243,10 +243,6 @@ class SchedulerStore(Protocol):
         """The job, or None."""
         ...
 
-    def known(self, job_id: int) -> Job | None:
-        """The same where that takes no waiting, or None."""
-        ...
-
     def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
         """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
         ...
@@ -313,6 +309,10 @@ class SchedulerStore(Protocol):
 
 class JobStore(SchedulerStore, Protocol):
     """Jobs, attempts, leases and outputs. Every method is one transaction."""
+
+    def known(self, job_id: int) -> Job | None:
+        """As `get` where that takes no waiting, or None."""
+        ...
 
     def submit(
         self,

@@ -53,7 +53,7 @@ class Endpoint(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. FastAPI answers those that are not right."""
-        if self._readers is not None and scope["method"] in self.methods:
+        if self._readers is not None and scope["method"] in (self.methods or ()):
             request = Request(scope, receive, send)
             try:
                 arguments = {name: await read(request) for name, read in self._readers.items()}
@@ -99,6 +99,7 @@ def _reader(parameter: inspect.Parameter, hint: Any) -> Reader | None:
         return default if found is None and default is not parameter.empty else adapter.validate_python(found)
 
     return word
+
 
 def _answering(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
     """`endpoint`, which answers with bytes, if it is a plain function that returns a model; else as it is."""

@@ -106,6 +106,7 @@ from carrel.wire.v1.pools import (
     CallPage,
     CallView,
     CancelRequest,
+    FetchedRequest,
     Forgotten,
     WorkerPoolRequest,
 )

@@ -148,9 +148,7 @@ def get_function(
     return StreamingResponse(ctx.bodies.pieces(body), media_type="application/octet-stream", headers=size)
 
 
-@router.post(
-    "/pools/{pool_id}/calls", status_code=201, summary="Submit calls", openapi_extra=BODY, response_model=CallNumbers
-)
+@router.post("/pools/{pool_id}/calls", status_code=201, summary="Submit calls", openapi_extra=BODY, response_model=CallNumbers)
 async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) -> Response:
     """A frame for each call: `key`, `label`, `function` (a digest) and `retries` in its header, the pickled arguments as body.
 
