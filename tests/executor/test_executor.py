@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import importlib
 import json
 import os
 import re
@@ -268,6 +269,26 @@ def test_own_modules_are_there(client: Client, tmp_path: Path, monkeypatch: pyte
             assert executor.submit(made_by_a_test.double, 4).result(PATIENCE) == 8
     finally:
         sys.modules.pop("made_by_a_test", None)
+
+
+def test_a_module_that_was_edited_since_is_named_once(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    source = tmp_path / "edited_by_a_test.py"
+    source.write_text("def answer():\n    return 'old'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("edited_by_a_test")
+    try:
+        with Executor(1, requirements=[], modules=[module], client=client) as executor:
+            source.write_text("def answer():\n    return 'edited'\n")
+            with pytest.warns(UserWarning, match="edited_by_a_test was edited after this executor was made.*another executor"):
+                assert executor.submit(module.answer).result(PATIENCE) == "old"
+            assert executor.submit(module.answer).result(PATIENCE) == "old"
+        assert not [one for one in recwarn if "edited_by_a_test" in str(one.message)]
+        with Executor(1, requirements=[], modules=[module], client=client) as executor:
+            assert executor.submit(module.answer).result(PATIENCE) == "edited"
+    finally:
+        sys.modules.pop("edited_by_a_test", None)
 
 
 def test_a_shut_executor_takes_nothing_and_has_finished(opens: Opens, client: Client) -> None:

@@ -108,8 +108,8 @@ def report_bug(error: Exception, words: Sequence[str], *, as_json: bool) -> int:
 
 def _bad_value(error: Any) -> tuple[str, str] | None:
     """Fact and remedy of a value that typer has pydantic read; None for another error, and for a fault without a remedy here."""
-    faults = getattr(error.__cause__, "errors", None)
-    (fault, *_) = faults() if faults is not None else ({"type": ""},)
+    faults = error.__cause__.errors() if hasattr(error.__cause__, "errors") else []
+    fault: dict[str, Any] = faults[0] if faults else {"type": ""}
     bounds = fault.get("ctx", {})
     remedies = {
         "greater_than_equal": f"Say {bounds.get('ge')} or more.",

@@ -11,6 +11,7 @@ import os
 import secrets
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -24,7 +25,7 @@ from pydantic import ValidationError
 from carrel.client.executor import pickling
 from carrel.client.executor.digest import digest as content_of
 from carrel.client.executor.digest import digest_of_files
-from carrel.client.executor.environment import own_modules, python_version, read_requirements
+from carrel.client.executor.environment import SentModules, own_modules, python_version, read_requirements
 from carrel.client.executor.forgotten import weakly, when_forgotten
 from carrel.client.executor.future import Future, in_a_fork
 from carrel.client.executor.patience import again
@@ -44,6 +45,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 #: Calls that one request cancels.
 _TOGETHER = 10_000
+_EDITED = "{} was edited after this executor was made: its workers run what it was then. Make another executor for the new code."
 
 
 class Executor(concurrent.futures.Executor):
@@ -216,6 +218,8 @@ class Executor(concurrent.futures.Executor):
         share: Callable[[Any], Scattered | None] | None = None,
     ) -> Future[Any]:
         self._check_process()
+        if edited := self._sent_modules.edited():
+            warnings.warn(_EDITED.format(", ".join(edited)), stacklevel=3)
         future: Future[Any] = Future(fn.label, self._cancel, self._flush)
         future.client, future.heard = self._client, heard
         try:
@@ -382,6 +386,7 @@ class Executor(concurrent.futures.Executor):
         lines = None if image is not None else read_requirements(requirements)
         with tempfile.TemporaryDirectory(prefix="carrel-worker-") as directory:
             own = own_modules(modules, whole=requirements is None and image is None)
+            self._sent_modules = SentModules(own)
             write_worker(Path(directory), requirements=lines, modules=own, initializer=initializer)
             # What carries calls out may change with Carrel's version; what they compute does not.
             self._code.update(digest_of_files(Path(directory), {"carrel_worker", "MLproject"}).encode())
