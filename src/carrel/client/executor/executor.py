@@ -13,6 +13,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from functools import partial
 from inspect import signature
@@ -252,12 +253,12 @@ class Executor(concurrent.futures.Executor):
                     future.set_exception(error)
                     return
                 self._functions.add(digest)
-            self._receiver.expect(future)
             try:
+                self._receiver.expect(future)
                 self._sender.put(Unsent(future=future, header=header, body=body))
-            except RuntimeError:
+            except RuntimeError as error:
                 self._receiver.forget(future)
-                raise
+                raise BrokenProcessPool(f"This call cannot be sent: {error}.") from error
 
     def map(
         self,

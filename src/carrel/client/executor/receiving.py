@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from carrel.client.body_files import Content
@@ -194,7 +195,7 @@ class Receiver:
             _fulfil(future, header, data)
         except BaseException as error:  # noqa: BLE001 - whatever a value does when it is unpickled is its future's
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(error if isinstance(error, Exception) else _ends(error))
         with self._changed:
             self._futures.pop(header["call"], None)
             self._changed.notify_all()
@@ -222,6 +223,13 @@ class Receiver:
         for future in futures:
             if not future.done():
                 future.set_exception(_unheard(error, future._number))
+
+
+def _ends(error: BaseException) -> BrokenProcessPool:
+    """Why there is no result whose unpickling would have ended this program."""
+    found = BrokenProcessPool(f"What the call returned would end the program that unpickles it: {error!r}.")
+    found.__cause__ = error
+    return found
 
 
 def _unheard(error: Exception, call_id: int | None) -> Exception:
