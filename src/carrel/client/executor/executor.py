@@ -30,7 +30,7 @@ from carrel.client.executor.environment import SentModules, own_modules, python_
 from carrel.client.executor.forgotten import weakly, when_forgotten
 from carrel.client.executor.future import Future, in_a_fork
 from carrel.client.executor.patience import again
-from carrel.client.executor.progress import Counted, somebody_reads
+from carrel.client.executor.progress import Counted, somebody_reads, told, why_no_worker
 from carrel.client.executor.receiving import Receiver
 from carrel.client.executor.scattered import Scattered
 from carrel.client.executor.sending import Function, Sender, Unsent, digest_of, dump_arguments
@@ -113,13 +113,15 @@ class Executor(concurrent.futures.Executor):
         variables = options.get("variables")
         #: Of all that a worker is, for digests of calls.
         self._code = hashlib.sha256()
-        snapshot = self._upload(requirements, image, modules, digest)
+        with told("packing this program's modules and the list of its packages for the workers"):
+            snapshot = self._upload(requirements, image, modules, digest)
         self._code.update(content_of([python_version(), image, variables, initializer, initargs]))
         task = request.task.model_copy(update={"snapshot": snapshot})
         pool = self._client.open_pool(request.model_copy(update={"task": task}))
         self._pool, self._borrows = pool.id, pool.borrows
         # What it can have at once: with borrowed GPUs no more than can compute.
         self._max_workers = pool.max_workers
+        self._why = partial(why_no_worker, self._client, self._pool)
         self._functions: set[str] = set()
         if first is not None and digest is not None:
             self._client.add_function(self._pool, digest, first)
@@ -223,6 +225,7 @@ class Executor(concurrent.futures.Executor):
             warnings.warn(_EDITED.format(", ".join(edited)), stacklevel=3)
         future: Future[Any] = Future(fn.label, self._cancel, self._flush)
         future.client, future.heard = self._client, heard
+        future.why = self._why
         try:
             function = fn.pickled()
             body, needed = dump_arguments((args, kwargs), self._pool, share)

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
+from carrel.client.executor.progress import wait_for_worker
+
 T = TypeVar("T")
 
 
@@ -92,6 +94,8 @@ class Future(concurrent.futures.Future[T]):
         self.client: Any = None
         #: Is told what the call prints and shows, in another thread: "stdout", "stderr" or "display"; of a display, its number.
         self.heard: Callable[[str, int, bytes], None] | None = None
+        #: Says why the call has no worker yet.
+        self.why: Callable[[], str] | None = None
         #: Hears the number of the call when the program has had a large result, and has let go of the future.
         self.when_let_go: Callable[[int], None] | None = None
         self.was_had = False
@@ -117,7 +121,7 @@ class Future(concurrent.futures.Future[T]):
         """Wait for the call's end, and return what it returned. Raises what it raised."""
         self._check_process()
         try:
-            return super().result(timeout)
+            return super().result(timeout if self.why is None else wait_for_worker(self, self.why, timeout))
         finally:
             self.was_had = self.done()
 
