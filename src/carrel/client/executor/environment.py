@@ -54,6 +54,7 @@ def installed() -> list[str]:
         if item is None or name in local:
             continue
         url, _ = origin(item)
+        about = item.metadata  # read anew each time that it is asked for, which takes a millisecond
         needs = {_canonical(match[0]) for line in item.requires or () if "extra ==" not in line and (match := _NAME.match(line))}
         if url and needs & local:
             raise Invalid(
@@ -61,7 +62,7 @@ def installed() -> list[str]:
                 "here: an index would be asked for that name.",
                 remedy=_SAY_WHICH,
             )
-        lines.append(f"{item.metadata['Name']} @ {url}" if url else f"{item.metadata['Name']}=={item.version}")
+        lines.append(f"{about['Name']} @ {url}" if url else f"{about['Name']}=={about['Version']}")
     return lines
 
 
