@@ -225,7 +225,7 @@ class Executor(concurrent.futures.Executor):
             warnings.warn(_EDITED.format(", ".join(edited)), stacklevel=3)
         future: Future[Any] = Future(fn.label, self._cancel, self._flush)
         future.client, future.heard = self._client, heard
-        future.why = self._why
+        future._why = self._why
         try:
             function = fn.pickled()
             body, needed = dump_arguments((args, kwargs), self._pool, share)

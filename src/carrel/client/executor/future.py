@@ -95,10 +95,10 @@ class Future(concurrent.futures.Future[T]):
         #: Is told what the call prints and shows, in another thread: "stdout", "stderr" or "display"; of a display, its number.
         self.heard: Callable[[str, int, bytes], None] | None = None
         #: Says why the call has no worker yet.
-        self.why: Callable[[], str] | None = None
+        self._why: Callable[[], str] | None = None
         #: Hears the number of the call when the program has had a large result, and has let go of the future.
-        self.when_let_go: Callable[[int], None] | None = None
-        self.was_had = False
+        self._let_go: Callable[[int], None] | None = None
+        self._had = False
         self._cancel = cancel
         self._identify = identify
         self._process = os.getpid()
@@ -120,15 +120,14 @@ class Future(concurrent.futures.Future[T]):
     def result(self, timeout: float | None = None) -> T:
         """Wait for the call's end, and return what it returned. Raises what it raised."""
         self._check_process()
-        try:
-            return super().result(timeout if self.why is None else wait_for_worker(self, self.why, timeout))
-        finally:
-            self.was_had = self.done()
+        found = super().result(timeout if self._why is None else wait_for_worker(self, self._why, timeout))
+        self._had = True
+        return found
 
     def __del__(self) -> None:
         # The value alone is with the program now: no other call can be given this future.
-        if self.when_let_go is not None and self.was_had and self._number is not None:
-            self.when_let_go(self._number)
+        if self._let_go is not None and self._had and self._number is not None:
+            self._let_go(self._number)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the call's end, and return what it raised; None where it returned."""

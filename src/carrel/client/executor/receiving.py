@@ -99,7 +99,7 @@ class Receiver:
 
     def give_up(self, *, all_had: bool = False) -> None:
         """Tell the lab which large results the program has let go of; `all_had`: and of which it will not name the futures."""
-        numbers = [one._number for one in self._large if one.was_had and one._number is not None] if all_had else []
+        numbers = [one._number for one in self._large if one._had and one._number is not None] if all_had else []
         while self._let_go:
             numbers.append(self._let_go.popleft())
         for start in range(0, len(numbers), _TOGETHER):
@@ -191,7 +191,7 @@ class Receiver:
             data = bytearray(body[split[1] :]) if header["inline"] else self._fetch(header["call"])
             if self._owns and not header["inline"]:
                 self._large.add(future)
-                future.when_let_go = self._let_go.append
+                future._let_go = self._let_go.append
             _fulfil(future, header, data)
         except BaseException as error:  # noqa: BLE001 - whatever a value does when it is unpickled is its future's
             if not future.done():

@@ -80,6 +80,8 @@ def _readers(endpoint: Callable[..., Any]) -> Mapping[str, Reader] | None:
 def _reader(parameter: inspect.Parameter, hint: Any) -> Reader | None:
     about = next((one for one in get_args(hint) if isinstance(one, params.Param | params.Depends)), None)
     if isinstance(about, params.Depends):
+        if about.dependency is None or not inspect.iscoroutinefunction(about.dependency):
+            return None
         needs = get_type_hints(about.dependency)
         needs.pop("return", None)
         return about.dependency if list(needs.values()) == [Request] else None
@@ -90,7 +92,8 @@ def _reader(parameter: inspect.Parameter, hint: Any) -> Reader | None:
     if hint is Request:
         return request_itself
     kinds = get_args(get_args(hint)[0]) or get_args(hint)[:1]
-    if type(about) not in (params.Path, params.Query) or not {*kinds} <= {int, float, bool, str, NoneType}:
+    is_plain = isinstance(about, params.Path | params.Query) and about.alias in (None, parameter.name)
+    if not is_plain or not {*kinds} <= {int, float, bool, str, NoneType}:
         return None
     adapter, default, in_path = TypeAdapter(hint), parameter.default, isinstance(about, params.Path)
 
