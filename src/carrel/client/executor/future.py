@@ -120,7 +120,9 @@ class Future(concurrent.futures.Future[T]):
     def result(self, timeout: float | None = None) -> T:
         """Wait for the call's end, and return what it returned. Raises what it raised."""
         self._check_process()
-        found = super().result(timeout if self._why is None else wait_for_worker(self, self._why, timeout))
+        if self._why is not None:
+            timeout = wait_for_worker(self, lambda: self.job_id is not None, self._why, timeout)
+        found = super().result(timeout)
         self._had = True
         return found
 

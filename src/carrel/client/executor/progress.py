@@ -14,7 +14,6 @@ from carrel.core.domain.errors import CarrelError
 
 if TYPE_CHECKING:
     from carrel.client import Client
-    from carrel.client.executor.future import Future
 
 #: Seconds for which nothing is said, and from one word to the next: of calls, and of what has not begun.
 _MOMENT, _PAUSE = 1.0, 0.2
@@ -72,16 +71,18 @@ def why_no_worker(client: Client, pool_id: int) -> str:
     return "waiting for a worker: " + (said[0] if said else "it is being started")
 
 
-def wait_for_worker(future: Future[Any], why: Callable[[], str], timeout: float | None) -> float | None:
+def wait_for_worker(
+    future: concurrent.futures.Future[Any], has_one: Callable[[], bool], why: Callable[[], str], timeout: float | None
+) -> float | None:
     """Say to a person after two seconds why the call has no worker yet, until it has one; return what is left of `timeout`."""
     if future.done() or not somebody_reads() or threading.current_thread() is not threading.main_thread():
         return timeout
     deadline = None if timeout is None else time.monotonic() + timeout
     line, pause = Line(), _PATIENCE
     try:
-        while future.job_id is None and (deadline is None or time.monotonic() < deadline):
+        while not has_one() and (deadline is None or time.monotonic() < deadline):
             left = pause if deadline is None else min(pause, deadline - time.monotonic())
-            if concurrent.futures.wait([future], left).done or future.job_id is not None:
+            if concurrent.futures.wait([future], left).done or has_one():
                 break
             line.say(why())
             pause = _LOOK
