@@ -24,7 +24,7 @@ import cloudpickle
 import carrel
 from support.lab_process import start_lab
 
-_BROKEN = "applies, and is otherwise on purpose: it wants a broken pool, and here the future has its error and the pool goes on"
+_BROKEN = "applies, and is otherwise on purpose: it wants a broken pool, and here the future has the error of its unpickling"
 _PRIVATE = "names private attributes of a pool of processes"
 _IMPORTS = "its program imports the executor by name from concurrent.futures; tests/executor has the same"
 _CHILD = "an option of processes: here `idle_time` and `time` say how long a worker lives"
@@ -41,9 +41,7 @@ CLASSES: dict[str, dict[str, str]] = {
     "ExecutorDeadlockTest": {
         "test_shutdown_deadlock_pickle": _PRIVATE,
         "test_error_at_task_unpickle": _BROKEN,
-        "test_exit_at_task_unpickle": _BROKEN,
         "test_error_during_result_unpickle_in_result_handler": _BROKEN,
-        "test_exit_during_result_unpickle_in_result_handler": _BROKEN,
     },
     "ProcessPoolExecutorTest": {
         "test_max_workers_too_large": "a limit of Windows",
@@ -56,7 +54,6 @@ CLASSES: dict[str, dict[str, str]] = {
         "test_max_tasks_per_child_defaults_to_spawn_context": _CHILD,
         "test_max_tasks_early_shutdown": _CHILD,
         "test_killed_child": _PRIVATE,
-        "test_python_finalization_error": _BROKEN,
     },
 }
 

@@ -20,10 +20,17 @@ from carrel.cli.completion import completions
 from carrel.cli.doctor import run_checks
 from carrel.cli.main import COMMANDS, app, load, main
 from carrel.cli.synonyms import SYNONYMS
+from carrel.core.submission import ResourceOptions, TaskOptions, options_of
 from carrel.lab.server.settings import SETTINGS
 from support.lab_process import LabProcess
 
 ROOT = Path(__file__).parents[2]
+#: Options of a task that are whole numbers.
+WHOLE = [
+    option.flags[0].removeprefix("--")
+    for option in [*options_of(ResourceOptions).values(), *options_of(TaskOptions).values()]
+    if option.kind.plain is int and option.flags
+]
 #: What the packages of a lab's server bring, and a client must not need.
 SERVER_ONLY = (
     "fastapi",
@@ -142,6 +149,23 @@ def test_what_is_mistyped_is_guessed(alone: CommandLine, words: tuple[str, ...],
     assert done.code == 2
     assert hint in done.err.splitlines()[1]
     assert alone(*words, "--json").problem["type"] == "urn:carrel:problem:invalid"
+
+
+@pytest.mark.parametrize(
+    ("words", "fact", "remedy"),
+    [
+        *((["run", f"--{name}", "x", "task.py"], f'--{name} is "x".', "Say a whole number.") for name in WHOLE),
+        *((["run", f"--{name}", "1.5", "task.py"], f'--{name} is "1.5".', "Say a whole number.") for name in WHOLE),
+        (["run", "--gpus", "-1", "task.py"], '--gpus is "-1".', "Say 0 or more."),
+        (["submit", "--nodes", "0", "task.py"], '--nodes is "0".', "Say 1 or more."),
+        (["sweep", "list", "-n", "501"], '--limit is "501".', "Say 500 or less."),
+        (["sweep", "show", "x"], 'SWEEP is "x".', "Say a whole number."),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
+)
+def test_what_is_no_number_is_said_in_words_of_ours(alone: CommandLine, words: list[str], fact: str, remedy: str) -> None:
+    done = alone(*words)
+    assert (done.code, done.err.splitlines()) == (2, [f"error: {fact}", f"       {remedy}"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -120,3 +121,10 @@ def raises_another_for(first: str) -> None:
         second = ValueError("second")
         second.add_note("a note")
         raise second from error
+
+
+class EndsWhoReadsIt:
+    """Its unpickling ends the process."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)

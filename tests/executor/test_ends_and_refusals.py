@@ -12,6 +12,7 @@ import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -209,7 +210,7 @@ def test_where_no_thread_can_be_started_the_submit_says_so(opens: Opens, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", cannot)
-        with pytest.raises(RuntimeError, match="can't start new thread"):
+        with pytest.raises(BrokenProcessPool, match="cannot be sent: can't start new thread"):
             executor.submit(pow, 2, 3)
     assert executor.submit(pow, 2, 4).result(PATIENCE) == 16
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -73,6 +74,16 @@ def test_words_that_were_lost_on_the_way_are_a_note(executor: Executor) -> None:
     error, shown = raised(executor, raising.raises_one, "CannotBeSaid")
     assert type(error) is raising.CannotBeSaid
     assert "in raises_one\n" in shown
+
+
+def test_what_would_end_who_unpickles_it_is_a_broken_pool_of_that_call_alone(executor: Executor) -> None:
+    error, _ = raised(executor, abs, raising.EndsWhoReadsIt())
+    assert isinstance(error, BrokenProcessPool)
+    assert "would end the worker that unpickles them: SystemExit(3)" in str(error)
+    future = executor.submit(raising.EndsWhoReadsIt)
+    with pytest.raises(BrokenProcessPool, match=r"would end the program that unpickles it: SystemExit\(3\)"):
+        future.result(PATIENCE)
+    assert executor.submit(abs, -1).result(PATIENCE) == 1
 
 
 def test_those_of_python_arrive(executor: Executor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import importlib
 import json
 import os
 import re
@@ -198,6 +199,28 @@ def test_an_array_is_a_call_for_each_argument(executor: Executor) -> None:
     assert [future.result(PATIENCE) for future in futures] == [3, 2, 1, 0]
 
 
+def test_a_person_is_told_why_there_is_no_worker_yet(lab: LabProcess, client: Client, tmp_path: Path) -> None:
+    text = (
+        "import carrel\n"
+        "with carrel.Executor(1, requirements=[], modules=[], memory='256M', gpus=2, reserve=True) as lab:\n"
+        "    print(lab.submit(abs, -7).result())\n"
+    )
+    with Executor(1, requirements=[], modules=[called], memory="256M", gpus=2, reserve=True, client=client) as holds:
+        holds.submit(begins_and_waits, str(tmp_path))
+        wait_until(lambda: begun(tmp_path))
+        environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
+        ours, theirs = os.openpty()
+        with open(ours, "rb", buffering=0) as reads, open(theirs, "wb") as writes:
+            program = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=writes, env=environment)
+            said = b""
+            while b"is PENDING: " not in said:
+                said += reads.read(65536)
+            assert re.search(rb"waiting for a worker: job \d+ is PENDING: .*needs 2 GPUs", said)
+            (tmp_path / "go").touch()
+        holds.shutdown()
+        assert program.communicate()[0] == b"7\n"
+
+
 @pytest.mark.parametrize("at_a_terminal", [True, False])
 def test_map_says_to_a_person_how_many_are_done(lab: LabProcess, at_a_terminal: bool) -> None:
     text = (
@@ -268,6 +291,26 @@ def test_own_modules_are_there(client: Client, tmp_path: Path, monkeypatch: pyte
             assert executor.submit(made_by_a_test.double, 4).result(PATIENCE) == 8
     finally:
         sys.modules.pop("made_by_a_test", None)
+
+
+def test_a_module_that_was_edited_since_is_named_once(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    source = tmp_path / "edited_by_a_test.py"
+    source.write_text("def answer():\n    return 'old'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("edited_by_a_test")
+    try:
+        with Executor(1, requirements=[], modules=[module], client=client) as executor:
+            source.write_text("def answer():\n    return 'edited'\n")
+            with pytest.warns(UserWarning, match="edited_by_a_test was edited after this executor was made.*another executor"):
+                assert executor.submit(module.answer).result(PATIENCE) == "old"
+            assert executor.submit(module.answer).result(PATIENCE) == "old"
+        assert not [one for one in recwarn if "edited_by_a_test" in str(one.message)]
+        with Executor(1, requirements=[], modules=[module], client=client) as executor:
+            assert executor.submit(module.answer).result(PATIENCE) == "edited"
+    finally:
+        sys.modules.pop("edited_by_a_test", None)
 
 
 def test_a_shut_executor_takes_nothing_and_has_finished(opens: Opens, client: Client) -> None:

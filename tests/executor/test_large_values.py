@@ -15,6 +15,8 @@ from called import begun
 
 from carrel import Client, Executor
 from carrel.client import body_files
+from carrel.client.executor.future import Future
+from carrel.core.domain.errors import Conflict, NotFound
 from carrel.testing.waiting import PATIENCE, wait_until
 from support.lab_process import LabProcess, start_lab
 from support.namespaces import why_no_namespaces
@@ -122,6 +124,65 @@ def test_a_small_array_may_be_written_to_right_after_it_was_submitted(opens: Ope
         buffer[0] = number
         futures.append(executor.submit(bytes, PickleBuffer(buffer)))
     assert [future.result(PATIENCE)[0] for future in futures] == list(range(50))
+
+
+def lying(client: Client) -> int:
+    """Bytes that the caller's calls have in files of the lab's."""
+    return client.storage().mine.calls
+
+
+@pytest.mark.gate
+def test_a_large_result_goes_when_its_program_has_had_it_and_lets_go_of_it(opens: Opens, client: Client) -> None:
+    executor = opens()
+    before = lying(client)
+    future = executor.submit(bytes, SIZES["read"])
+    number = future.call_id
+    executor.submit(abs, 1).result(PATIENCE)
+    assert lying(client) >= before + SIZES["read"]  # it has not had it yet
+    value = future.result(PATIENCE)
+    assert executor.submit(len, future).result(PATIENCE) == len(value)
+    assert len(Executor.future(number, client=client).result(PATIENCE)) == SIZES["read"]  # as after a kill: it may look again
+    del future
+    executor.submit(abs, 1).result(PATIENCE)  # with what comes next from the lab
+    wait_until(lambda: lying(client) == before)
+    with pytest.raises(NotFound, match=rf"result of call {number} \(3M\) is not kept any more.*submit_cached"):
+        Executor.future(number, client=client).result(PATIENCE)
+    assert client.call(number).state == "COMPLETED"
+    gone: Future[Any] = Future("bytes", lambda _: False, lambda: None)
+    gone.client, gone._number = client, number
+    with pytest.raises(Conflict, match=r"Pass the value itself"):
+        executor.submit(len, gone).result(PATIENCE)
+
+
+def test_a_large_result_stays_that_its_program_has_not_asked_for_or_another_call_needs(
+    opens: Opens, client: Client, flags: Path
+) -> None:
+    executor = opens()
+    before = lying(client)
+    executor.submit(called.begins_and_waits, str(flags))
+    unseen = executor.submit(bytes, SIZES["read"]).call_id
+    needed = executor.submit(bytes, 2 * SIZES["read"])
+    (flags / "go").touch()
+    needed.result(PATIENCE)
+    (flags / "go").unlink()
+    executor.submit(called.begins_and_waits, str(flags))
+    waits = executor.submit(len, needed)
+    assert waits.call_id
+    del needed
+    executor._receiver.give_up()
+    (flags / "go").touch()
+    assert waits.result(PATIENCE) == 2 * SIZES["read"]
+    assert lying(client) >= before + 3 * SIZES["read"]
+    assert len(Executor.future(unseen, client=client).result(PATIENCE)) == SIZES["read"]
+
+
+def test_large_results_that_were_had_go_with_their_executor(opens: Opens, client: Client) -> None:
+    before = lying(client)
+    with Executor(1, client=client, **OPTIONS) as executor:
+        had = executor.submit(bytes, SIZES["read"])
+        assert len(had.result(PATIENCE)) == SIZES["read"]
+        assert lying(client) > before
+    assert lying(client) == before
 
 
 def test_arrays_are_aligned_and_writable(opens: Opens) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import struct
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from carrel.client.executor import pickling
 from carrel.client.executor.code import write_worker
-from carrel.client.executor.environment import copy_modules, installed, own_modules, read_requirements
+from carrel.client.executor.environment import SentModules, copy_modules, installed, own_modules, read_requirements
 from carrel.client.executor.future import Printed
 from carrel.core.domain.errors import Invalid
 from carrel.core.tasks import describe
@@ -87,6 +88,23 @@ def test_own_modules_are_those_that_no_package_brings(tmp_path: Path, monkeypatc
     finally:
         for name in ("mine_of_a_test.part", "mine_of_a_test"):
             sys.modules.pop(name, None)
+
+
+def test_a_module_that_was_edited_since_is_named_once(tmp_path: Path) -> None:
+    package, alone = tmp_path / "edited_of_a_test", tmp_path / "alone_of_a_test.py"
+    (package / "deep").mkdir(parents=True)
+    for path in (alone, package / "__init__.py", package / "deep" / "part.py", package / "data.csv"):
+        path.touch()
+        os.utime(path, (1, 1))
+    seconds = itertools.count()
+    sent = SentModules({"edited_of_a_test": package, "alone_of_a_test": alone}, monotonic=lambda: float(next(seconds)))
+    assert list(sent.edited()) == []
+    (package / "data.csv").write_text("1")  # no code
+    assert list(sent.edited()) == []
+    (package / "deep" / "part.py").write_text("x = 1")
+    assert list(sent.edited()) == ["edited_of_a_test"]
+    alone.unlink()
+    assert list(sent.edited()) == []
 
 
 def test_modules_without_a_file_do_not_travel() -> None:

@@ -239,6 +239,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/challenges/{name}/submissions"): {"snapshot": world.snapshot},
         ("POST", "/pools"): {"max_workers": 1, "task": {"snapshot": world.snapshot}},
         ("POST", "/pools/{pool_id}/calls/cancel"): {"calls": []},
+        ("POST", "/pools/{pool_id}/calls/fetched"): {"calls": []},
         ("POST", "/sweeps"): a_sweep(world),
         ("POST", "/sweeps/{sweep_id}/resume"): {},
         ("POST", "/sweeps/{sweep_id}/trials/{number}/values"): {"values": [{"value": 1.0}]},

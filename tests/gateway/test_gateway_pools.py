@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -606,3 +609,19 @@ def test_calls_of_a_user_that_have_not_ended_have_a_limit(tmp_path: Path) -> Non
         assert (refused.status_code, refused.json()["detail"][:34]) == (429, "You have 2 calls that have not end")
         ada.post(f"{V1}/calls/{first}/cancel").raise_for_status()
         assert ada.post(f"{V1}/pools/{pool.id}/calls", content=b"".join(frames)).status_code == 201
+
+
+def test_a_worker_that_is_killed_while_it_tells_something_leaves_one_line_in_the_log(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool.calls(b"x")
+    (worker,) = pool.workers(1)
+    parts, token = urlsplit(pool.url), worker.http.headers["Authorization"]
+    with caplog.at_level(logging.INFO), socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE) as stream:
+        head = f"POST {V1}/pools/{pool.id}/output HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: {token}\r\n"
+        stream.sendall(f"{head}Content-Length: 1000\r\n\r\nx".encode())
+        stream.shutdown(socket.SHUT_RDWR)
+        pool.rig.wait_for(lambda: "/output" in caplog.text)
+    (line,) = [one for one in caplog.records if "/output" in one.getMessage()]
+    assert (line.levelname, line.exc_info) == ("INFO", None)
+    assert "the client has gone before all of the request was here" in line.getMessage()

@@ -157,6 +157,29 @@ def test_who_was_known_a_moment_ago_is_looked_up_again_when_that_ends(
     assert ada.get(f"{V1}/lab", headers=bearer(made["token"])).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/jobs/{job}/cancel", {}, 401),
+        ("/users/ada/revoke", {}, 401),
+        ("/users/ada/suspend", {"reason": "a test"}, 403),
+    ],
+)
+def test_a_job_that_was_known_a_moment_ago_is_looked_up_again_when_that_ends(
+    rig: Rig, ada: httpx.Client, root: httpx.Client, path: str, body: object, status: int
+) -> None:
+    job = rig.running(ada)
+    _, token = rig.engine.wait_started(job)
+    assert ada.get(f"{V1}/lab", headers=bearer(token)).status_code == 200
+    caller = rig.lab.recognize(token)  # it is known now, unless this took more than a second
+    assert caller is None or (caller.user.subject, caller.job_id) == ("ada", job)
+    assert root.post(V1 + path.format(job=job), json=body).is_success
+    if "cancel" in path:
+        rig.engine.end(job)
+        rig.wait_for(lambda: rig.lab.jobs_store.get(job).state.ended)
+    assert ada.get(f"{V1}/lab", headers=bearer(token)).status_code == status
+
+
 def test_a_token_signs_itself_out(ada: httpx.Client) -> None:
     token = make(ada, "tracking")["token"]
     assert ada.delete(f"{V1}/tokens/current", headers=bearer(token)).status_code == 204

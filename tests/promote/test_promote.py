@@ -130,10 +130,15 @@ def test_an_environment_on_top_of_another_gives_the_versions_of_both(tmp_path: P
 
 
 def test_without_a_session_the_files_beside_it_tell(tmp_path: Path) -> None:
-    notebook = write_notebook(tmp_path / "work.ipynb", "1")
+    notebook = write_notebook(
+        tmp_path / "work.ipynb", "import numpy, beside.part, os.path\nfrom torch.nn import Linear", "%time 1"
+    )
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "part.py").touch()
     made = made_of(notebook)
     assert requirements(made) == ["ipykernel", "nbclient"]
-    assert any("--environment" in note for note in made.notes)
+    (note,) = made.notes
+    assert note.startswith("The notebook imports numpy, torch, and no packages are known: name the environment")
     (tmp_path / "requirements.txt").write_text("-c limits.txt\n-r more.txt\nNbclient<1\n")
     (tmp_path / "limits.txt").write_text("numpy<3\n")
     (tmp_path / "more.txt").write_text("numpy\n")
@@ -144,6 +149,14 @@ def test_without_a_session_the_files_beside_it_tell(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"conda\.yaml cannot be completed"):
         made_of(notebook, force=True)
     assert made_of(notebook, force=True, environment=Environment(requirements=(), python=None, source="x"))
+
+
+def test_a_notebook_that_needs_no_packages_is_told_nothing(tmp_path: Path) -> None:
+    made = made_of(write_notebook(tmp_path / "work.ipynb", "import json, os.path", "import own", "1 +"))
+    assert "imports own," in made.notes[0]
+    (tmp_path / "own.py").touch()
+    made = made_of(tmp_path / "work.ipynb", force=True)
+    assert (requirements(made), made.notes) == (["ipykernel", "nbclient"], ())
 
 
 # --- where it is written

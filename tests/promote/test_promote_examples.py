@@ -16,6 +16,7 @@ import pytest
 from promoting import PATIENCE, read_executed, write_notebook
 
 from carrel.client import Client
+from carrel.testing.waiting import wait_until
 from support.lab_process import LabProcess
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,17 @@ def test_a_notebook_is_run_as_it_is(carrel: dict[str, str], tmp_path: Path, clie
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "data", "helper.py", "my work.ipynb"]
 
 
+def test_a_sweep_of_a_notebook(carrel: dict[str, str], tmp_path: Path, client: Client) -> None:
+    write_notebook(tmp_path / "fit.ipynb", ("x = 1.0\nn = 1", "parameters"), "import carrel\ncarrel.report((x - 3) ** 2 + n)")
+    words = ("-P", "x=categorical(2, 3)", "-P", "n=5", "--trials", "2", "--sampler", "grid", "--metric", "loss", "--json")
+    done = call(carrel, "sweep", "fit.ipynb", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    number = json.loads(done.stdout)["id"]
+    wait_until(lambda: client.sweep(number).state == "COMPLETED")
+    assert sorted((one.parameters["x"], one.value) for one in client.sweep(number).all_trials) == [("2", 6.0), ("3", 5.0)]
+    assert [path.name for path in tmp_path.iterdir()] == ["fit.ipynb"]
+
+
 def test_a_notebook_that_exits_ends_its_task(carrel: dict[str, str], tmp_path: Path, client: Client) -> None:
     for code, state in ((0, "COMPLETED"), (3, "FAILED")):
         notebook = write_notebook(
@@ -152,13 +164,18 @@ def test_the_page_is_right(carrel: dict[str, str], notebooks: Path) -> None:
 
 def test_the_command_says_what_it_made(carrel: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("1\n")
-    write_notebook(tmp_path / "My work.ipynb", ("n = 3", "parameters"), "open('data.csv')")
+    write_notebook(tmp_path / "My work.ipynb", ("n = 3", "parameters"), "import numpy; open('data.csv')")
     done = call(carrel, "promote", "My work.ipynb", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert said[0] == "Made My_work/ of My work.ipynb"
     assert said[-1] == "Run it: carrel run My_work -P n=3"
-    for text in ("n=3", "ipykernel, nbclient", "Please check: No packages are known", "--with data.csv adds"):
+    for text in (
+        "n=3",
+        "ipykernel, nbclient",
+        "Please check: The notebook imports numpy, and no packages are known",
+        "--with data.csv adds",
+    ):
         assert text in done.stdout
     done = call(
         carrel,

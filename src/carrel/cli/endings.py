@@ -74,7 +74,7 @@ def report_usage(error: Any, words: Sequence[str], *, as_json: bool) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # a group alone; the message is its help
         print(message)
         return USAGE
-    message, remedy = _split_hint(message)
+    message, remedy = _bad_value(error) or _split_hint(message)
     if "No such option" in message and command in ("carrel run", "carrel submit"):
         own = f"Arguments for a script come after --: {_separated(words, str(getattr(error, 'option_name', '')))}"
         remedy = f"{remedy.rstrip('.')}. {own}" if remedy else own
@@ -104,6 +104,24 @@ def report_bug(error: Exception, words: Sequence[str], *, as_json: bool) -> int:
         remedy = f"This is a fault of Carrel's. Its details could not be saved: {failure.strerror}."
     _tell("internal", message, remedy, as_json=as_json)
     return OTHER
+
+
+def _bad_value(error: Any) -> tuple[str, str] | None:
+    """Fact and remedy of a value that typer has pydantic read; None for another error, and for a fault without a remedy here."""
+    faults = error.__cause__.errors() if hasattr(error.__cause__, "errors") else []
+    fault: dict[str, Any] = faults[0] if faults else {"type": ""}
+    bounds = fault.get("ctx", {})
+    remedies = {
+        "greater_than_equal": f"Say {bounds.get('ge')} or more.",
+        "less_than_equal": f"Say {bounds.get('le')} or less.",
+        "int_from_float": "Say a whole number.",
+        "float_parsing": "Say a number.",
+    }
+    remedy = "Say a whole number." if fault["type"].startswith("int_parsing") else remedies.get(fault["type"])
+    if remedy is None:
+        return None
+    name = error.param.opts[0] if error.param.opts[0].startswith("-") else error.param.metavar or error.param.name
+    return f'{name} is "{fault["input"]}".', remedy
 
 
 def _split_hint(message: str) -> tuple[str, str]:

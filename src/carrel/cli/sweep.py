@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.promote import as_project
 from carrel.cli.task_options import option_parameter, said_options, takes_a_task
 from carrel.core.submission import SweepOptions, options_of
 
@@ -54,20 +55,18 @@ def _start(*, task: Mapping[str, Any], home: Home = None, as_json: AsJson = Fals
     from carrel.cli.screen import clean, paint, print_json
     from carrel.core.domain.distribution import looks_like_one, read_distribution
 
-    given = dict(task)
-    target, parameters = given.pop("target"), given.pop("parameters")
-    distributions = {name: value for name, value in parameters.items() if looks_like_one(value)}
+    distributions = {name: value for name, value in task["parameters"].items() if looks_like_one(value)}
     for name, value in distributions.items():
         read_distribution(name, value)  # before code is packed and sent
+    fixed = {name: value for name, value in task["parameters"].items() if name not in distributions}
     warned: list[str] = []
-    with open_client(home) as client:
+    with open_client(home) as client, as_project({**task, "parameters": fixed}) as (project, notebook):
+        warned.extend(notebook.notes if notebook is not None else ())
         sweep = client.sweep_project(
-            target,
             distributions=distributions,
-            parameters={name: value for name, value in parameters.items() if name not in distributions},
             options=said_options(options, _OPTIONS),
             packed=lambda travelling: warned.extend(travelling.warnings()),
-            **given,
+            **project,
         )
     if as_json:
         print_json(sweep)

@@ -39,6 +39,8 @@ class Companions:
     files: tuple[str, ...]
     #: Files and directories that are there and do not travel, with the file that names them.
     left: Mapping[str, str]
+    #: Modules that are imported and are neither there nor in the standard library: packages have them.
+    foreign: tuple[str, ...]
 
 
 def find_companions(script: Path, words: Iterable[str]) -> Companions:
@@ -47,7 +49,7 @@ def find_companions(script: Path, words: Iterable[str]) -> Companions:
     search.take(script.name)
     for word in words:
         search.take_argument(word)
-    return Companions(files=tuple(search.taken), left=search.left())
+    return Companions(files=tuple(search.taken), left=search.left(), foreign=tuple(search.foreign()))
 
 
 class _Search:
@@ -56,11 +58,17 @@ class _Search:
         #: A dict for its order.
         self.taken: dict[str, None] = {}
         self._named: dict[str, str] = {}
+        self._imported: dict[str, None] = {}
 
     def left(self) -> dict[str, str]:
         """Return what is named, exists, and neither travels nor holds what travels."""
         around = {above for path in self.taken for above in _above(path)}
         return {path: by for path, by in self._named.items() if path not in self.taken and path not in around}
+
+    def foreign(self) -> Iterator[str]:
+        """Yield the modules that are imported from packages."""
+        here = {part.partition(".")[0] for path in self.taken for part in path.split("/")}
+        yield from (name for name in self._imported if name not in here and name not in sys.stdlib_module_names)
 
     def take_argument(self, word: str) -> None:
         """A file that an argument names is sent (``data.csv``, ``--data=data.csv``); a directory is named to the user."""
@@ -98,6 +106,7 @@ class _Search:
         roots = [root, *(found for found in _search_path(tree) if (self._base / found).is_dir())]
         package = [part for part in posixpath.dirname(path).removeprefix(root).split("/") if part]
         for name in _imports(tree, package):
+            self._imported[name.partition(".")[0]] = None
             for top in roots:
                 self._take_module(name, top)
 

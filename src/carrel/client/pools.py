@@ -83,6 +83,11 @@ class PoolCalls(NounCalls):
         asked = v1.CancelRequest(calls=list(call_ids))
         return self._http.post(v1.CallNumbers, f"/pools/{pool_id}/calls/cancel", asked).calls
 
+    def give_up_results(self, pool_id: int, call_ids: Sequence[int]) -> list[int]:
+        """Say that one has had what calls returned: large results are kept no more. Returns the calls of which they went."""
+        asked = v1.FetchedRequest(calls=list(call_ids))
+        return self._http.post(v1.CallNumbers, f"/pools/{pool_id}/calls/fetched", asked).calls
+
     def interrupt_call(self, call_id: int) -> v1.CallView:
         """Raise KeyboardInterrupt in a call that runs; keep one that waits from beginning."""
         return self._http.post(v1.CallView, f"/calls/{call_id}/interrupt")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,8 @@ from carrel.wire.needs import MODULES, needs_beside
 _LEFT_OUT = frozenset({"pip", "setuptools", "wheel", "uv", DISTRIBUTION, f"{DISTRIBUTION}-residency", "carrel"})
 #: Most bytes of the caller's own modules.
 _MOST = 64 * 1024 * 1024
+#: Seconds between two looks whether they were edited.
+_LOOK = 1.0
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SAY_WHICH = 'Say what calls need: requirements=["numpy==2.1.0"], or image=….'
 _SKIPPED = frozenset({"__pycache__", ".git", ".venv", "node_modules"})
@@ -51,6 +54,7 @@ def installed() -> list[str]:
         if item is None or name in local:
             continue
         url, _ = origin(item)
+        about = item.metadata  # read anew each time that it is asked for, which takes a millisecond
         needs = {_canonical(match[0]) for line in item.requires or () if "extra ==" not in line and (match := _NAME.match(line))}
         if url and needs & local:
             raise Invalid(
@@ -58,7 +62,7 @@ def installed() -> list[str]:
                 "here: an index would be asked for that name.",
                 remedy=_SAY_WHICH,
             )
-        lines.append(f"{item.metadata['Name']} @ {url}" if url else f"{item.metadata['Name']}=={item.version}")
+        lines.append(f"{about['Name']} @ {url}" if url else f"{about['Name']}=={about['Version']}")
     return lines
 
 
@@ -172,6 +176,33 @@ def _site_packages() -> Iterator[str]:
     yield from (entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
     yield sysconfig.get_paths()["stdlib"]
     yield str(Path(sys.base_prefix) / "lib" / f"python{python_version()}")
+
+
+class SentModules:
+    """Own modules as they were when they travelled to the workers."""
+
+    def __init__(self, modules: Mapping[str, Path], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._modules = dict(modules)
+        self._written = {name: _written(path) for name, path in modules.items()}
+        self._next = 0.0
+
+    def edited(self) -> Sequence[str]:
+        """Return those that were written to since, each once. Their files are looked at once a second at most."""
+        now = self._monotonic()
+        if now < self._next:
+            return ()
+        self._next = now + _LOOK
+        found = [name for name, path in self._modules.items() if _written(path) > self._written[name]]
+        for name in found:
+            del self._modules[name]
+        return found
+
+
+def _written(path: Path) -> int:
+    """When Python files of a module were written to last, in nanoseconds."""
+    files = [path] if path.is_file() else [file for file in _files(path) if file.suffix == ".py"] if path.is_dir() else []
+    return max((file.stat().st_mtime_ns for file in files), default=0)
 
 
 def copy_modules(found: dict[str, Path], target: Path) -> None:

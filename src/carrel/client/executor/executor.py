@@ -11,7 +11,9 @@ import os
 import secrets
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from functools import partial
 from inspect import signature
@@ -24,11 +26,11 @@ from pydantic import ValidationError
 from carrel.client.executor import pickling
 from carrel.client.executor.digest import digest as content_of
 from carrel.client.executor.digest import digest_of_files
-from carrel.client.executor.environment import own_modules, python_version, read_requirements
+from carrel.client.executor.environment import SentModules, own_modules, python_version, read_requirements
 from carrel.client.executor.forgotten import weakly, when_forgotten
 from carrel.client.executor.future import Future, in_a_fork
 from carrel.client.executor.patience import again
-from carrel.client.executor.progress import Counted, somebody_reads
+from carrel.client.executor.progress import Counted, somebody_reads, told, why_no_worker
 from carrel.client.executor.receiving import Receiver
 from carrel.client.executor.scattered import Scattered
 from carrel.client.executor.sending import Function, Sender, Unsent, digest_of, dump_arguments
@@ -44,6 +46,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 #: Calls that one request cancels.
 _TOGETHER = 10_000
+_EDITED = "{} was edited after this executor was made: its workers run what it was then. Make another executor for the new code."
 
 
 class Executor(concurrent.futures.Executor):
@@ -110,13 +113,15 @@ class Executor(concurrent.futures.Executor):
         variables = options.get("variables")
         #: Of all that a worker is, for digests of calls.
         self._code = hashlib.sha256()
-        snapshot = self._upload(requirements, image, modules, digest)
+        with told("packing this program's modules and the list of its packages for the workers"):
+            snapshot = self._upload(requirements, image, modules, digest)
         self._code.update(content_of([python_version(), image, variables, initializer, initargs]))
         task = request.task.model_copy(update={"snapshot": snapshot})
         pool = self._client.open_pool(request.model_copy(update={"task": task}))
         self._pool, self._borrows = pool.id, pool.borrows
         # What it can have at once: with borrowed GPUs no more than can compute.
         self._max_workers = pool.max_workers
+        self._why = partial(why_no_worker, self._client, self._pool)
         self._functions: set[str] = set()
         if first is not None and digest is not None:
             self._client.add_function(self._pool, digest, first)
@@ -216,8 +221,11 @@ class Executor(concurrent.futures.Executor):
         share: Callable[[Any], Scattered | None] | None = None,
     ) -> Future[Any]:
         self._check_process()
+        if edited := self._sent_modules.edited():
+            warnings.warn(_EDITED.format(", ".join(edited)), stacklevel=3)
         future: Future[Any] = Future(fn.label, self._cancel, self._flush)
         future.client, future.heard = self._client, heard
+        future._why = self._why
         try:
             function = fn.pickled()
             body, needed = dump_arguments((args, kwargs), self._pool, share)
@@ -248,12 +256,12 @@ class Executor(concurrent.futures.Executor):
                     future.set_exception(error)
                     return
                 self._functions.add(digest)
-            self._receiver.expect(future)
             try:
+                self._receiver.expect(future)
                 self._sender.put(Unsent(future=future, header=header, body=body))
-            except RuntimeError:
+            except RuntimeError as error:
                 self._receiver.forget(future)
-                raise
+                raise BrokenProcessPool(f"This call cannot be sent: {error}.") from error
 
     def map(
         self,
@@ -331,6 +339,7 @@ class Executor(concurrent.futures.Executor):
                 again(lambda: self._client.close_pool(self._pool, cancel=cancel_futures))
         if wait and not self._receiver.is_this_thread() and not self._sender.is_this_thread():
             self._receiver.wait()
+            self._receiver.give_up(all_had=True)
             self._end()  # not only when the receiver's thread wakes
         self._receiver.close_when_done(self._end)
 
@@ -359,7 +368,7 @@ class Executor(concurrent.futures.Executor):
         call = client.call(call_id)
         future: Future[Any] = Future(call.label, lambda one: _cancel_call(client, one), lambda: None)
         future.client, future.digest = client, call.cache
-        receiver = Receiver(client, call.pool_id, echo=False, after=(call.number or 1) - 1)
+        receiver = Receiver(client, call.pool_id, echo=False, after=(call.number or 1) - 1, owns=False)
         receiver.expect(future)
         receiver.number(future, call.id)
         receiver.close_when_done(lambda: None)
@@ -381,6 +390,7 @@ class Executor(concurrent.futures.Executor):
         lines = None if image is not None else read_requirements(requirements)
         with tempfile.TemporaryDirectory(prefix="carrel-worker-") as directory:
             own = own_modules(modules, whole=requirements is None and image is None)
+            self._sent_modules = SentModules(own)
             write_worker(Path(directory), requirements=lines, modules=own, initializer=initializer)
             # What carries calls out may change with Carrel's version; what they compute does not.
             self._code.update(digest_of_files(Path(directory), {"carrel_worker", "MLproject"}).encode())

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
+from carrel.client.executor.progress import wait_for_worker
+
 T = TypeVar("T")
 
 
@@ -92,6 +94,11 @@ class Future(concurrent.futures.Future[T]):
         self.client: Any = None
         #: Is told what the call prints and shows, in another thread: "stdout", "stderr" or "display"; of a display, its number.
         self.heard: Callable[[str, int, bytes], None] | None = None
+        #: Says why the call has no worker yet.
+        self._why: Callable[[], str] | None = None
+        #: Hears the number of the call when the program has had a large result, and has let go of the future.
+        self._let_go: Callable[[int], None] | None = None
+        self._had = False
         self._cancel = cancel
         self._identify = identify
         self._process = os.getpid()
@@ -113,7 +120,16 @@ class Future(concurrent.futures.Future[T]):
     def result(self, timeout: float | None = None) -> T:
         """Wait for the call's end, and return what it returned. Raises what it raised."""
         self._check_process()
-        return super().result(timeout)
+        if self._why is not None:
+            timeout = wait_for_worker(self, lambda: self.job_id is not None, self._why, timeout)
+        found = super().result(timeout)
+        self._had = True
+        return found
+
+    def __del__(self) -> None:
+        # The value alone is with the program now: no other call can be given this future.
+        if self._let_go is not None and self._had and self._number is not None:
+            self._let_go(self._number)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the call's end, and return what it raised; None where it returned."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from carrel.client.body_files import Content
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from carrel.client import Client
     from carrel.client.executor.future import Future
 
+#: Calls that one request names.
+_TOGETHER = 10_000
 _FAILURES: dict[str, type[Exception]] = {
     "worker_died": WorkerDied,
     "workers_do_not_start": WorkersDoNotStart,
@@ -29,11 +34,19 @@ _FAILURES: dict[str, type[Exception]] = {
 class Receiver:
     """A thread that follows a pool while there are futures to fulfil."""
 
-    def __init__(self, client: Client, pool: int, *, echo: bool, after: int = 0) -> None:
-        """`echo`: what calls print is printed here, too. `after`: number of an ending before all that are waited for."""
+    def __init__(self, client: Client, pool: int, *, echo: bool, after: int = 0, owns: bool = True) -> None:
+        """`echo`: what calls print is printed here, too. `after`: number of an ending before all that are waited for.
+
+        `owns`: large results go from the lab when this program has had them, and has let go of their futures.
+        """
         self._client = client
         self._pool = pool
         self._echo = echo
+        self._owns = owns
+        #: Large results that the program may have had, and calls whose results it has had and let go of. The second is filled
+        #: where objects are collected, so in any thread and at any place.
+        self._large: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
+        self._let_go: deque[int] = deque()
         self._changed = threading.Condition()
         #: Those without a number yet, and those with one.
         self._unnumbered: set[Future[Any]] = set()
@@ -84,6 +97,15 @@ class Receiver:
         with self._changed:
             self._changed.wait_for(self.idle)
 
+    def give_up(self, *, all_had: bool = False) -> None:
+        """Tell the lab which large results the program has let go of; `all_had`: and of which it will not name the futures."""
+        numbers = [one._number for one in self._large if one._had and one._number is not None] if all_had else []
+        while self._let_go:
+            numbers.append(self._let_go.popleft())
+        for start in range(0, len(numbers), _TOGETHER):
+            with contextlib.suppress(CarrelError):  # then they stay as long as the calls
+                self._client.give_up_results(self._pool, numbers[start : start + _TOGETHER])
+
     def is_this_thread(self) -> bool:
         """True in callbacks of futures, which it calls."""
         return self._thread is threading.current_thread()
@@ -117,6 +139,7 @@ class Receiver:
                 for header, body in self._client.follow_pool(self._pool, self._after):
                     pause = 0.05
                     self._hear(header, body)
+                    self.give_up()
                     if self._over():
                         return
             with self._changed:
@@ -166,10 +189,13 @@ class Receiver:
         future.job_id, future.cached = header["job"], header.get("cached", False)
         try:
             data = bytearray(body[split[1] :]) if header["inline"] else self._fetch(header["call"])
+            if self._owns and not header["inline"]:
+                self._large.add(future)
+                future._let_go = self._let_go.append
             _fulfil(future, header, data)
         except BaseException as error:  # noqa: BLE001 - whatever a value does when it is unpickled is its future's
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(error if isinstance(error, Exception) else _ends(error))
         with self._changed:
             self._futures.pop(header["call"], None)
             self._changed.notify_all()
@@ -197,6 +223,13 @@ class Receiver:
         for future in futures:
             if not future.done():
                 future.set_exception(_unheard(error, future._number))
+
+
+def _ends(error: BaseException) -> BrokenProcessPool:
+    """Why there is no result whose unpickling would have ended this program."""
+    found = BrokenProcessPool(f"What the call returned would end the program that unpickles it: {error!r}.")
+    found.__cause__ = error
+    return found
 
 
 def _unheard(error: Exception, call_id: int | None) -> Exception:

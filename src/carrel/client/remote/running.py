@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from carrel.client.executor import Executor, Future
+from carrel.client.executor.progress import why_no_worker
 from carrel.client.remote.failures import Names, plain, raised
 from carrel.client.remote.packing import There, load_parts, named, pack
 from carrel.core.domain.errors import CarrelError, Conflict
@@ -147,7 +148,7 @@ class Watch:
 
     def _explain(self, future: Future[Any], began: float) -> None:
         if future.job_id is None:
-            self._line.show(self._why())
+            self._line.show(why_no_worker(self._executor.client, self._executor.pool_id))
             return
         try:
             message = self._executor.client.call(future.call_id).message
@@ -158,17 +159,6 @@ class Watch:
             self._line.show(f"waiting: {message}")
         else:
             self._over(future, began)
-
-    def _why(self) -> str:
-        try:
-            pool = self._executor.client.pool(self._executor.pool_id)
-            jobs = [self._executor.client.job(one.job_id) for one in pool.workers[-1:]]
-        except CarrelError as error:
-            return f"waiting for the lab: {error}"
-        if pool.trouble:
-            return f"waiting for a worker: {pool.trouble}"
-        said = [f"job {one.id} is {one.state}{': ' + one.message if one.message else ''}" for one in jobs]
-        return "waiting for a worker: " + (said[0] if said else "it is being started")
 
     def _interrupt(self, future: Future[Any]) -> None:
         """The first time the call is interrupted; the second time it is not waited for any more."""

@@ -197,8 +197,8 @@ class Listener:
     """A client that follows the calls of a pool; its bells may be rung in any thread."""
 
     bell: Bell
-    #: For what need not be told at once.
-    soon: Bell
+    #: For a beginning, which need not be told at once.
+    soon: Callable[[Begun], None]
     #: Calls that have begun, and what was printed, since it was looked last.
     begun: list[Begun] = field(default_factory=list)
     output: deque[Output] = field(default_factory=lambda: deque(maxlen=1000))
@@ -209,6 +209,8 @@ class Board:
     """One pool."""
 
     pool: WorkerPool
+    #: Digests of functions that calls have named: the pool has these.
+    digests: set[str] = field(default_factory=set)
     #: Calls in the order in which they begin.
     waiting: deque[int] = field(default_factory=deque)
     #: Of calls that have not ended: how often they may begin again.
@@ -319,7 +321,7 @@ class Board:
         """Tell all who follow that a worker has taken a call."""
         for listener in self.listeners:
             listener.begun.append(begun)
-            listener.soon()
+            listener.soon(begun)
 
     def tell(self) -> None:
         """Wake all who follow."""

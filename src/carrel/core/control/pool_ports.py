@@ -38,6 +38,8 @@ class CallStore(Protocol):
     def counts(self, pool_id: int) -> Mapping[str, int]: ...  # noqa: D102
     def arguments(self, call_id: int) -> Body: ...  # noqa: D102
     def result(self, call_id: int) -> Body: ...  # noqa: D102
+    def drop_results(self, pool_id: int, call_ids: Collection[int]) -> Mapping[int, Body]: ...  # noqa: D102
+    def without_results(self, call_ids: Collection[int]) -> Set[int]: ...  # noqa: D102
     def needed_elsewhere(self, pool_id: int) -> bool: ...  # noqa: D102
     def remove_pool(self, pool_id: int) -> Sequence[Body]: ...  # noqa: D102
     def printed(self, call_id: int) -> tuple[bytes, bytes]: ...  # noqa: D102

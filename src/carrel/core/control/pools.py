@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -216,12 +216,14 @@ class Pools:
     def submit(self, caller: Caller, pool_id: int, new: Sequence[NewCall]) -> Sequence[int]:
         """Put calls in line; the numbers are in the order of `new`. A key that is known is the call that has it."""
         owner = self.pool(caller, pool_id).owner
-        for digest in {call.function for call in new}:
+        board = self._boards.get(pool_id)
+        for digest in {call.function for call in new} - (board.digests if board is not None else set()):
             if self._store.function(pool_id, digest) is None:
                 raise NotFound(f"Pool {pool_id} has no function {digest[:80]}.", remedy="Send it before calls of it.")
         self._check_bodies(caller, [call.body for call in new])
         with self._guard:
             board = self._open_board(pool_id)
+            board.digests.update(call.function for call in new)
             self._check_number(owner, len(new))
             board.unfollowed_since = self._clock()  # its client is there
             self._check_dependencies(owner, new)
@@ -259,6 +261,11 @@ class Pools:
         unknown = needed.difference(self._store.states(owner, needed)) if needed else set()
         if unknown:
             raise NotFound(f"There is no call {min(unknown)}.", remedy="A call can need the results of your own calls.")
+        if gone := self._store.without_results(needed):
+            raise Conflict(
+                f"The result of call {min(gone)} is not kept any more: its program has had it.",
+                remedy="Pass the value itself, future.result().",
+            )
 
     def waits_for(self, call_id: int) -> Sequence[int]:
         """The calls that a call waits for: whose results it needs, or which is equal to it."""
@@ -331,6 +338,15 @@ class Pools:
         """What a call returned or raised, pickled, and the ends of what it printed."""
         return self._store.result(call_id), *self._store.printed(call_id)
 
+    def give_up_results(self, caller: Caller, pool_id: int, call_ids: Collection[int]) -> Collection[int]:
+        """Keep large results of these calls no more, but for what calls that have not ended need; return those that went."""
+        self.pool(caller, pool_id)
+        with self._guard:  # no call comes meanwhile that needs one
+            gone = self._store.drop_results(pool_id, call_ids)
+        for body in gone.values():
+            self._discard(body)
+        return gone.keys()
+
     def asked_for(self, pool_id: int) -> None:
         """A client that follows the pool by asking again and again has asked."""
         with self._guard:
@@ -338,8 +354,8 @@ class Pools:
                 board.unfollowed_since = self._clock()
 
     @contextmanager
-    def follow(self, pool_id: int, bell: Bell, soon: Bell) -> Iterator[Listener]:
-        """Ring `bell` (any thread) when a call of the pool prints or ends, and `soon` when one begins, during the block.
+    def follow(self, pool_id: int, bell: Bell, soon: Callable[[Begun], None]) -> Iterator[Listener]:
+        """Ring `bell` (any thread) when a call of the pool prints or ends, call `soon` when one begins, during the block.
 
         What calls that run have printed before is there, too, as far as it is kept.
         """

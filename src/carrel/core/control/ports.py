@@ -310,6 +310,10 @@ class SchedulerStore(Protocol):
 class JobStore(SchedulerStore, Protocol):
     """Jobs, attempts, leases and outputs. Every method is one transaction."""
 
+    def known(self, job_id: int) -> Job | None:
+        """As `get` where that takes no waiting, or None."""
+        ...
+
     def submit(
         self,
         new: NewJob,

@@ -19,6 +19,10 @@ class UserStore(Protocol):
         """The user, or None."""
         ...
 
+    def known(self, subject: str) -> User | None:
+        """The same where that takes no waiting, or None."""
+        ...
+
     def list(self) -> Sequence[User]:
         """All users by subject."""
         ...

@@ -116,6 +116,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/calls/{call_id}"): Action.USE_POOL,
     ("GET", "/calls/{call_id}/log"): Action.USE_POOL,
     ("POST", "/pools/{pool_id}/calls/cancel"): Action.USE_POOL,
+    ("POST", "/pools/{pool_id}/calls/fetched"): Action.USE_POOL,
     ("POST", "/calls/{call_id}/cancel"): Action.USE_POOL,
     ("POST", "/calls/{call_id}/interrupt"): Action.USE_POOL,
     ("GET", "/calls/{call_id}/result"): Action.USE_POOL,

@@ -239,11 +239,10 @@ def create_app(
         pem = Response(settings.authority, media_type="application/pem-certificate-chain")
         app.add_route("/authority.pem", lambda _request: pem, methods=["GET"], include_in_schema=False)
     for module in (
+        *(worker_routes, pool_routes),  # looked through in this order: these have many requests that wait for each other
         *(lab_routes, report_routes, audit_routes, people, jobs, arrays, comparison, baselines, files, events),
         *(
-            pool_routes,
             body_routes,
-            worker_routes,
             interrupts,
             sweep_routes,
             challenge_routes,

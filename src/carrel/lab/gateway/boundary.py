@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -121,6 +121,8 @@ class Boundary:
                     place = Place(self._room)
                     receive = _placed(receive, place, scope)
             await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:  # a worker that was killed while it sent a result, a laptop that was closed
+            log.info("%s %s: the client has gone before all of the request was here", scope["method"], scope["path"])
         except Exception:
             incident = self._new_incident()
             # The path has no secrets; the query string may (a sign-in ticket), so it stays out.

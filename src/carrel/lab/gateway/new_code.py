@@ -310,11 +310,11 @@ class Incoming:
             (beside / "requirements.txt").write_text(requirements, encoding="utf-8")
         place.rmdir()
         try:
-            promote(notebook, place, environ={})
+            made = promote(notebook, place, environ={})
         except ValueError as error:  # half of a character (UTF-16), or an integer that is too long to be written
             raise Invalid(f"{name} cannot become a task: {error}.", remedy="Correct what it holds.") from error
-        none = () if requirements else ("No packages are known of this notebook: choose an environment, or name them.",)
-        return self._packed(caller, place, name, "", none)
+        unknown = [] if requirements else [note.partition(":")[0] for note in made.environment.notes]
+        return self._packed(caller, place, name, "", [f"{fact}: choose an environment, or name them." for fact in unknown])
 
     def _packed(self, caller: Caller, place: Path, name: str, requirements: str, notes: Sequence[str] = ()) -> NewCode:
         if requirements:

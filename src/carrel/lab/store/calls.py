@@ -239,6 +239,29 @@ class CallTable:
         """Its pickled result."""
         return self._body(call_id, "result")
 
+    def drop_results(self, pool_id: int, call_ids: Collection[int]) -> Mapping[int, Body]:
+        """Forget results of these calls that lie in files, but for those that a call which has not ended needs; return them."""
+        found: dict[int, Body] = {}
+        lying = sa.select(calls.c.id, calls.c.result_size, calls.c.result_path).where(
+            calls.c.pool_id == pool_id, calls.c.result_path.is_not(None), ~_needed()
+        )
+        with self._database.write() as connection:
+            for some in _some(call_ids):
+                rows = connection.execute(lying.where(calls.c.id.in_(some))).all()
+                found |= {row.id: Body(size=row.result_size, path=row.result_path) for row in rows}
+                gone = calls.c.id.in_([row.id for row in rows])
+                connection.execute(sa.update(calls).where(gone).values(result_path=None))
+        return found
+
+    def without_results(self, call_ids: Collection[int]) -> Set[int]:
+        """Those of these calls whose results are not kept any more."""
+        found: set[int] = set()
+        no_content = sa.and_(calls.c.result_size > 0, calls.c.result.is_(None), calls.c.result_path.is_(None))
+        with self._database.read() as connection:
+            for some in _some(call_ids):
+                found.update(connection.execute(sa.select(calls.c.id).where(calls.c.id.in_(some), no_content)).scalars())
+        return found
+
     def printed(self, call_id: int) -> tuple[bytes, bytes]:
         """The ends of what it wrote to stdout and stderr."""
         query = sa.select(calls.c.stdout, calls.c.stderr).where(calls.c.id == call_id)
@@ -372,11 +395,15 @@ def _some(numbers: Collection[int]) -> Iterator[list[int]]:
 
 def _gone(before: float) -> sa.ColumnElement[bool]:
     """Calls that ended before that moment, but for those whose results are still needed."""
+    return sa.and_(calls.c.ended_at < before, ~_needed())
+
+
+def _needed() -> sa.Exists:
+    """Calls whose results a call that has not ended needs."""
     dependent = calls.alias("dependent")
-    needed = sa.exists().where(
+    return sa.exists().where(
         call_dependencies.c.needs == calls.c.id, call_dependencies.c.call_id == dependent.c.id, dependent.c.ended_at.is_(None)
     )
-    return sa.and_(calls.c.ended_at < before, ~needed)
 
 
 def _over(before: float) -> sa.Select[tuple[int]]:

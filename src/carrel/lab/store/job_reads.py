@@ -76,6 +76,10 @@ class JobReads:
         """The job, or None."""
         return self._jobs.read(job_id, lambda: self._get(job_id))
 
+    def known(self, job_id: int) -> Job | None:
+        """The same without the database; None where that is not enough."""
+        return self._jobs.get(job_id)
+
     def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
         """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
         query = sa.select(*_JOB).where(jobs.c.array_job_id == array_id).order_by(jobs.c.array_task_id)

@@ -15,6 +15,7 @@ from carrel.core.domain.errors import Conflict
 from carrel.core.domain.user import Role, User, UserState
 from carrel.lab.store.credentials import forget_credentials
 from carrel.lab.store.database import Database
+from carrel.lab.store.known import Known
 from carrel.lab.store.sign_in_tables import identities
 from carrel.lab.store.tables import snapshots, users
 
@@ -27,6 +28,7 @@ class UserTable:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._known: Known[str, User] = Known(database, users, most=1000)
 
     def add(self, user: User, *, now: float) -> None:
         """Add a user; raises `Conflict` when the subject exists."""
@@ -42,6 +44,13 @@ class UserTable:
 
     def get(self, subject: str) -> User | None:
         """The user, or None."""
+        return self._known.read(subject, lambda: self._get(subject))
+
+    def known(self, subject: str) -> User | None:
+        """The same without the database; None where that is not enough."""
+        return self._known.get(subject)
+
+    def _get(self, subject: str) -> User | None:
         with self._database.read() as connection:
             row = connection.execute(sa.select(users).where(users.c.subject == subject)).first()
         return None if row is None else user_of(row)

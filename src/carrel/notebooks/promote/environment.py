@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,15 +73,18 @@ def installed(prefix: Path) -> Environment:
     return locked(text, match[1] if match else None, str(prefix))
 
 
-def described(directory: Path) -> Environment:
-    """Return what the files beside a notebook ask for, as `carrel run` reads them for a script; raise `Invalid` for a lock."""
+def described(directory: Path, imports: Sequence[str] = ()) -> Environment:
+    """Return what the files beside a notebook ask for, as `carrel run` reads them for a script; raise `Invalid` for a lock.
+
+    `imports`: modules of packages that the notebook imports. Where nothing asks for packages, a note names them.
+    """
     recipe = find_recipe(DirectoryFiles.open(directory), None, None)
     if recipe.kind is EnvironmentKind.NONE:
         note = (
-            "No packages are known: name the environment that the notebook ran in (`carrel promote --environment`), or write a "
-            "requirements.txt beside it."
+            f"The notebook imports {', '.join(imports)}, and no packages are known: name the environment that it ran in "
+            "(`carrel promote --environment`), or write a requirements.txt beside it."
         )
-        return Environment(requirements=RUNNER, python=None, source="", notes=(note,))
+        return Environment(requirements=RUNNER, python=None, source="", notes=(note,) if imports else ())
     if recipe.kind is not EnvironmentKind.REQUIREMENTS:
         raise Invalid(
             f"{recipe.source} cannot be completed with what runs a notebook ({' and '.join(RUNNER)}).",

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from carrel.client.code import included
-from carrel.client.companions import find_companions
+from carrel.client.companions import Companions, find_companions
 from carrel.core.domain.errors import CarrelError, Conflict, Invalid, StorageFull
 from carrel.core.snapshots import Packed, pack
 from carrel.core.tasks import describe
@@ -81,9 +81,10 @@ def promote(
     place = target or notebook.parent / chosen
     _check_target(place, notebook, force=force)
     session = environ.get("CARREL_SESSION_ENVIRONMENT")
+    found = find_companions(notebook.absolute(), words)
     if environment is None:
-        environment = installed(Path(session)) if session else described(notebook.absolute().parent)
-    beside, left = _beside(notebook.absolute(), include, words)
+        environment = installed(Path(session)) if session else described(notebook.absolute().parent, found.foreign)
+    beside, left = _beside(notebook.absolute(), include, found)
     parameters = _parameters(document, notebook)
     made = Promoted(
         directory=place,
@@ -104,11 +105,10 @@ def promote(
     return replace(made, files=tuple(sorted({*texts, *paths})))
 
 
-def _beside(notebook: Path, include: Sequence[str | Path], words: Iterable[str]) -> tuple[Packed | None, list[str]]:
+def _beside(notebook: Path, include: Sequence[str | Path], found: Companions) -> tuple[Packed | None, list[str]]:
     """Return what travels with a notebook, and a note of what it names and leaves behind."""
     base = notebook.parent
     also = included(include, base)
-    found = find_companions(notebook, words)
     only = [path for path in found.files if path != notebook.name]
     left = [path for path in found.left if not any(path == one or path.startswith(f"{one}/") for one in also)]
     notes = []

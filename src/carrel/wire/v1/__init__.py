@@ -107,6 +107,7 @@ from carrel.wire.v1.pools import (
     CallPage,
     CallView,
     CancelRequest,
+    FetchedRequest,
     Forgotten,
     WorkerPoolRequest,
 )

@@ -100,8 +100,14 @@ class CancelRequest(Request):
     calls: list[int] = Field(max_length=10_000)
 
 
+class FetchedRequest(Request):
+    """Calls whose large results their program has had."""
+
+    calls: list[int] = Field(max_length=10_000)
+
+
 class CallNumbers(Response):
-    """The numbers of calls: of all that were submitted, in their order, or of those that are cancelled."""
+    """The numbers of calls: of all that were submitted, in their order; those that are cancelled; whose results are gone."""
 
     calls: list[int]
 

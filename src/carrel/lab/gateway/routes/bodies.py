@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.units import format_size
 from carrel.lab.gateway.context import LARGEST, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.routes.pools import ANSWER, LARGEST_BODY, CallId, PoolId, no_line
-from carrel.wire.v1 import API, BodyFile, CallLog
+from carrel.wire.v1 import API, BodyFile, CallLog, CallNumbers, FetchedRequest
 
 router = APIRouter(prefix=API, tags=["pools"], route_class=Endpoint)
 
@@ -64,7 +65,22 @@ def get_result(
     if not call.state.ended:
         raise Invalid(f"Call {call_id} is {call.state.value}.", remedy="Follow the results of its pool until it ends.")
     body, _, _ = ctx.pools.result(call_id)
+    if body.size and body.data is None and body.path is None:
+        raise NotFound(
+            f"The result of call {call_id} ({format_size(body.size)}) is not kept any more: its program has had it.",
+            remedy="Submit the call again. Results that several programs want: submit_cached().",
+        )
     if file and (found := ctx.files.to_read(who.user.subject, body)) is not None:
         return Response(BodyFile.model_validate(found).model_dump_json(), media_type="application/json")
     size = {"Content-Length": str(body.size)}
     return StreamingResponse(ctx.bodies.pieces(body), media_type="application/octet-stream", headers=size)
+
+
+@router.post("/pools/{pool_id}/calls/fetched", summary="Give up large results")
+def fetched(pool_id: PoolId, body: FetchedRequest, request: Request, ctx: Ctx, who: Who) -> CallNumbers:
+    """For programs that have had them: what lies in files goes now, and the calls stay. The answer has those of which it is gone.
+
+    What a call that has not ended needs stays.
+    """
+    no_line(request)
+    return CallNumbers(calls=sorted(ctx.pools.give_up_results(who, pool_id, body.calls)))

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from carrel.core.control.borrowing import NOTHING, WorkerGpus, gpus_of_workers
-from carrel.core.control.pool_board import Ended, Listener
+from carrel.core.control.pool_board import Begun, Ended, Listener
 from carrel.core.control.pools import Pools
 from carrel.core.domain.call import INLINE, Call, CallState, NewCall, PoolWorker, WorkerPool
 from carrel.core.domain.errors import CarrelError, Invalid
@@ -148,8 +148,8 @@ def get_function(
     return StreamingResponse(ctx.bodies.pieces(body), media_type="application/octet-stream", headers=size)
 
 
-@router.post("/pools/{pool_id}/calls", status_code=201, summary="Submit calls", openapi_extra=BODY)
-async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) -> CallNumbers:
+@router.post("/pools/{pool_id}/calls", status_code=201, summary="Submit calls", openapi_extra=BODY, response_model=CallNumbers)
+async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) -> Response:
     """A frame for each call: `key`, `label`, `function` (a digest) and `retries` in its header, the pickled arguments as body.
 
     `dependencies` are calls whose results it needs, `cache` is a digest under which its result is kept for equal calls, `file` is
@@ -169,7 +169,7 @@ async def submit_calls(pool_id: PoolId, request: Request, ctx: Ctx, who: Who) ->
         for call in new:
             ctx.bodies.discard(call.body)
         raise
-    return CallNumbers(calls=list(numbers))
+    return Response(CallNumbers(calls=list(numbers)).model_dump_json(), 201, media_type="application/json")
 
 
 @router.get("/pools/{pool_id}/calls", summary="List calls, newest first")
@@ -309,9 +309,13 @@ async def _results(ctx: Gateway, grant: Grant, pool_id: int, after: int) -> Asyn
             rung.set()
         return b"".join(parts)
 
-    def soon() -> None:
+    def soon(begun: Begun) -> None:
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(loop.call_later, _MOMENT, rung.set)
+            loop.call_soon_threadsafe(loop.call_later, _MOMENT, untold, begun)
+
+    def untold(begun: Begun) -> None:
+        if begun in listener.begun:
+            rung.set()
 
     with pools.follow(pool_id, bell, soon) as listener:
         yield frames.encode({"type": "alive"})

@@ -139,8 +139,7 @@ class Worker:
         try:
             if refused is not None:
                 raise refused
-            function = self._function(header["function"])
-            args, kwargs = pickling.load(arguments, self._results())
+            function, args, kwargs = self._read(header["function"], arguments)
             with self._interrupts.during(header["call"], until):
                 result = function(*args, **kwargs)
                 if inspect.iscoroutine(result):
@@ -166,6 +165,16 @@ class Worker:
             ending["message"] = over_limit(limit, printed)
         self._tidy_up()
         return [printed, ending, parts, waits and len(printed) <= _SMALL], failed
+
+    def _read(self, function: str, arguments: Any) -> tuple[Any, Any, Any]:
+        """The function with its arguments. `BrokenProcessPool`, as a pool of processes has it: they would end this process."""
+        try:
+            return (self._function(function), *pickling.load(arguments, self._results()))
+        except SystemExit as error:
+            from concurrent.futures.process import BrokenProcessPool
+
+            text = "The function or its arguments would end the worker that unpickles them: {!r}."
+            raise BrokenProcessPool(text.format(error)) from error
 
     def _tidy_up(self) -> None:
         """Take back what a call has changed of the process that the next one, and the worker itself, count on."""
