@@ -15,7 +15,7 @@ from carrel.lab.portal.words import size
 _LINES = 12
 _FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAIL})
 #: Amounts of memory that are proposed are multiples of it.
-_GRAIN = 256 * MIB
+_GRAIN = 512 * MIB
 #: Signals that compiled code dies of.
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _AGAIN = "That is not the fault of its code: run it again. With `--retries` the lab does so by itself."

@@ -39,7 +39,7 @@ class Owned:
     who: str
     look: Look
     time: str
-    #: As SVG has it.
+    #: As SVG has it: a line for each piece, as wide as that.
     path: str = ""
 
 
@@ -94,22 +94,14 @@ def _strip(
     looks: Mapping[str | None, Look],
     piece: int,
 ) -> Strip:
-    paths: dict[str | None, list[list[int]]] = {}
+    drawn: dict[str | None, str] = {}
     for count, holders in enumerate(pieces):
-        x, width = count * piece, min(piece, WIDTH - count * piece)
-        most = sorted(_merged(holders, owner_of).items(), key=lambda one: -one[1])
-        y = HEIGHT
-        for owner, seconds in most[:_OWNERS]:
-            height = min(y, max(1, round(HEIGHT * seconds / (width * HOUR))))
-            if seconds <= 0 or not height:
-                continue
-            y -= height
-            before = paths.setdefault(owner, [])
-            if before and before[-1][0] + before[-1][2] == x and before[-1][1] == y and before[-1][3] == height:
-                before[-1][2] += width
-            else:
-                before.append([x, y, width, height])
-    drawn = {owner: "".join(f"M{x} {y}h{w}v{h}h-{w}z" for x, y, w, h in boxes) for owner, boxes in paths.items()}
+        x, y = count * piece, HEIGHT
+        for owner, seconds in sorted(_merged(holders, owner_of).items(), key=lambda one: -one[1])[:_OWNERS]:
+            height = min(y, max(1, round(HEIGHT * seconds / (min(piece, WIDTH - x) * HOUR))))
+            if seconds > 0 and height:
+                y -= height
+                drawn[owner] = f"{drawn.get(owner, '')}M{x} {y}v{height}"
     owners = _owned(_merged(_sum(pieces), owner_of), looks, drawn)
     said = ", ".join(f"{one.who} {one.time}" for one in owners) or "nobody had it"
     return Strip(name=name, summary=f"{name} in the last week: {said}.", owners=owners)
