@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -66,24 +67,32 @@ def test_a_week_of_which_nothing_is_known(site: Site) -> None:
         assert "Nobody had a GPU." in page
 
 
+def seen(hours: Mapping[str, Sequence[Mapping[str, float]]]) -> SeenWeek:
+    """What an administrator sees of these seconds by owner."""
+    rows = {gpu: [{(owner, "a"): seconds for owner, seconds in hour.items()} for hour in row] for gpu, row in hours.items()}
+    return SeenWeek(hours=rows, names={holder: holder[0] for row in rows.values() for hour in row for holder in hour})
+
+
 def test_owners_look_the_same_on_every_strip_and_no_two_look_alike() -> None:
     owners = [f"user{number}" for number in range(30)]
-    hours = {name: [dict.fromkeys(owners, 100.0), {}, {owners[0]: 1800.0}] + [{}] * 166 for name in ("a", "b")}
-    week = week_of(SeenWeek(begin=0.0, hours=hours), [("a", "GPU 0"), ("b", "GPU 1"), ("c", "GPU 2")])
+    hours = {name: [dict.fromkeys(owners, 100.0), {}, {owners[0]: 1800.0}] for name in ("a", "b")}
+    week = week_of(seen(hours), [("a", "GPU 0"), ("b", "GPU 1"), ("c", "GPU 2")])
     looks = {one.who: (one.look.colour, one.look.texture) for one in week.legend}
     assert len(looks) == len(set(looks.values())) == 25, "24 owners, and all others together"
     assert week.legend[-1].who == "other users"
     for strip in week.strips[:2]:
         assert {one.who: (one.look.colour, one.look.texture) for one in strip.owners} == looks
+        assert strip.summary.endswith(", 20 more.")
     first = next(one for one in week.strips[0].owners if one.who == owners[0])
     assert first.path.endswith(f"M2 {HEIGHT // 2}v{HEIGHT // 2}")
     assert week.strips[2].summary == "GPU 2 in the last week: nobody had it."
 
 
-def test_a_week_of_many_gpus_fits_a_page() -> None:
-    hours = {
-        str(gpu): [{f"user{(gpu * hour + part) % 20}": 900.0 for part in range(4)} for hour in range(WIDTH)] for gpu in range(64)
-    }
-    week = week_of(SeenWeek(begin=0.0, hours=hours), [(str(gpu), f"GPU {gpu}") for gpu in range(200)])
-    assert (len(week.strips), week.left_out, week.piece) == (128, 72, 12)
+@pytest.mark.parametrize(("gpus", "piece"), [(1, 1), (8, 1), (9, 2), (64, 8), (200, 24)])
+def test_a_week_of_many_gpus_fits_a_page(gpus: int, piece: int) -> None:
+    owners = [f"user{number}" for number in range(20)]
+    hours = {str(gpu): [dict.fromkeys(owners[hour % 16 :][:4], 900.0) for hour in range(WIDTH)] for gpu in range(gpus)}
+    week = week_of(seen(hours), [(str(gpu), f"GPU {gpu}") for gpu in range(gpus)])
+    assert (len(week.strips), week.left_out, week.piece) == (min(gpus, 128), max(0, gpus - 128), piece)
     assert sum(len(one.path) for strip in week.strips for one in strip.owners) < 50_000
+    assert sum(float(one.time.split()[0]) for one in week.legend) == pytest.approx(WIDTH * len(week.strips), abs=1)

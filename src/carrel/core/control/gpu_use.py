@@ -147,10 +147,10 @@ class RecentWeek:
 class SeenWeek:
     """The last week of all devices, as far as somebody may see it."""
 
-    #: Unix seconds; it has 169 hours, of which the last goes on.
-    begin: float
-    #: For each device, by its UUID: seconds of each hour by owner; None: of all whose use they may not see.
-    hours: Mapping[str, Sequence[Mapping[str | None, float]]]
+    #: For each device, by its UUID: seconds of each of its 169 hours, of which the last goes on, by owner and account.
+    hours: Mapping[str, Sequence[Mapping[Holder, float]]]
+    #: The names of owners; None: of those whose use they may not see.
+    names: Mapping[Holder, str | None]
 
 
 class Turns:
@@ -214,14 +214,10 @@ class GpuUse:
         """Who had which device in the last week; what the caller may not see of others is together, without a name."""
         whose, found = whose_use(caller), self.recent.at(self.clock(), self.store)
 
-        def seen(holders: Mapping[Holder, float]) -> Mapping[str | None, float]:
-            sums: dict[str | None, float] = {}
-            for (owner, account), seconds in holders.items():
-                name = owner if whose.owner in (None, owner) or account in whose.accounts else None
-                sums[name] = sums.get(name, 0.0) + seconds
-            return sums
+        def seen(owner: str, account: str) -> bool:
+            return whose.owner in (None, owner) or account in whose.accounts
 
-        return SeenWeek(begin=found.begin, hours={uuid: [seen(hour) for hour in row] for uuid, row in found.rows.items()})
+        return SeenWeek(hours=found.rows, names={holder: holder[0] if seen(*holder) else None for holder in found.holders})
 
     def attempts(self, caller: Caller, *, begin: float | None, end: float | None, after: int, limit: int) -> AttemptPage:
         """Attempts that were there in the range, with their jobs: those of `limit` jobs after `after`, in the order of jobs.

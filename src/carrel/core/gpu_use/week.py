@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from carrel.core.gpu_use.facts import HeldFacts
 
@@ -25,6 +26,11 @@ class DeviceHours:
     def rows(self) -> Mapping[str, Sequence[Mapping[Holder, float]]]:
         """Seconds by holder in each hour, by the UUID of the device."""
         return self._rows
+
+    @cached_property
+    def holders(self) -> frozenset[Holder]:
+        """All holders; asked for once everything has been added."""
+        return frozenset(holder for row in self._rows.values() for hour in row for holder in hour)
 
     def since(self, begin: float) -> DeviceHours:
         """A copy for a week that begins later."""
