@@ -8,6 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 from portal_site import Site
+from test_portal_job_course import running
 from test_portal_notebooks import lately, start
 from test_portal_outputs import PNG, ended, notebook
 
@@ -40,6 +41,10 @@ def test_axe_finds_nothing_on_any_page(site: Site, chromium: Browser, width: int
             if number < 2:
                 site.rig.engine.run(waits)
                 site.rig.wait(waits, JobState.RUNNING)
+        failed = running(site)
+        site.rig.engine.end(failed, state=JobState.FAILED, exit_code=3, log=b"it was bad\n")
+        site.rig.wait(failed, JobState.FAILED)
+        pages.append(f"/jobs/{failed}?find=bad")
         with site.browser("ada") as http:
             started = start(site, http).url.path
         pages += [f"/jobs/{waits}", started]

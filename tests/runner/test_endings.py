@@ -57,6 +57,10 @@ ENDS = [
         "python3 -c 'import no_such_module_here'", {}, JobState.FAILED, "NonZeroExitCode", 1,
         ("no_such_module_here is not installed in the machine's own Python", "requirements.txt"),
     ),
+    (
+        "python3 -c 'open(\"data/train.csv\")'", {}, JobState.FAILED, "NonZeroExitCode", 1,
+        ("It did not find data/train.csv.", "inputs of the task"),
+    ),
     *(
         (f"kill -{one} $$; sleep 600", {}, JobState.FAILED, "RaisedSignal", one, (one.name, "not sent by Carrel"))
         for one in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGUSR1)
@@ -325,6 +329,14 @@ def test_a_module_that_is_missing_is_named_as_it_is_installed(tmp_path: Path, re
     (said,) = advice(ended, recipe, log)
     assert said.startswith("sklearn is not installed in ")
     assert f"If it is the package scikit-learn: {words}" in said or f"scikit-learn: name it {words}" in said
+
+
+def test_a_gpu_without_memory_left_is_named(tmp_path: Path) -> None:
+    ended = Ending(state=JobState.FAILED, reason=Reason(code="NonZeroExitCode", message="Exit code 1."), exit_code=1)
+    log = tmp_path / "log"
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n[carrel] Exit code 1.\n")
+    (said,) = advice(ended, EnvironmentRecipe(), log)
+    assert said.startswith("The memory of its GPU was full.")
 
 
 CHILD = """

@@ -177,3 +177,19 @@ def test_an_exported_attempt_of_a_cluster_had_nothing_before_it_began(work: Work
         connection.execute(sa.update(attempts), {"node": "slurm:main"})
     found, _ = work.store.gpu_use.exported(ALL, Whose(), 300.0, after=0, limit=9)
     assert {one.job: (one.since, one.on_cluster) for one in found} == {began: (120, True), waits: (None, True)}
+
+
+def test_which_devices_were_held_is_read_with_names_and_stops(work: Work) -> None:
+    job = work.job((110, 120, 150, "FAILED"), (160, 165, None, "RUNNING"))
+    work.job((110, 120, 130, "COMPLETED"), ended=130.0)  # without a device
+    with work.store.database.write() as connection:
+        connection.execute(sa.update(attempts).where(attempts.c.job_id == job).values(devices='["a","b"]', suspended_seconds=5.0))
+    cell = RecordedCell(broker="b", number=1, session=job, attempt=1, process="7-70", asked_at=140.0, granted_at=145.0,
+                        seen_at=175.0, computed=20.0, gpus=1, devices=("c",))  # fmt: skip
+    work.store.cells.add([cell])
+    found = sorted(work.store.gpu_use.held(ALL), key=lambda held: held.since)
+    assert [(held.devices, held.since, held.until, held.stopped) for held in found] == [
+        (["a", "b"], 110, 150, 5), (["c"], 145, 175, 10), (["a", "b"], 160, None, 5),
+    ]  # fmt: skip
+    assert {(held.owner, held.account) for held in found} == {("ada", "physics")}
+    assert [held.since for held in work.store.gpu_use.held(Range(170, 200))] == [160, 145]

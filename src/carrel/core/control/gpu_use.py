@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,7 +13,20 @@ from carrel.core.domain.errors import Invalid, Unavailable
 from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
-from carrel.core.gpu_use import AttemptFacts, Grouping, LentFacts, Range, StartFacts, StartTimes, UseSums
+from carrel.core.gpu_use import (
+    HOUR,
+    WEEK,
+    AttemptFacts,
+    DeviceHours,
+    Grouping,
+    HeldFacts,
+    LentFacts,
+    Range,
+    StartFacts,
+    StartTimes,
+    UseSums,
+)
+from carrel.core.gpu_use.week import Holder
 from carrel.core.policy.access import Action, Resource, allowed
 
 #: Seconds before the end of a report at which it begins where nobody says when.
@@ -26,6 +39,8 @@ _AT_ONCE_OF_ONE = 3
 _LATEST = 253_370_764_800.0
 #: Seconds that another one waits for its turn.
 _PATIENCE = 60.0
+#: Seconds for which a week is shown as it was, for which it may be told late of what was over, and after which all is read again.
+_WEEK_KEPT, _LATE, _DAY = 60.0, 2 * HOUR, 24 * HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,10 @@ class GpuUseStore(Protocol):
 
     def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]:
         """What cells and calls had, as far as it is over."""
+        ...
+
+    def held(self, within: Range) -> Iterator[HeldFacts]:
+        """Which devices everybody's attempts had, and cells and calls, as far as those are over."""
         ...
 
     def starts(self, within: Range, whose: Whose) -> Iterator[StartFacts]:
@@ -89,6 +108,51 @@ class AttemptPage:
     next: int | None
 
 
+class RecentWeek:
+    """The last week of all devices. Pages show it often, so what was over two hours ago is read once a day. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: When all of it was read, and when it was looked at last.
+        self._read = self._looked = float("-inf")
+        #: What was over at the moment `_known`, and all there is.
+        self._past = self._whole = DeviceHours(0.0)
+        self._known = 0.0
+
+    def at(self, now: float, store: GpuUseStore) -> DeviceHours:
+        """The week that ends with the present hour, as it was a minute ago at most."""
+        with self._lock:
+            if not 0 <= now - self._looked < _WEEK_KEPT:
+                self._look(now, store)
+                self._looked = now
+            return self._whole
+
+    def _look(self, now: float, store: GpuUseStore) -> None:
+        begin, over, recent = now // HOUR * HOUR - WEEK, now - _LATE, []
+        if 0 <= now - self._read < _DAY:
+            past, known = self._past.since(begin), self._known
+        else:
+            past, known, self._read = DeviceHours(begin), begin, now
+        for held in store.held(Range(known, now)):
+            if held.until is None or held.until > over:
+                recent.append(held)
+            elif held.until > known:
+                past.add(held, now)
+        self._past, self._known, self._whole = past, over, past.since(begin)
+        for held in recent:
+            self._whole.add(held, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenWeek:
+    """The last week of all devices, as far as somebody may see it."""
+
+    #: For each device, by its UUID: seconds of each of its 169 hours, of which the last goes on, by owner and account.
+    hours: Mapping[str, Sequence[Mapping[Holder, float]]]
+    #: The names of owners; None: of those whose use they may not see.
+    names: Mapping[Holder, str | None]
+
+
 class Turns:
     """Lets few reports be made at once. Thread-safe."""
 
@@ -126,6 +190,7 @@ class GpuUse:
     store: GpuUseStore
     clock: Clock
     turns: Turns = field(default_factory=lambda: Turns())
+    recent: RecentWeek = field(default_factory=lambda: RecentWeek())
 
     def use(self, caller: Caller, *, begin: float | None, end: float | None, by: Grouping) -> UseReport:
         """What the caller may see of the use from `begin` until before `end` (Unix seconds), by default of four weeks."""
@@ -144,6 +209,15 @@ class GpuUse:
         with self.turns.one(caller.user.subject):
             times.add(self.store.starts(within, whose))
         return StartReport(within=within, whose=whose, times=times)
+
+    def week(self, caller: Caller) -> SeenWeek:
+        """Who had which device in the last week; what the caller may not see of others is together, without a name."""
+        whose, found = whose_use(caller), self.recent.at(self.clock(), self.store)
+
+        def seen(owner: str, account: str) -> bool:
+            return whose.owner in (None, owner) or account in whose.accounts
+
+        return SeenWeek(hours=found.rows, names={holder: holder[0] if seen(*holder) else None for holder in found.holders})
 
     def attempts(self, caller: Caller, *, begin: float | None, end: float | None, after: int, limit: int) -> AttemptPage:
         """Attempts that were there in the range, with their jobs: those of `limit` jobs after `after`, in the order of jobs.

@@ -20,6 +20,7 @@ from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.units import format_size
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action
+from carrel.core.spool.course import Course, read_course
 from carrel.core.spool.foreign import NOT_THERE, is_digest, open_regular
 
 
@@ -94,6 +95,11 @@ class Produced:
             if job.state.ended and not self._files.spool.attempt(job_id, number).path.exists():
                 self._check_log_was_empty(job_id, number)
             return LogChunk(attempt=number, offset=0, data=b"", size=0)
+
+    def course(self, caller: Caller, job_id: int, attempt: int) -> Course:
+        """The steps of an attempt with their moments, and samples of its use; nothing once its log is not kept any more."""
+        self._job(caller, job_id, Action.READ_JOB)
+        return read_course(self._files.spool.attempt(job_id, attempt).journal)
 
     def _check_log_was_empty(self, job_id: int, number: int) -> None:
         row = self._jobs.attempt(job_id, number)

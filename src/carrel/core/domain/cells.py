@@ -32,6 +32,8 @@ class RecordedCell:
     #: Seconds between those two in which it was not paused.
     computed: float
     gpus: int
+    #: UUIDs of them.
+    devices: tuple[str, ...] = ()
     #: "" where that is not known, or they are of several types.
     gpu_type: str = ""
     #: Bytes of each, of the smallest; 0: not known.

@@ -4,8 +4,9 @@ Every interval is cut at the ends of the range that is asked for, and at the end
 the time of the attempts, however they are grouped.
 """
 
-from carrel.core.gpu_use.facts import AttemptFacts, End, LentFacts, StartFacts
+from carrel.core.gpu_use.facts import AttemptFacts, End, HeldFacts, LentFacts, StartFacts
 from carrel.core.gpu_use.groups import Grouping, Range
 from carrel.core.gpu_use.low_use import ENOUGH, low_use, mean_of
 from carrel.core.gpu_use.start_times import ClassTimes, StartTimes, Times
 from carrel.core.gpu_use.sums import Use, UseSums
+from carrel.core.gpu_use.week import HOUR, WEEK, DeviceHours

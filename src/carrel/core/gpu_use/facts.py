@@ -5,7 +5,7 @@ They are tuples in the order of the store's columns: a year of a lab has a milli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -125,6 +125,21 @@ class LentFacts(NamedTuple):
     until: float
     #: Seconds between those two in which it was not paused.
     computed: float
+
+
+class HeldFacts(NamedTuple):
+    """Which GPUs an attempt, a cell or a call had."""
+
+    owner: str
+    account: str
+    #: UUIDs.
+    devices: Sequence[str]
+    since: float
+    #: None: it has them.
+    until: float | None
+    #: Seconds between those two in which it was stopped, and others had them; and since when it is.
+    stopped: float
+    stopped_since: float | None
 
 
 class StartFacts(NamedTuple):

@@ -46,10 +46,17 @@ def _plot(name: str, last: str, steps: Sequence[int], values: Sequence[str]) -> 
     low, high = min(value for _, value in points), max(value for _, value in points)
     first, end = points[0][0], points[-1][0]
 
-    def place(step: int, value: float) -> str:
-        x = MARGIN + (WIDTH - 2 * MARGIN) * (step - first) / max(1, end - first)
+    path = path_of(thin, low, high)
+    return Plot(name=name, last=said, path=path, low=f"{low:.4g}", high=f"{high:.4g}", first=first, end=end)
+
+
+def path_of(points: Sequence[tuple[float, float]], low: float, high: float) -> str:
+    """Return the line through two points or more, as SVG has it, from `low` at the bottom to `high` at the top."""
+    first, end = points[0][0], points[-1][0]
+
+    def place(at: float, value: float) -> str:
+        x = MARGIN + (WIDTH - 2 * MARGIN) * (at - first) / (end - first or 1)
         y = MARGIN + (HEIGHT - 2 * MARGIN) * (0.5 if high == low else (high - value) / (high - low))
         return f"{x:.1f} {y:.1f}"
 
-    path = "M" + "L".join(place(step, value) for step, value in thin)
-    return Plot(name=name, last=said, path=path, low=f"{low:.4g}", high=f"{high:.4g}", first=first, end=end)
+    return "M" + "L".join(place(at, value) for at, value in points)

@@ -24,6 +24,7 @@ from carrel.lab.gateway.errors import problem_of
 from carrel.lab.gateway.own_notebooks import own_notebooks
 from carrel.lab.gateway.views import lending_view, session_view
 from carrel.lab.portal.entrance import checked_form
+from carrel.lab.portal.owner_strips import Week, week_of
 from carrel.lab.portal.requests import caller_of, job_id_of
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.timelines import going, memory_of, strip_of
@@ -119,6 +120,7 @@ class NotebookPages:
             # Everything as of then, on the clock of the broker that said it.
             nodes=[(node, device_rows(node, now - node.age), going(node, now - node.age)) for node in lending.nodes],
             now=now,
+            week=None if part else self._week(caller),
         )
 
     # ---- buttons
@@ -164,6 +166,17 @@ class NotebookPages:
         if self._gateway.sessions is None:  # pragma: no cover - then there is no route
             raise Unavailable("This lab offers no sessions.")
         return self._gateway.sessions
+
+    def _week(self, caller: Caller) -> Week:
+        """Who had the GPUs of the lab's own machines; a cluster's brokers do not tell of what is over."""
+        nodes = self._gateway.lab.machines.devices(caller)
+        several = len(nodes) > 1
+        called = [
+            (one.device.uuid, f"{status.node.name} GPU {one.device.index}" if several else f"GPU {one.device.index}")
+            for status in nodes
+            for one in status.devices
+        ]
+        return week_of(self._gateway.lab.gpu_use.week(caller), called)
 
     def _show(self, caller: Caller, job_id: int) -> SessionView:
         job, spec = self._sessions.get(caller, job_id)

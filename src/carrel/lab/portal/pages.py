@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from carrel.core.control.ports import AttemptRow, JobFilter
 from carrel.core.control.views import LogChunk
 from carrel.core.domain.account import Standing
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid, NotFound
 from carrel.core.domain.job import ACTIVE, ENDED, Job, JobState
 from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
 from carrel.core.domain.user import Caller
@@ -31,6 +32,9 @@ from carrel.lab.gateway.routes.events import answer, start_of
 from carrel.lab.gateway.routes.files import download
 from carrel.lab.gateway.views import node_view
 from carrel.lab.portal.entrance import checked_form
+from carrel.lab.portal.failure import Failure, failure_of
+from carrel.lab.portal.job_course import strips_of, use_plots
+from carrel.lab.portal.log_search import look_for
 from carrel.lab.portal.notebooks import idle_sessions, last_settings
 from carrel.lab.portal.outputs import how_shown
 from carrel.lab.portal.requests import caller_of, job_id_of, number_in
@@ -43,6 +47,10 @@ _PAGE = 50
 #: Bytes of log that a page begins with; what comes after is streamed, what was before is a download.
 _TAIL = 64 * 1024
 _PIECE = 1024 * 1024
+#: Bytes at the end of the log of a job that failed, of which its last lines are shown; characters of what is looked for in a log.
+_LAST_WORDS, _WANTED = 8 * 1024, 200
+#: Attempts whose course is shown.
+_ATTEMPTS = 10
 #: Pictures among the outputs that a job's page shows small.
 _PICTURES = 8
 #: A reservation that begins within so many seconds has a notice of its own.
@@ -82,6 +90,7 @@ class JobPages:
             Route("/events", self.events, methods=["GET"]),
             Route(job, self.job, methods=["GET"]),
             Route(f"{job}/events", self.events, methods=["GET"]),
+            Route(f"{job}/course", self.course, methods=["GET"]),
             Route(f"{job}/log", self.log, methods=["GET"]),
             Route(f"{job}/outputs/{{path:file}}", self.output, methods=["GET"]),
             Route(f"{job}/record", self.record, methods=["GET"]),
@@ -146,6 +155,8 @@ class JobPages:
             chunk = self._log_tail(caller, job, attempts)
             text, end = log_tail(chunk.data, chunk.offset)
             values = {"log": text, "log_end": end, "log_cut": chunk.offset > 0, "last_event": last_event}
+            wanted = request.query_params.get("find", "")[:_WANTED]
+            values["found"] = look_for(wanted, self._pieces(caller, job_id, None)) if wanted else None
         outputs = self._lab.produced.outputs(caller, job_id) if job.state.ended and may["READ_JOB"] else []
         view = self._gateway.show(job, "", alternatives=True)
         return self._look.page(
@@ -165,11 +176,20 @@ class JobPages:
             changeable=bool(task.snapshot) and task.step is None and self._lab.has_snapshot(caller, task.snapshot),
             may=may,
             own=may["ENTER_SESSION"],
+            failure=self._failure(caller, job, attempts) if may["READ_JOB"] else None,
+            **(self._course(caller, job, attempts) if may["READ_JOB"] and not part else {}),
             **graph_of(self._lab.steps(caller, job)),
             array_goes_on=self._array_goes_on(caller, job),
             sweep_removed=task.sweep is not None and self._gateway.sweeps.removed(task.sweep),
             **values,
         )
+
+    def course(self, request: Request) -> Response:
+        """The part of a job's page that says how far it is and what it uses."""
+        caller, job_id = caller_of(request), job_id_of(request)
+        job = self._lab.job(caller, job_id, Action.READ_JOB)
+        values = self._course(caller, job, self._lab.attempts(caller, job_id))
+        return self._look.page(request, "job_course.html", job=self._show(self._gateway.show(job, "")), **values)
 
     # ---- streams and files
 
@@ -190,21 +210,14 @@ class JobPages:
         caller, job_id = caller_of(request), job_id_of(request)
         attempt = number_in(request.query_params.get("attempt"))
         first = self._lab.produced.log_range(caller, job_id, attempt=attempt, limit=0)
-
-        def pieces() -> Any:
-            position = 0
-            while chunk := self._lab.produced.log_range(
-                caller, job_id, attempt=first.attempt, offset=position, limit=_PIECE
-            ).data:
-                yield chunk
-                position += len(chunk)
-
         name = f"job-{job_id}-{first.attempt}.log"
         headers = {
             "Content-Disposition": f'attachment; filename="{name}"',
             "Content-Security-Policy": DATA_POLICY,
         }
-        return StreamingResponse(pieces(), headers=headers, media_type="text/plain; charset=utf-8")
+        return StreamingResponse(
+            self._pieces(caller, job_id, first.attempt), headers=headers, media_type="text/plain; charset=utf-8"
+        )
 
     def output(self, request: Request) -> Response:
         """One output, as a download."""
@@ -254,6 +267,30 @@ class JobPages:
         last: AttemptRow = attempts[-1]
         start = max(0, last.log_size - _TAIL)
         return self._lab.produced.log_range(caller, job.id, attempt=last.number, offset=start, limit=last.log_size - start)
+
+    def _pieces(self, caller: Caller, job_id: int, attempt: int | None) -> Iterator[bytes]:
+        """The whole log of an attempt."""
+        position = 0
+        while chunk := self._lab.produced.log_range(caller, job_id, attempt=attempt, offset=position, limit=_PIECE).data:
+            yield chunk
+            position += len(chunk)
+
+    def _course(self, caller: Caller, job: Job, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
+        """How its last attempts went, and what the very last one used."""
+        last = [(row, self._lab.produced.course(caller, job.id, row.number)) for row in attempts[-_ATTEMPTS:]]
+        return {
+            "strips": strips_of(job, last, self._lab.clock()),
+            "use": use_plots(last[-1][1], job.resources) if last else [],
+        }
+
+    def _failure(self, caller: Caller, job: Job, attempts: Sequence[AttemptRow]) -> Failure | None:
+        if not job.state.ended:
+            return None
+        try:
+            tail = self._lab.produced.log_range(caller, job.id, offset=-_LAST_WORDS, limit=_LAST_WORDS)
+        except NotFound:  # it is not kept any more
+            return failure_of(job, attempts[-1] if attempts else None, "")
+        return failure_of(job, attempts[-1] if attempts else None, log_tail(tail.data, tail.offset)[0])
 
     def _array_goes_on(self, caller: Caller, job: Job) -> bool:
         """True when the job is an element of an array of which not all have ended."""

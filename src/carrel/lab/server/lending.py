@@ -201,6 +201,7 @@ def cells_of(broker: str, leases: Sequence[Mapping[str, Any]]) -> list[RecordedC
             seen_at=float(row["seen"]),
             computed=float(row["computed"]),
             gpus=int(row["gpus"]),
+            devices=tuple(str(uuid) for uuid in row["devices"]),
             gpu_type=str(row["type"]),
             gpu_memory=int(row["memory"]),
             outcome=str(row["outcome"]),

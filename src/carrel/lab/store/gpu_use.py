@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from carrel.core.control.gpu_use import Whose
 from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.partition import read_cluster
-from carrel.core.gpu_use import AttemptFacts, LentFacts, Range, StartFacts
+from carrel.core.gpu_use import AttemptFacts, HeldFacts, LentFacts, Range, StartFacts
 from carrel.lab.store.database import Database
 from carrel.lab.store.rows import same
 from carrel.lab.store.tables import attempts, cells, events, jobs
@@ -63,6 +63,28 @@ class GpuUseTable:
             .where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end, *_of(whose))
         )  # fmt: skip
         return map(LentFacts._make, self._rows(query))
+
+    def held(self, within: Range) -> Iterator[HeldFacts]:
+        """Which devices everybody's attempts had, and cells and calls, as far as those are over."""
+        of_attempts = (
+            sa.select(
+                jobs.c.owner, jobs.c.account, attempts.c.devices, attempts.c.leased_at, attempts.c.ended_at,
+                sa.func.coalesce(attempts.c.suspended_seconds, 0.0), jobs.c.suspended_at,
+            )
+            .select_from(jobs.join(attempts, attempts.c.job_id == jobs.c.id))
+            .where(attempts.c.devices != "[]", sa.or_(attempts.c.ended_at >= within.begin, attempts.c.ended_at.is_(None)))
+        )  # fmt: skip
+        of_cells = (
+            sa.select(jobs.c.owner, jobs.c.account, cells.c.value, cells.c.granted_at, cells.c.seen_at, cells.c.computed)
+            .select_from(cells.join(jobs))
+            .where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end)
+        )
+        for row in self._rows(_there(of_attempts, within, Whose())):
+            yield HeldFacts._make(row)._replace(devices=json.loads(row.devices))
+        for row in self._rows(of_cells):
+            devices = json.loads(row.value).get("devices", ())
+            stopped = row.seen_at - row.granted_at - row.computed
+            yield HeldFacts(row.owner, row.account, devices, row.granted_at, row.seen_at, stopped, None)
 
     def starts(self, within: Range, whose: Whose) -> Iterator[StartFacts]:
         """First attempts that got their place in the range, of jobs that did not wait for others."""

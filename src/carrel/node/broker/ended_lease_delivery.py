@@ -87,6 +87,7 @@ class EndedLeaseDelivery:
             "over": row.get("over"),
             "seen": row.get("over", row.get("seen")),
             "gpus": len(row["devices"]),
+            "devices": list(row["devices"]),
             "type": types.pop() if len(types) == 1 else "",
             "memory": min((device.memory for device in known), default=0),
             "outcome": row["outcome"],

@@ -1,4 +1,4 @@
-"""What to do about a command that failed for want of packages, or with those of another year."""
+"""What to do about a command that failed for want of packages, files or memory of its GPU."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _TAIL = 8192
 _ANOTHER_YEAR = re.compile(
     rb"No module named 'pkg_resources'|module 'numpy' has no attribute|numpy\.dtype size changed|compiled using NumPy 1\.x"
 )
-#: The last line of a traceback of Python's.
+#: Last lines of tracebacks of Python's, and what libraries say of a GPU that is full.
+_NO_FILE = re.compile(rb"^FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\n]{1,200})'", re.MULTILINE)
+_GPU_FULL = re.compile(rb"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED: Out of memory")
 _MISSING = re.compile(rb"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 
 def advice(ending: Ending, recipe: EnvironmentRecipe, log: Path) -> list[str]:
-    """Return what to do about packages, by what the command said at its end; nothing where it is something else."""
+    """Return what to do about it, by what the command said at its end; nothing where it is something else."""
     if ending.reason.code != "NonZeroExitCode":
         return []
     try:
@@ -34,8 +36,16 @@ def advice(ending: Ending, recipe: EnvironmentRecipe, log: Path) -> list[str]:
 
         if proposal := old_pins(recipe):
             return [f"It said: {words[0].decode()}. {proposal}"]
-    missing = _MISSING.findall(said)
-    return [_missing(missing[-1].decode(), recipe)] if missing else []
+    if missing := _MISSING.findall(said):
+        return [_missing(missing[-1].decode(), recipe)]
+    if files := _NO_FILE.findall(said):
+        return [
+            f"It did not find {files[-1].decode(errors='replace')}. What .gitignore names does not travel with the code, and "
+            "files that lie elsewhere are inputs of the task; paths begin at the directory of the code."
+        ]
+    if _GPU_FULL.search(said):
+        return ["The memory of its GPU was full. Use smaller batches, or ask for a GPU with more memory (`--gpu-memory`)."]
+    return []
 
 
 def _missing(module: str, recipe: EnvironmentRecipe) -> str:
