@@ -190,6 +190,9 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/sessions"): {"kind": "terminal"} if case != "path" else {"kind": "terminal", "directory": "/tmp"},
         ("PUT", "/sessions/{job_id}/hub"): {"variables": {}},
         ("POST", "/sessions/{job_id}/open"): {},
+        # No such rule: whoever may change rules is told so.
+        ("POST", "/lab/rules"): {"changes": {"weather": 1}},
+        ("POST", "/lab/rules/preview"): {"changes": {"weather": 1}},
         ("PUT", "/secrets/{name}"): {"value": "x"},
         ("POST", "/nodes/{name}/drain"): {"reason": "a test"},
         ("PUT", "/reservations/{name}"): FUTURE,

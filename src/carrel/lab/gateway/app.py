@@ -64,6 +64,7 @@ from carrel.lab.gateway.routes import sessions as session_routes
 from carrel.lab.gateway.routes import sweeps as sweep_routes
 from carrel.lab.gateway.routes import workers as worker_routes
 from carrel.lab.gateway.routes.nouns import ROUTES as NOUN_ROUTES
+from carrel.lab.gateway.rule_previews import RulePreviews
 from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.gateway.streams import Doorbell, Streams
 from carrel.lab.gateway.submission import Submissions
@@ -141,6 +142,7 @@ def create_app(
         bodies=CallBodies(settings.calls),
         comparing=comparing,
         explaining=Explaining(comparing=comparing, snapshots=snapshots),
+        rule_previews=RulePreviews(lab),
         files=body_files,
         run_of=run_of,
         tracking_status=tracking_status,

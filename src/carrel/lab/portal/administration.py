@@ -30,7 +30,7 @@ PATH = "/administration"
 #: Lines of the audit log on the page; `carrel audit` has all.
 _LINES = 50
 #: What somebody who is not an administrator may still do here; who may do none of it has no such page.
-_ANY = (Action.MANAGE_USERS, Action.DRAIN, Action.RESERVE, Action.ANNOUNCE, Action.READ_AUDIT)
+_ANY = (Action.MANAGE_USERS, Action.DRAIN, Action.RESERVE, Action.ANNOUNCE, Action.READ_AUDIT, Action.CHANGE_RULES)
 #: Fields of forms that name what is changed.
 _OBJECTS = ("subject", "node", "name", "key")
 #: Carries out one button; what it returns is shown on the page, once.

@@ -168,15 +168,19 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
 
     Raises `Invalid` naming the place, the key and the nearest valid key.
     """
-    tables = read_toml(file)
+    return settings_of(read_toml(file), str(file), environment, options)
+
+
+def settings_of(tables: dict[str, Any], where: str, environment: Mapping[str, str], options: Mapping[str, Any]) -> Settings:
+    """The same of `tables`, which stand at `where`."""
     ruled = {name: tables.pop(name) for name in TABLES if name in tables}
     values = {setting.name: setting.default for setting in SETTINGS}
-    values["sign_in"] = read_sign_in(tables.pop("sign_in", {}), str(file))
+    values["sign_in"] = read_sign_in(tables.pop("sign_in", {}), where)
     said = {*tables, *(setting.name for setting in SETTINGS if environment.get(_variable(setting)))}
     said |= {name for name, value in options.items() if value is not None}
     for name, value in tables.items():
-        setting = _BY_NAME[known(name, _BY_NAME, str(file))]
-        values[name] = convert(setting, value, f"{file}: {name}")
+        setting = _BY_NAME[known(name, _BY_NAME, where)]
+        values[name] = convert(setting, value, f"{where}: {name}")
     for setting in SETTINGS:
         variable = _variable(setting)
         if environment.get(variable):
@@ -185,7 +189,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
         if value is not None:
             values[name] = convert(_BY_NAME[name], value, f"--{name.replace('_', '-')}")
     named = {key: values[key] for key in ("preset", "default_qos", "session_qos")}
-    rules = read_rules(ruled, str(file), **named)
+    rules = read_rules(ruled, where, **named)
     check_network(values)
     if values["sign_in"].oidc is not None:
         check_oidc(values["sign_in"].oidc, values, rules.accounts)

@@ -74,7 +74,13 @@ from carrel.wire.v1.lab import (
     PartitionView,
     QoSView,
     Reloaded,
+    RulesChanged,
+    RulesPreview,
+    RulesPreviewRequest,
+    RulesRequest,
     ShareView,
+    SimulatedMeasures,
+    SimulatedRow,
     StandingView,
     StartRangesView,
 )
