@@ -385,7 +385,9 @@ def a_lab(
     environments = NamedEnvironments(home / "environments")
     sockets = tempfile.mkdtemp(prefix="carrel-rig-", dir="/tmp")  # a socket's path is short
     calls, socket = home / "calls", Path(sockets) / "bodies"
-    settings = GatewaySettings(uploads=home / "uploads", calls=calls, body_socket=socket, heartbeat=heartbeat, **limits)
+    settings = GatewaySettings(
+        uploads=home / "uploads", home=home, calls=calls, body_socket=socket, heartbeat=heartbeat, **limits
+    )
     audit = rig.audit = AuditLog(home / "audit", clock=clock)
     rig.app = create_app(
         lab,

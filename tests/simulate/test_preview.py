@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
-from carrel.core.domain.errors import Unavailable
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.rules import LabRules
-from carrel.simulate import preview
 from carrel.simulate.lab.machines import nodes_of
-from carrel.simulate.preview import Previews
+from carrel.simulate.preview import compare
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 
 RULES = LabRules(
@@ -32,7 +29,7 @@ TRACE = Trace(
 
 def test_waits_and_shares_of_the_gpus_are_told_for_each_class_and_user() -> None:
     first = replace(RULES, qos={**RULES.qos, "short": QoS(name="short", priority=1000)})
-    found = asyncio.run(Previews().of(TRACE, NODES, RULES, first))
+    found = compare(TRACE, NODES, RULES, first)
     rows = {row["name"]: row for row in (*found["qos"], *found["users"])}
     assert [row["name"] for row in found["users"]] == ["ada", "bob"]
     assert rows["short"]["now"]["mean_wait_seconds"] == 7180
@@ -44,25 +41,7 @@ def test_waits_and_shares_of_the_gpus_are_told_for_each_class_and_user() -> None
 
 def test_jobs_that_a_class_lets_in_no_more_are_counted() -> None:
     none = replace(RULES, qos={name: QoS(name=name, max_gpus=0) for name in RULES.qos})
-    found = asyncio.run(Previews().of(TRACE, NODES, RULES, none))
+    found = compare(TRACE, NODES, RULES, none)
     refused = {row["name"]: (row["now"]["refused"], row["then"]["refused"]) for row in found["users"]}
     assert refused == {"ada": (0, 2), "bob": (0, 1)}
     assert found["users"][0]["then"]["mean_wait_seconds"] is None
-
-
-def test_one_change_is_simulated_at_a_time_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [TraceJob(id=number, submitted=number, duration=3600, gpus=1) for number in range(20_000)]
-    monkeypatch.setattr(preview, "TIME_LIMIT", 1)
-
-    async def ask() -> list[object]:
-        previews = Previews()
-        asked = (previews.of(Trace(name="much", jobs=jobs), NODES, RULES, RULES) for _ in range(2))
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        monkeypatch.undo()
-        assert (await previews.of(replace(TRACE, jobs=TRACE.jobs[:1]), NODES, RULES, RULES))["notes"] == []
-        return list(found)
-
-    slow, refused = asyncio.run(ask())
-    assert isinstance(slow, Unavailable)
-    assert isinstance(refused, Unavailable)
-    assert ("took longer than 1 s" in slow.message, "Another change" in refused.message) == (True, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pickle
@@ -10,10 +9,9 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.node import Node
 from carrel.core.domain.rules import LabRules
 from carrel.simulate.lab import simulate_lab
@@ -23,47 +21,6 @@ from carrel.simulate.trace import Outcome, Run, Trace
 
 #: Seconds that both simulations together may take, and bytes of memory.
 TIME_LIMIT, MEMORY_LIMIT = 60, 2 * 1024**3
-_SHORTER = "Ask for fewer days, or use `carrel simulate --what-if`, which takes its time."
-
-
-class Previews:
-    """Simulates one change at a time, on the loop of its callers."""
-
-    def __init__(self) -> None:
-        self._busy = False
-
-    async def of(self, trace: Trace, nodes: Sequence[Node], before: LabRules, after: LabRules) -> dict[str, Any]:
-        """How `trace` goes under both rules, by the names of the API. Raises `Unavailable` if that takes too long."""
-        if self._busy:
-            raise Unavailable("Another change is being simulated.", remedy="Try again in a minute.")
-        self._busy = True
-        try:
-            # What comes in is the lab's own: it wrote it.
-            return await _simulated(pickle.dumps((trace, tuple(nodes), before, after)))
-        finally:
-            self._busy = False
-
-
-async def _simulated(asked: bytes) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "carrel.simulate.preview"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        told, failed = await asyncio.wait_for(process.communicate(asked), TIME_LIMIT)
-    except TimeoutError:
-        raise Unavailable(f"The simulation took longer than {TIME_LIMIT} s.", remedy=_SHORTER) from None
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    if process.returncode:
-        last = failed.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        raise Unavailable(f"The simulation failed ({last or process.returncode}).", remedy=_SHORTER)
-    found: dict[str, Any] = json.loads(told)
-    return found
 
 
 def compare(trace: Trace, nodes: tuple[Node, ...], before: LabRules, after: LabRules) -> dict[str, Any]:

@@ -124,6 +124,7 @@ def _serve(
         settings=GatewaySettings(
             uploads=home.snapshots,
             templates=home.path / "templates",
+            home=home.path,
             calls=home.calls,
             body_socket=body_socket(home),
             max_snapshot=settings.snapshot_limit,
