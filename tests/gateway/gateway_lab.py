@@ -386,7 +386,13 @@ def a_lab(
     sockets = tempfile.mkdtemp(prefix="carrel-rig-", dir="/tmp")  # a socket's path is short
     calls, socket = home / "calls", Path(sockets) / "bodies"
     settings = GatewaySettings(
-        uploads=home / "uploads", home=home, calls=calls, body_socket=socket, heartbeat=heartbeat, **limits
+        git_hosts="127.0.0.0/8",
+        home=home,
+        uploads=home / "uploads",
+        calls=calls,
+        body_socket=socket,
+        heartbeat=heartbeat,
+        **limits,
     )
     audit = rig.audit = AuditLog(home / "audit", clock=clock)
     rig.app = create_app(

@@ -46,6 +46,7 @@ from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.errors import MEDIA_TYPE, invalid_request, problem_of, problem_of_framework, problem_response
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Gate, Zone, Zones
+from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.gateway.hosts import Hosts
 from carrel.lab.gateway.new_code import NEW_TASK, Incoming
 from carrel.lab.gateway.pool_workers import PoolWorkers
@@ -135,7 +136,7 @@ def create_app(
         settings=settings,
         streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
         submissions=submissions,
-        incoming=Incoming(lab, snapshots, walls, settings.templates),
+        incoming=Incoming(lab, snapshots, walls, settings.templates, GitHosts(settings.git_hosts)),
         worker_pools=pools,
         own_sweeps=swept,
         own_drifts=drifts,

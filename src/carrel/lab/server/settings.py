@@ -10,6 +10,7 @@ from typing import Any
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.rules import LabRules
 from carrel.lab.audit import READS
+from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.server.identity import deputy_command, read_identity
 from carrel.lab.server.image_paths import shown_in_images
 from carrel.lab.server.isolation import check_isolation
@@ -134,6 +135,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("audit_reads", "text", "none", "Which reads the audit log has: none, others (of what is another user's), or all."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),
     Setting("snapshot_files", "int", 200_000, "Most files of a code snapshot."),
+    Setting("git_hosts", "text", "", "Hosts and networks inside from which the pages fetch repositories: git.lan 10.2.0.0/16."),
     Setting("input_limit", "size", None, "Largest input of a task; no limit without it."),
     Setting("input_files", "int", 1_000_000, "Most files of an input of a task; 0: no limit."),
     Setting("input_cache", "size", 20 * 1024**3, 'Inputs that are kept for the next jobs of each user; "1K" keeps none.'),
@@ -202,6 +204,7 @@ def settings_of(tables: dict[str, Any], where: str, environment: Mapping[str, st
     read_ports(values["slurm_session_ports"])
     shown_in_images(values["slurm_image_paths"])
     rucio_of(values)
+    GitHosts(values["git_hosts"])
     values, left_out = without_missing(values, said)
     if values["sessions"]:
         _check_host(values["session_host"])

@@ -124,6 +124,7 @@ def _serve(
         settings=GatewaySettings(
             uploads=home.snapshots,
             templates=home.path / "templates",
+            git_hosts=settings.git_hosts,
             home=home.path,
             calls=home.calls,
             body_socket=body_socket(home),
