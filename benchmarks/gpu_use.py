@@ -29,7 +29,7 @@ from figure import Figure
 
 JOBS = 1_000_000
 _USERS = 1_000
-_YEAR = 365 * 86400.0
+YEAR = 365 * 86400.0
 _BEGIN = 1_735_689_600.0  # 1 January 2025, a Wednesday
 _ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY")
 #: Rows of a table that are written at a time.
@@ -66,13 +66,13 @@ def figures(path: Path) -> list[Figure]:
 def report(what: str, path: Path) -> dict[str, Any]:
     """Make one report, and compare what it says with what the database says."""
     store = Store(Database.at(path))
-    use = GpuUse(store=store.gpu_use, clock=lambda: _BEGIN + _YEAR)
+    use = GpuUse(store=store.gpu_use, clock=lambda: _BEGIN + YEAR)
     began, computed = time.perf_counter(), time.process_time()
     if what == "starts":
         classes = use.starts(_ADMIN, begin=_BEGIN, end=None).times.classes
         spread = f"{sum(len(one.to_output) for one in classes.values()):,} with output"
     else:
-        since = _BEGIN + _YEAR - 7 * 86400 if what == "recent" else _BEGIN
+        since = _BEGIN + YEAR - 7 * 86400 if what == "recent" else _BEGIN
         by = Grouping.WEEK if what == "week" else Grouping.USER
         sums = use.use(_USER if what == "mine" else _ADMIN, begin=since, end=None, by=by).sums
         spread = f"{len(sums.rows)} rows, {sums.total.attempts:,} attempts, {sums.total.all_held / 3600:,.0f} GPU-hours"
@@ -90,6 +90,12 @@ def report(what: str, path: Path) -> dict[str, Any]:
         spread += f"; {abs(rows - wanted):.1g} s from the database's own sum"
     store.close()
     return {"seconds": seconds, "memory": memory, "spread": spread}
+
+
+def begin_at(moment: float) -> None:
+    """Let the year begin at another moment (Unix seconds)."""
+    global _BEGIN
+    _BEGIN = moment
 
 
 def fill(path: Path, count: int) -> None:
@@ -116,7 +122,7 @@ def _work(count: int) -> Iterator[tuple[list[dict[str, Any]], ...]]:
     spec = json.dumps(to_plain(TaskSpec(entry_point="main", command="python train.py", snapshot="sha256:" + "0" * 64)))
     nothing = {"reason": "", "message": "The command ended."}
     for number in range(1, count + 1):
-        submitted = _BEGIN + (_YEAR - 4 * 86400) * number / count
+        submitted = _BEGIN + (YEAR - 4 * 86400) * number / count
         session = random.random() < 0.05
         gpus = 0 if session else random.choice((1, 1, 1, 2, 4, 8))
         tries, at = [], submitted

@@ -18,6 +18,7 @@ import calls
 import gpu_use
 import handover
 import listing
+import pages
 import place
 import placer
 import reads
@@ -45,6 +46,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "listing": listing.measure,
     "gpu_use": gpu_use.measure,
     "reads": reads.measure,
+    "pages": pages.measure,
     "warm_cell": warm_cell.measure,
     "calls": calls.measure,
     "handover": handover.measure,

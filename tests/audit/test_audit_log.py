@@ -57,6 +57,8 @@ def test_lines_follow_one_another_over_restarts_and_files(tmp_path: Path) -> Non
     assert [one["resource"] for one in mine] == ["/jobs/3"] * 3
     assert [one["seq"] for one in again.read(AuditFilter(after=20), limit=4)] == [21, 22, 23, 24]
     assert [one["seq"] for one in again.read(AuditFilter(), limit=2, newest=True)] == [36, 37]
+    assert [one["resource"] for one in again.read(AuditFilter(who="bob"), limit=2, newest=True)] == ["/jobs/6", "/jobs/8"]
+    assert [one["seq"] for one in again.read(AuditFilter(), limit=1000, newest=True)] == list(range(1, 38))
     assert again.read(AuditFilter(since=1e12), limit=4) == []
 
 

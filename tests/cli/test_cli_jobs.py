@@ -410,3 +410,31 @@ def test_outputs_are_given_up(carrel: CommandLine, done: v1.JobDetail, tmp_path:
     assert "2 files less" in carrel("outputs", str(done.id), "--remove").out
     assert carrel("outputs", str(done.id), "--remove").out == f"Job {done.id} stores nothing.\n"
     assert carrel("outputs", str(done.id), "--list").out.count("(given up)") == 2
+
+
+def test_rules_are_changed_where_they_are_written(carrel: CommandLine, lab_home: Path, tmp_path: Path) -> None:
+    file = lab_home / "carrel.toml"
+    before = file.read_text() if file.exists() else None
+    try:
+        job = carrel("run", script(tmp_path / "short", "print(1)\n", "short.py"))
+        assert job.code == 0
+        asked = ("rules", "qos.batch.max_gpus_per_user=3", "qos.batch.short_first=1.5")
+        found = carrel(*asked, "--preview", "--json").json
+        assert (found["changed"]["qos.batch.max_gpus_per_user"], found["jobs"] > 0) == ("none → 3", True)
+        said = carrel(*asked, "--preview", "--days", "30").out
+        assert "Nothing is changed yet." in said
+        assert re.search(r"^CLASS +JOBS +MEAN WAIT +THEN", said, re.M)
+        assert "max_gpus_per_user" not in (file.read_text() if file.exists() else "")
+        assert carrel(*asked).out.endswith("The rules are in force.\n")
+        assert "max_gpus_per_user = 3" in file.read_text()
+        taken_out = carrel("rules", "qos.batch.max_gpus_per_user=", "--json").json
+        assert taken_out == {"changed": {"qos.batch.max_gpus_per_user": "3 → none"}}
+        refused = carrel("rules", "qos.batch.max_gpu=3")
+        assert (refused.code, 'Did you mean "max_gpus"?' in refused.err) == (2, True)
+        assert "is no rule" in carrel("rules", "gpus=+4").err
+    finally:
+        if before is None:
+            file.unlink(missing_ok=True)
+        else:
+            file.write_text(before)
+        carrel("reload")

@@ -69,6 +69,8 @@ from carrel.lab.gateway.context import TrackingStatus
 from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Places
 from carrel.lab.server.opening import LabWorkDirectories
+from carrel.lab.server.rules import read_rules
+from carrel.lab.server.rules_file import RulesFile
 from carrel.lab.signin import Issuer
 from carrel.lab.store import Database, Store
 from carrel.lab.store.secrets import LabSeal
@@ -82,6 +84,17 @@ QOS = {
     "short": QoS(name="short", default_time=600, max_time=1800, priority=10),
 }
 RULES = LabRules(qos=QOS, default_qos="normal", session_qos="normal")
+#: The same as they are written.
+RULES_FILE = """\
+# What everybody has.
+[qos.normal]
+default_time = "1h"
+
+[qos.short]
+default_time = "10m"
+max_time = "30m"  # nobody waits longer
+priority = 10
+"""
 
 
 class ScriptedDoor:
@@ -316,7 +329,9 @@ def a_lab(
     home.mkdir(parents=True, exist_ok=True)
     store = Store(Database.at(home / "lab.db"))
     written = [RULES]
-    rules = RuleBook(RULES, reread=lambda: written[-1])
+    (home / "carrel.toml").write_text(RULES_FILE)
+    file = RulesFile(home / "carrel.toml", lambda tables, where: read_rules(tables, where))
+    rules = RuleBook(RULES, reread=lambda: written[-1], written=file)
     spool = Spool(home / "spool")
     snapshots = SnapshotStore(home / "snapshots")
     node = Node(name="bench", cpus=cpus, memory=16 * GIB, devices=tuple(gpu(index) for index in range(gpus)))
@@ -380,7 +395,15 @@ def a_lab(
     environments = NamedEnvironments(home / "environments")
     sockets = tempfile.mkdtemp(prefix="carrel-rig-", dir="/tmp")  # a socket's path is short
     calls, socket = home / "calls", Path(sockets) / "bodies"
-    settings = GatewaySettings(uploads=home / "uploads", calls=calls, body_socket=socket, heartbeat=heartbeat, **limits)
+    settings = GatewaySettings(
+        git_hosts="127.0.0.0/8",
+        home=home,
+        uploads=home / "uploads",
+        calls=calls,
+        body_socket=socket,
+        heartbeat=heartbeat,
+        **limits,
+    )
     audit = rig.audit = AuditLog(home / "audit", clock=clock)
     rig.app = create_app(
         lab,

@@ -214,6 +214,9 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("PUT", "/sessions/{job_id}/hub"): {"variables": {}},
         ("POST", "/sessions/{job_id}/open"): {},
         ("POST", "/jobs/{job_id}/ssh"): {"public_key": "ssh-ed25519 nothing"},
+        # No such rule: whoever may change rules is told so.
+        ("POST", "/lab/rules"): {"changes": {"weather": 1}},
+        ("POST", "/lab/rules/preview"): {"changes": {"weather": 1}},
         ("PUT", "/secrets/{name}"): {"value": "x"},
         ("POST", "/nodes/{name}/drain"): {"reason": "a test"},
         ("PUT", "/reservations/{name}"): FUTURE,

@@ -12,7 +12,7 @@ from portal_site import Site
 from test_portal_pages import HOSTILE, secret_in
 
 from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
-from carrel.core.domain.user import UserState
+from carrel.core.domain.user import User, UserState
 
 PAGE = "/administration"
 
@@ -116,3 +116,43 @@ def test_a_token_that_is_good_for_less_signs_no_browser_in(site: Site) -> None:
         assert program.post("/api/v1/tokens/current/link").status_code == 403
     with site.browser() as http:
         assert http.post(f"{site.url}/login", data={"token": token}, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 403
+
+
+def test_many_users_are_shown_page_by_page_and_searched(site: Site) -> None:
+    for number in range(120):
+        site.rig.lab.people.add(User(subject=f"user-{number:03}", name=f"User {number:03}"), now=1.0)
+    with site.browser("root") as http:
+        first = http.get(f"{site.url}{PAGE}").text
+        assert ("user-046" in first, "user-047" in first, "1 to 50 of 123" in first) == (True, False, True)
+        (more,) = re.findall(r'href="([^"]+)">More</a>', first)
+        second = http.get(site.url + more.replace("&amp;", "&")).text
+        assert ("user-047" in second, "51 to 100 of 123" in second, ">Before</a>" in second) == (True, True, True)
+        assert "101 to 123 of 123" in http.get(f"{site.url}{PAGE}?from=999").text
+        found = http.get(f"{site.url}{PAGE}?user=USER-11").text
+        assert ("user-110" in found, "1 to 10 of 10" in found, 'value="USER-11"' in found) == (True, True, True)
+        assert "No user is called that" in http.get(f"{site.url}{PAGE}?user={HOSTILE}").text
+
+
+def test_the_audit_log_is_shown_as_far_as_it_is_asked_for(site: Site) -> None:
+    with site.browser("root") as http:
+        press(site, http, "drain", node="bench", reason="new fan")
+        press(site, http, "drain", node="none", reason="new fan")
+        with site.browser("ada") as other:
+            press(site, other, "drain", node="bench", reason="mine")
+
+        def rows(**asked: str) -> list[tuple[str, str]]:
+            page = http.get(f"{site.url}{PAGE}", params=asked).text.partition('id="audit"')[2]
+            return re.findall(r"</time></td><td>([^<]*)</td><td>[^<]*</td><td>[^<]*</td><td>([^<]*)</td>", page)
+
+        assert set(rows(who="ada")) == {("ada", "allowed"), ("ada", "refused")}
+        assert rows(**{"with": f"{PAGE}/drain", "result": "refused"}) == [("ada", "refused")]
+        assert [who for who, _ in rows(**{"with": f"{PAGE}/drain"})] == ["ada", "root", "root"]
+        assert rows(who="nobody") == []
+
+
+def test_the_health_of_the_lab_is_what_the_doctor_says(site: Site) -> None:
+    with site.browser("ada") as http:
+        assert press(site, http, "health").status_code == 403
+    with site.browser("root") as http:
+        page = press(site, http, "health").text
+        assert re.search(r'<th scope="row">python</th><td><span class="state good">in order', page)

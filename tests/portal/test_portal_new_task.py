@@ -3,10 +3,12 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
 import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +25,9 @@ from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.task import EnvironmentKind, TaskSpec
 from carrel.lab.gateway import new_code
+from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.portal import Portal
+from carrel.testing.waiting import wait_until
 from support.chromium import a_chromium
 
 HELLO = "print('hello')\n"
@@ -336,7 +340,8 @@ def test_where_code_is_kept_apart_a_repository_is_read_behind_walls(site: Site, 
         hidden = ("/usr/bin",) if owner == "bob" else (str(tmp_path / "work"),)
         return LaunchWalls(hidden=hidden)
 
-    incoming = new_code.Incoming(site.rig.lab, site.rig.lab.files.code, walls)  # type: ignore[arg-type]
+    hosts = GitHosts("127.0.0.0/8")
+    incoming = new_code.Incoming(site.rig.lab, site.rig.lab.files.code, walls, git_hosts=hosts)  # type: ignore[arg-type]
     code = incoming.repository(site.rig.caller("ada"), f"{repository}#part", "v1")
     assert incoming.of(site.rig.caller("ada"), code.snapshot).scripts == ("train.py",)
     with pytest.raises(Invalid, match="git"):
@@ -371,3 +376,34 @@ def test_a_template_of_the_site_is_a_project_with_fields(tmp_path: Path) -> None
             assert (job.resources.gpus, job.resources.time) == (1, 3 * 3600)
             for name in ("..", ".git", "none"):
                 assert http.get(f"{site.url}/tasks/new", params={"template": name}).status_code == 404
+
+
+def test_one_user_does_not_take_all_places_for_uploads(site: Site) -> None:
+    with site.browser("ada") as http, ExitStack() as open_ones:
+        secret, cookie = secret_in(http.get(f"{site.url}/tasks/new")), http.cookies
+        for _ in range(3):  # forms whose end does not come
+            waiting = open_ones.enter_context(socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))))
+            lines = (
+                "POST /tasks/new HTTP/1.1",
+                f"Host: {site.url.partition('//')[2]}",
+                f"Cookie: {'; '.join(f'{name}={value}' for name, value in cookie.items())}",
+                "Sec-Fetch-Site: same-origin",
+                "Content-Type: multipart/form-data; boundary=x",
+                "Content-Length: 10000",
+            )
+            waiting.sendall(("\r\n".join(lines) + "\r\n\r\n--x\r\n").encode())
+
+        def under_way() -> list[Path]:
+            return list((site.rig.home / "snapshots").glob("new-code-*"))
+
+        def answer(who: httpx.Client, secret: str) -> int:
+            data = {"form_secret": secret, "do": "show", "script": HELLO}
+            return who.post(f"{site.url}/tasks/new", data=data, files={"file": ("", b"")}).status_code
+
+        wait_until(lambda: len(under_way()) == 3)
+        assert answer(http, secret) == 409
+        with site.browser("bob") as other:
+            assert answer(other, secret_in(other.get(f"{site.url}/tasks/new"))) == 200
+        open_ones.close()
+        wait_until(lambda: not under_way())
+        assert answer(http, secret) == 200

@@ -48,6 +48,7 @@ COMMANDS: dict[str, str] = {
     "share": "share",
     "report": "report",
     "lab": "lab",
+    "rules": "rules",
     "reload": "lab",
     "drain": "lab",
     "undrain": "lab",

@@ -37,6 +37,7 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("users", "useradd", "adduser"), "carrel user list lists users; carrel user add NAME adds one."),
     **dict.fromkeys(("envs", "environment", "environments", "conda", "venv"), "carrel env list lists environments."),
     **dict.fromkeys(("check", "diagnose"), "carrel doctor checks this machine and the lab."),
+    **dict.fromkeys(("sacctmgr", "rule", "set"), "carrel rules NAME=VALUE changes classes of service, accounts and priorities."),
     "help": "carrel --help lists the commands; carrel COMMAND --help explains one.",
 }
 

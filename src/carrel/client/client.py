@@ -131,6 +131,15 @@ class Client(
         """Have the lab read its rules again (administrators); True when they have changed."""
         return self._http.post(v1.Reloaded, "/lab/reload").changed
 
+    def change_rules(self, changes: Mapping[str, Any]) -> Mapping[str, str]:
+        """Write rules into the lab's carrel.toml and put them in force (administrators); return what has changed, in words."""
+        return self._http.post(v1.RulesChanged, "/lab/rules", v1.RulesRequest(changes=dict(changes))).changed
+
+    def preview_rules(self, changes: Mapping[str, Any], *, days: int = 7) -> v1.RulesPreview:
+        """Have the lab simulate its last jobs under changed rules (administrators). This takes up to a minute."""
+        asked = v1.RulesPreviewRequest(changes=dict(changes), days=days)
+        return self._http.post(v1.RulesPreview, "/lab/rules/preview", asked, timeout=90)
+
     def machines(self) -> v1.NodeList:
         """The machines of the lab with who holds what, and those of clusters as Slurm has them."""
         return self._http.get(v1.NodeList, "/nodes")

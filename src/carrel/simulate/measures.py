@@ -106,7 +106,7 @@ def measure(outcome: Outcome, trace: Trace, *, alone: Mapping[int, float] | None
         completion_seconds=spread([run.completion for run in runs]),
         bounded_slowdown=spread(slowdowns),
         utilisation=used / (outcome.gpus * (end - begin)) if outcome.gpus and end > begin else None,
-        utilisation_while_submitting=_utilisation(outcome, begin, last),
+        utilisation_while_submitting=utilisation(outcome, begin, last),
         gpu_hours=used / 3600,
         gpu_hours_lost=fsum(run.gpus * (run.ran - seconds) for run, seconds in zip(runs, needed, strict=True)) / 3600,
         preemptions=sum(run.preemptions for run in runs),
@@ -141,7 +141,7 @@ def slowdown_of(completion: float, ran: float) -> float:
     return max(1.0, completion / max(ran, SHORTEST_JOB))
 
 
-def _utilisation(outcome: Outcome, begin: float, end: float) -> float | None:
+def utilisation(outcome: Outcome, begin: float, end: float) -> float | None:
     """Share of all GPU time from `begin` to `end` in which jobs had GPUs.
 
     Of a job that was stopped only the sum is known: it is taken to have had its GPUs evenly from start to end.

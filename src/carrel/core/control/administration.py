@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from carrel.core.control.keeper import RecordStore
-from carrel.core.control.rules import RuleBook
+from carrel.core.control.rules import ChangedRules, RuleBook, RuleChanges
 from carrel.core.control.user_port import UserStore
-from carrel.core.domain.errors import NotFound
+from carrel.core.domain.errors import Conflict, Invalid, NotFound
 from carrel.core.domain.node import Drain, Node, checked_reason
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller, User
@@ -48,6 +48,26 @@ class Administration:
         if changed:
             self.look_again()
         return changed
+
+    def changed_rules(self, caller: Caller, changes: RuleChanges) -> ChangedRules:
+        """Make changes to what is written, and write nothing. Raises `Invalid`, also where nothing would change."""
+        allowed(caller, Action.CHANGE_RULES).check()
+        changed = self.rules.written.changed(changes)
+        if changed.rules == self.rules.current:
+            raise Invalid("That changes nothing: these rules are in force.", remedy="Write another value.")
+        return changed
+
+    def change_rules(self, caller: Caller, changes: RuleChanges, *, seen: str | None = None) -> Mapping[str, str]:
+        """Write rules down and put them in force; return what has changed, in words.
+
+        `seen`: the digest of what was written when the caller looked. Raises `Conflict` where something else is written now.
+        """
+        changed = self.changed_rules(caller, changes)
+        if seen not in (None, changed.digest):
+            raise Conflict("carrel.toml was changed since you looked.", remedy="Look at it again, then repeat the change.")
+        self.rules.change(changed)
+        self.look_again()
+        return changed.told
 
     # ---- nodes
 

@@ -32,11 +32,12 @@ from carrel.core.control.secrets import Secrets
 from carrel.core.control.session_limit import check_session_jobs
 from carrel.core.control.storage import AmpleStorage, Storage
 from carrel.core.control.tokens import Tokens, check_state, day
-from carrel.core.control.usage import share_report
+from carrel.core.control.usage import share_report, standing_of
 from carrel.core.control.user_port import UserStore
 from carrel.core.control.users import Users
 from carrel.core.control.verifications import Verifications
 from carrel.core.control.views import ShareReport
+from carrel.core.domain.account import Standing
 from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import CarrelError, Denied, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
@@ -424,6 +425,10 @@ class Lab:
     def shares(self, caller: Caller) -> ShareReport:
         """Where the caller stands on each of their accounts; administrators see everybody, managers those of their accounts."""
         return share_report(caller, self.policy, self.loop.use, self.clock())
+
+    def standing(self, caller: Caller) -> Standing | None:
+        """Where the caller stands on the account that is charged if they name none; None where shares do not count."""
+        return standing_of(caller, self.policy, self.loop.use, self.clock())
 
     # ---- events
 

@@ -240,6 +240,14 @@ def _spread(seconds: float, since: float, until: float, half_life: float) -> flo
     return accrued(seconds / (until - since), since, until, half_life) if until > since else seconds
 
 
+def standing_of(caller: Caller, policy: LabPolicy, use: UsageBook, now: float) -> Standing | None:
+    """Return where the caller stands on the account that is charged if they name none; None where shares do not count."""
+    mine = (policy.charged(caller.user), caller.user.subject)
+    if not mine[0] or not policy.rules.current.share_weight:
+        return None
+    return next((row for row in use.standings(now, [mine]) if (row.account, row.user) == mine), None)
+
+
 def share_report(caller: Caller, policy: LabPolicy, use: UsageBook, now: float) -> ShareReport:
     """Return where the caller stands on each of their accounts, and others as far as the caller may see them."""
     rules = policy.rules.current

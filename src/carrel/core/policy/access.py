@@ -48,6 +48,7 @@ class Action(StrEnum):
     SEE_STORAGE = "see how much others store"
     COLLECT = "remove what the lab keeps"
     RELOAD = "reload the lab's rules"
+    CHANGE_RULES = "change the lab's rules"
     DRAIN = "drain nodes"
     RESERVE = "reserve nodes"
     RELEASE = "release nodes"
@@ -187,6 +188,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.SEE_STORAGE: (OWNER, MANAGER, ADMINISTRATOR),
     Action.COLLECT: (ADMINISTRATOR,),
     Action.RELOAD: (ADMINISTRATOR,),
+    Action.CHANGE_RULES: (ADMINISTRATOR,),
     Action.DRAIN: (OPERATOR, ADMINISTRATOR),
     Action.RESERVE: (OPERATOR, ADMINISTRATOR),
     Action.RELEASE: (OPERATOR, ADMINISTRATOR),

@@ -135,7 +135,9 @@ class AuditLog:
 
     def read(self, wanted: AuditFilter, *, limit: int, newest: bool = False) -> list[dict[str, Any]]:
         """Return the first lines that are wanted, or the last ones; oldest first. What is torn is left out."""
-        found: deque[dict[str, Any]] = deque(maxlen=limit if newest else None)
+        if newest:
+            return self._newest(wanted, limit)
+        found: list[dict[str, Any]] = []
         files = self._files()
         begun = [int(path.stem) for path in files]
         for number, path in enumerate(files):
@@ -143,13 +145,23 @@ class AuditLog:
                 continue
             with suppress(FileNotFoundError), path.open("rb") as file:
                 for line in file:
-                    with suppress(ValueError, KeyError, TypeError, AttributeError):
-                        entry = json.loads(line)
-                        if wanted.has(entry):
-                            found.append(entry)
-                            if len(found) >= limit and not newest:
-                                return list(found)
-        return list(found)
+                    if (entry := _wanted(line, wanted)) is not None:
+                        found.append(entry)
+                        if len(found) >= limit:
+                            return found
+        return found
+
+    def _newest(self, wanted: AuditFilter, limit: int) -> list[dict[str, Any]]:
+        """The last lines, oldest first: most are in the newest file, however many there are."""
+        found: list[dict[str, Any]] = []
+        for path in reversed(self._files()):
+            with suppress(FileNotFoundError):
+                for line in reversed(path.read_bytes().splitlines()):
+                    if (entry := _wanted(line, wanted)) is not None:
+                        found.append(entry)
+                        if len(found) >= limit:
+                            return found[::-1]
+        return found[::-1]
 
     def old(self, before: float) -> Sequence[Path]:
         """The files whose last line is older than that moment, oldest first; never the one that is written."""
@@ -228,6 +240,14 @@ class AuditLog:
         os.ftruncate(self._fd, self._end)
         os.close(self._fd)
         self._fd, self._end, self._kept = fd, os.fstat(fd).st_size, 0
+
+
+def _wanted(line: bytes, wanted: AuditFilter) -> dict[str, Any] | None:
+    """The line if it is whole and wanted."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        entry: dict[str, Any] = json.loads(line)
+        return entry if wanted.has(entry) else None
+    return None
 
 
 def _last_line(path: Path) -> bytes:

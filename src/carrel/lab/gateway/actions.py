@@ -16,6 +16,8 @@ from carrel.wire.v1 import API
 ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/lab"): Action.LOOK,
     ("POST", "/lab/reload"): Action.RELOAD,
+    ("POST", "/lab/rules"): Action.CHANGE_RULES,
+    ("POST", "/lab/rules/preview"): Action.CHANGE_RULES,
     ("GET", "/share"): Action.LOOK,
     ("GET", "/report/use"): Action.SEE_USE,
     ("GET", "/report/starts"): Action.SEE_USE,

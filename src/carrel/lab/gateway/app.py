@@ -52,6 +52,7 @@ from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.errors import MEDIA_TYPE, invalid_request, problem_of, problem_of_framework, problem_response
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Gate, Zone, Zones
+from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.gateway.hosts import Hosts
 from carrel.lab.gateway.new_code import NEW_TASK, Incoming
 from carrel.lab.gateway.pool_workers import PoolWorkers
@@ -72,6 +73,7 @@ from carrel.lab.gateway.routes import ssh as ssh_routes
 from carrel.lab.gateway.routes import sweeps as sweep_routes
 from carrel.lab.gateway.routes import workers as worker_routes
 from carrel.lab.gateway.routes.nouns import ROUTES as NOUN_ROUTES
+from carrel.lab.gateway.rule_previews import RulePreviews
 from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.gateway.ssh import SshAccess
 from carrel.lab.gateway.streams import Doorbell, Streams
@@ -160,7 +162,7 @@ def create_app(
         settings=settings,
         streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
         submissions=submissions,
-        incoming=Incoming(lab, snapshots, walls, settings.templates),
+        incoming=Incoming(lab, snapshots, walls, settings.templates, GitHosts(settings.git_hosts)),
         worker_pools=pools,
         own_sweeps=swept,
         own_drifts=drifts,
@@ -168,6 +170,7 @@ def create_app(
         bodies=CallBodies(settings.calls),
         comparing=comparing,
         explaining=Explaining(comparing=comparing, snapshots=snapshots),
+        rule_previews=RulePreviews(lab),
         files=body_files,
         ssh=SshAccess(lab),
         run_of=run_of,

@@ -26,6 +26,7 @@ from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Grant, SignedIn
 from carrel.lab.gateway.new_code import Incoming
+from carrel.lab.gateway.rule_previews import RulePreviews
 from carrel.lab.gateway.settings import GatewaySettings
 from carrel.lab.gateway.ssh import SshAccess
 from carrel.lab.gateway.streams import Streams
@@ -66,6 +67,7 @@ class Gateway:
     bodies: CallBodies
     comparing: Comparing
     explaining: Explaining
+    rule_previews: RulePreviews
     #: The same for programs on this machine, as descriptors.
     files: BodyFiles
     ssh: SshAccess

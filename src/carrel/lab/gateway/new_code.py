@@ -29,6 +29,7 @@ from carrel.core.snapshots.uploads import inside, once, unzip
 from carrel.core.spool.disk import full_at, is_full
 from carrel.core.tasks.files import ProjectFiles
 from carrel.core.tasks.mlproject import read_project
+from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Walls, bounds_of
 from carrel.node.staging.apart import stage_apart, stage_here
 from carrel.node.staging.download import Most
@@ -44,6 +45,8 @@ NEW_TASK = "/tasks/new"
 SCRIPTS = (".py", ".sh")
 #: Bytes of a notebook.
 _NOTEBOOK = 64 * MIB
+#: Seconds that fetching a repository may take.
+_FETCH_TIME = 600.0
 #: Variables for what reads a repository: the way to the network, and whom to trust.
 _WAY = (
     *("PATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
@@ -114,8 +117,15 @@ class Incoming:
         snapshots: SnapshotStore,
         walls: Callable[[str], LaunchWalls | None],
         templates: Path | None = None,
+        git_hosts: GitHosts | None = None,
+        fetch_time: float = _FETCH_TIME,
     ) -> None:
-        """`walls` says what code of a user does not see of the machine; `templates` has a directory for each of the site's."""
+        """`walls` says what code of a user does not see of the machine; `templates` has a directory for each of the site's.
+
+        `git_hosts` says from where repositories are fetched, within `fetch_time` seconds.
+        """
+        self._git_hosts = git_hosts or GitHosts()
+        self._fetch_time = fetch_time
         self._templates = templates
         self._lab = lab
         self._snapshots = snapshots
@@ -164,12 +174,13 @@ class Incoming:
                 f'"{address[:200]}" is not the address of a repository.',
                 remedy="Write it like https://host/owner/repository.git, with #directory for a part of it.",
             )
+        pinned = self._git_hosts.pin(address)
         uri = f"git+{address}" + (f"@{version}" if version else "") + (f"#subdirectory={part}" if part else "")
         notes: list[str] = []
         sources: dict[str, str] = {}
         with self._directory() as place, self._one_at_a_time(caller):
             try:
-                self._fetch(caller, uri, place, notes.append, sources.__setitem__)
+                self._fetch(caller, uri, pinned, place, notes.append, sources.__setitem__)
             except InputFailed as error:
                 raise Invalid(
                     error.message,
@@ -262,9 +273,16 @@ class Incoming:
             self._fetching.discard(me)
 
     def _fetch(
-        self, caller: Caller, uri: str, place: Path, report: Callable[[str], None], resolved: Callable[[str, str], None]
+        self,
+        caller: Caller,
+        uri: str,
+        pinned: str,
+        place: Path,
+        report: Callable[[str], None],
+        resolved: Callable[[str, str], None],
     ) -> None:
-        inputs, most = (InputSpec(path="code", uri=uri),), Most(size=LIMIT_BYTES, files=LIMIT_FILES)
+        inputs = (InputSpec(path="code", uri=uri),)
+        most = Most(size=LIMIT_BYTES, files=LIMIT_FILES, seconds=self._fetch_time, pinned=pinned)
         seen = self._walls(caller.user.subject)
         if seen is None:
             stage_here(inputs, place, report, lab=LabFiles("", "", ""), closed=Closed(), most=most, resolved=resolved)

@@ -18,6 +18,10 @@ class GatewaySettings:
     uploads: Path
     #: Where the site's templates are, one directory each; None: it has none.
     templates: Path | None = field(default=None, kw_only=True)
+    #: Hosts and networks inside from which repositories are fetched that users name on a page.
+    git_hosts: str = ""
+    #: The lab's home, which `carrel doctor` looks at; None: there is none (tests).
+    home: Path | None = field(default=None, kw_only=True)
     #: Where large arguments and results of calls lie.
     calls: Path
     #: The socket at which programs on this machine get these files; None: they go through HTTP.

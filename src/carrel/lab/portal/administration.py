@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from carrel.core.domain.user import Caller, Role
 from carrel.core.policy.access import Action, allowed
 from carrel.lab.audit import AuditFilter
 from carrel.lab.gateway.auditing import tell_audit
+from carrel.lab.gateway.children import Child
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
 from carrel.lab.portal.entrance import checked_form
@@ -29,8 +31,14 @@ from carrel.lab.portal.templating import Templates
 PATH = "/administration"
 #: Lines of the audit log on the page; `carrel audit` has all.
 _LINES = 50
+#: Users on a page of the list.
+_USERS = 50
+#: Seconds that the check of the machine may take.
+_PATIENCE = 60
+#: What the address says of lists: a part of a user's name, and the page; who did it, with what, and the result.
+_SHOWN = ("user", "from", "who", "with", "result")
 #: What somebody who is not an administrator may still do here; who may do none of it has no such page.
-_ANY = (Action.MANAGE_USERS, Action.DRAIN, Action.RESERVE, Action.ANNOUNCE, Action.READ_AUDIT)
+_ANY = (Action.MANAGE_USERS, Action.DRAIN, Action.RESERVE, Action.ANNOUNCE, Action.READ_AUDIT, Action.CHANGE_RULES)
 #: Fields of forms that name what is changed.
 _OBJECTS = ("subject", "node", "name", "key")
 #: Carries out one button; what it returns is shown on the page, once.
@@ -49,6 +57,12 @@ class AdministrationPage:
         self._gateway = gateway
         self._lab = gateway.lab
         self._look = look
+        home = gateway.settings.home
+        told = ("doctor", "--json", "--home", str(home))
+        # It ends with 1 when it has found something.
+        self._doctor = (
+            None if home is None else Child("check", "carrel.cli.main", *told, time_limit=_PATIENCE, ends=frozenset({0, 1}))
+        )
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the page."""
@@ -65,13 +79,22 @@ class AdministrationPage:
             "release": self._release,
         }
         buttons = [Route(f"{PATH}/{name}", self._button(act), methods=["POST"]) for name, act in acts.items()]
-        return [Route(PATH, self.page, methods=["GET"]), *buttons]
+        return [Route(PATH, self.page, methods=["GET"]), Route(f"{PATH}/health", self.health, methods=["POST"]), *buttons]
 
     def page(self, request: Request) -> Response:
         """All that the caller may look after."""
         if not may_administer(caller_of(request)):
             raise Denied("You do not run this lab.", remedy="Ask an administrator.")
         return self._page(request)
+
+    async def health(self, request: Request) -> Response:
+        """What `carrel doctor` says of this machine and the lab."""
+        await checked_form(request, self._look)
+        allowed(caller_of(request), Action.CHANGE_RULES).check()
+        if self._doctor is None:
+            raise NotFound("This lab has no home to look at.")
+        found = await self._doctor.ask()
+        return self._look.page(request, "health.html", checks=found["checks"])
 
     # ---- buttons
 
@@ -152,10 +175,24 @@ class AdministrationPage:
     def _page(self, request: Request, *, problem: CarrelError | None = None, **more: Any) -> Response:
         caller, lab, audit = caller_of(request), self._lab, self._gateway.audit
         may = {action.name: bool(allowed(caller, action)) for action in _ANY}
-        lines = audit.read(AuditFilter(), limit=_LINES, newest=True) if audit is not None and may["READ_AUDIT"] else []
+        shown = {name: request.query_params.get(name, "").strip()[:200] for name in _SHOWN}
+        wanted = AuditFilter(who=shown["who"] or None, resource=shown["with"] or None, result=shown["result"] or None)
+        lines = audit.read(wanted, limit=_LINES, newest=True) if audit is not None and may["READ_AUDIT"] else []
+        users = lab.administration.users(caller) if may["MANAGE_USERS"] else []
+        users = [one for one in users if shown["user"].lower() in f"{one.subject} {one.name}".lower()]
+        first = min(_USERS * (number_in(shown["from"] or "0") or 0), len(users) // _USERS * _USERS)
         values: dict[str, Any] = {
             "may": may,
-            "users": lab.administration.users(caller) if may["MANAGE_USERS"] else [],
+            "users": users[first : first + _USERS],
+            "first": first,
+            "of": len(users),
+            "pages": {
+                label: f"{PATH}?{urlencode({'user': shown['user'], 'from': page})}#users"
+                for label, page in (("Before", first // _USERS - 1), ("More", first // _USERS + 1))
+                if 0 <= page * _USERS < len(users)
+            },
+            "shown": shown,
+            "has_health": self._doctor is not None and may["CHANGE_RULES"],
             "nodes": [one.node for one in lab.machines.devices(caller)],
             "announcements": lab.keeper(ANNOUNCEMENTS).list(caller),
             "reservations": lab.keeper(RESERVATIONS).list(caller),

@@ -17,7 +17,6 @@ from starlette.routing import BaseRoute, Route
 
 from carrel.core.control.ports import AttemptRow, JobFilter
 from carrel.core.control.views import LogChunk
-from carrel.core.domain.account import Standing
 from carrel.core.domain.errors import Invalid, NotFound
 from carrel.core.domain.job import ACTIVE, ENDED, Job, JobState
 from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
@@ -123,7 +122,7 @@ class JobPages:
             nodes=nodes,
             free=free,
             free_is_so=is_so,
-            standing=self._standing(caller),
+            standing=self._lab.standing(caller),
             notebook=last_settings(self._gateway, caller) if not part else {},
             announcements=self._lab.keeper(ANNOUNCEMENTS).list(caller),
             reservations=[(one, one.begin <= self._lab.clock()) for one in self._lab.keeper(RESERVATIONS).list(caller)],
@@ -251,12 +250,6 @@ class JobPages:
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     # ---- parts
-
-    def _standing(self, caller: Caller) -> Standing | None:
-        """Where the caller stands on the account that is charged if they name none; None where shares do not count."""
-        report, account = self._lab.shares(caller), self._lab.policy.charged(caller.user)
-        mine = (one for one in report.standings if (one.account, one.user) == (account, caller.user.subject))
-        return next(mine, None) if report.weight else None
 
     def _log_tail(self, caller: Caller, job: Job, attempts: Any) -> LogChunk:
         """The last of the log up to where the events have told it, so that the stream goes on exactly there."""

@@ -27,6 +27,7 @@ from carrel.lab.portal.new_task import NewTaskPage
 from carrel.lab.portal.notebooks import NotebookPages
 from carrel.lab.portal.outputs import OutputPages
 from carrel.lab.portal.pages import JobPages, ReferencePage
+from carrel.lab.portal.rules import RulesPage
 from carrel.lab.portal.sign_in_methods import SignInMethod, local_path
 from carrel.lab.portal.signin import Sessions, Tickets
 from carrel.lab.portal.sweeps import SweepPages
@@ -102,6 +103,7 @@ class Portal:
                 *comparison.routes(),
                 *pages.routes(),
                 *AdministrationPage(gateway, self._look).routes(),
+                *RulesPage(gateway, self._look).routes(),
                 *AccountPage(gateway, self._look).routes(),
                 *HelpPages(self._look).routes(),
                 *OutputPages(gateway, self._look).routes(),

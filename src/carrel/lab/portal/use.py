@@ -20,7 +20,7 @@ from carrel.lab.portal.templating import Templates
 from carrel.wire.v1 import UseView
 
 #: Rows in the table; `carrel report use` has all.
-_SHOWN = 300
+_SHOWN = 50
 #: Width of the longest bar, in the units of its picture.
 _WIDTH = 1000.0
 _LENT = "lent"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
@@ -26,7 +26,7 @@ _DEFAULT = "default"
 #: Settings of `carrel.toml` that are rules.
 _NAMED = ("preset", "default_qos", "session_qos")
 #: What an error says instead of the file's name when the file is right and a change to it is not.
-_CHANGED = "With that change"
+CHANGED = "With that change"
 
 #: Keys of the tables, with what their values are like where that is one of a few things.
 PARTITION_KEYS = ("nodes", "qos", "engine")
@@ -99,15 +99,23 @@ def read_lab_rules(file: Path | None, changes: Mapping[str, Any] | None = None) 
     rules = _read_tables(tables, str(file))
     if not changes:
         return rules
-    if "qos" not in tables:
-        tables.setdefault("preset", _DEFAULT)
-    named = {path: value for path, value in changes.items() if path in _NAMED}
-    rules = _read_tables(tables | named, _CHANGED)
-    tables |= named
+    change_tables(tables, changes)
+    return _read_tables(tables, CHANGED)
+
+
+def change_tables(tables: MutableMapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Make changes to what carrel.toml says; a value of None takes a rule out. Raises `Invalid` for what is no rule."""
+    if "qos" not in tables and any(path.startswith("qos.") for path in changes):
+        tables.setdefault("preset", _DEFAULT)  # or the changed class would be the only one
+    for path in _NAMED:
+        if changes.get(path) is not None:
+            tables[path] = changes[path]
+        elif path in changes:
+            tables.pop(path, None)
+    rules = _read_tables(tables, CHANGED)
     for path, value in changes.items():
-        if path not in named:
+        if path not in _NAMED:
             _change(tables, path, value, rules)
-    return _read_tables(tables, _CHANGED)
 
 
 def _read_tables(tables: Mapping[str, Any], where: str) -> LabRules:
@@ -118,7 +126,7 @@ def _read_tables(tables: Mapping[str, Any], where: str) -> LabRules:
     return read_rules({name: tables[name] for name in TABLES if name in tables}, where, **named)
 
 
-def _change(tables: dict[str, Any], path: str, value: Any, rules: LabRules) -> None:
+def _change(tables: MutableMapping[str, Any], path: str, value: Any, rules: LabRules) -> None:
     first, *rest = path.split(".")
     if first not in TABLES or not rest:
         raise Invalid(
@@ -135,7 +143,10 @@ def _change(tables: dict[str, Any], path: str, value: Any, rules: LabRules) -> N
         if not isinstance(inner, dict):
             raise Invalid(f'"{path}" is no rule: "{name}" is {inner!r}.', remedy="Name one as in carrel.toml.")
         table = inner
-    table[path.rpartition(".")[2]] = value
+    if value is not None:
+        table[rest[-1]] = value
+    elif table.pop(rest[-1], None) is None:
+        raise Invalid(f"{path} has its value from the preset.", remedy="Write another value: it cannot be left empty.")
 
 
 def _preset(name: str) -> Path:

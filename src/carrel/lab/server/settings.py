@@ -10,6 +10,7 @@ from typing import Any
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.rules import LabRules
 from carrel.lab.audit import READS
+from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.server.identity import deputy_command, read_identity
 from carrel.lab.server.image_paths import shown_in_images
 from carrel.lab.server.isolation import check_isolation
@@ -134,6 +135,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("audit_reads", "text", "none", "Which reads the audit log has: none, others (of what is another user's), or all."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),
     Setting("snapshot_files", "int", 200_000, "Most files of a code snapshot."),
+    Setting("git_hosts", "text", "", "Hosts and networks inside from which the pages fetch repositories: git.lan 10.2.0.0/16."),
     Setting("input_limit", "size", None, "Largest input of a task; no limit without it."),
     Setting("input_files", "int", 1_000_000, "Most files of an input of a task; 0: no limit."),
     Setting("input_cache", "size", 20 * 1024**3, 'Inputs that are kept for the next jobs of each user; "1K" keeps none.'),
@@ -168,15 +170,19 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
 
     Raises `Invalid` naming the place, the key and the nearest valid key.
     """
-    tables = read_toml(file)
+    return settings_of(read_toml(file), str(file), environment, options)
+
+
+def settings_of(tables: dict[str, Any], where: str, environment: Mapping[str, str], options: Mapping[str, Any]) -> Settings:
+    """The same of `tables`, which stand at `where`."""
     ruled = {name: tables.pop(name) for name in TABLES if name in tables}
     values = {setting.name: setting.default for setting in SETTINGS}
-    values["sign_in"] = read_sign_in(tables.pop("sign_in", {}), str(file))
+    values["sign_in"] = read_sign_in(tables.pop("sign_in", {}), where)
     said = {*tables, *(setting.name for setting in SETTINGS if environment.get(_variable(setting)))}
     said |= {name for name, value in options.items() if value is not None}
     for name, value in tables.items():
-        setting = _BY_NAME[known(name, _BY_NAME, str(file))]
-        values[name] = convert(setting, value, f"{file}: {name}")
+        setting = _BY_NAME[known(name, _BY_NAME, where)]
+        values[name] = convert(setting, value, f"{where}: {name}")
     for setting in SETTINGS:
         variable = _variable(setting)
         if environment.get(variable):
@@ -185,7 +191,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
         if value is not None:
             values[name] = convert(_BY_NAME[name], value, f"--{name.replace('_', '-')}")
     named = {key: values[key] for key in ("preset", "default_qos", "session_qos")}
-    rules = read_rules(ruled, str(file), **named)
+    rules = read_rules(ruled, where, **named)
     check_network(values)
     if values["sign_in"].oidc is not None:
         check_oidc(values["sign_in"].oidc, values, rules.accounts)
@@ -198,6 +204,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     read_ports(values["slurm_session_ports"])
     shown_in_images(values["slurm_image_paths"])
     rucio_of(values)
+    GitHosts(values["git_hosts"])
     values, left_out = without_missing(values, said)
     if values["sessions"]:
         _check_host(values["session_host"])

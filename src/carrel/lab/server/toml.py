@@ -25,15 +25,27 @@ class Setting:
 
 def read_toml(file: Path) -> dict[str, Any]:
     """The tables of a file; none when it is absent. Raises `Invalid`."""
+    return tables_of(read_text(file), str(file))
+
+
+def read_text(file: Path) -> str:
+    """The text of a file; "" when it is absent. Raises `Invalid`."""
     try:
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
+        return file.read_bytes().decode()
     except FileNotFoundError:
-        return {}
+        return ""
     except OSError as error:
         raise Invalid(f"{file} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise Invalid(f"{file} is not valid TOML: {error}.") from error
+
+
+def tables_of(text: str, where: str) -> dict[str, Any]:
+    """The tables of a text, which stands at `where`. Raises `Invalid`."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(f"{where} is not valid TOML: {error}.") from error
 
 
 def known(name: str, valid: Mapping[str, Any], where: str) -> str:

@@ -29,10 +29,12 @@ from carrel.lab.server.log import log_to
 from carrel.lab.server.network import BehindProxy, certified, names, warnings
 from carrel.lab.server.notebooks import Notebooks
 from carrel.lab.server.opening import RunningLab, body_socket, open_lab
+from carrel.lab.server.rules_file import RulesFile
 from carrel.lab.server.serving import Server, listen, name_of
-from carrel.lab.server.settings import Settings, read_settings
+from carrel.lab.server.settings import Settings, settings_of
 from carrel.lab.server.sign_in import portal_of
 from carrel.lab.server.tls import Certificate
+from carrel.lab.server.toml import read_toml
 from carrel.lab.server.tracking import Tracking
 from carrel.lab.server.whose_code import check_safe
 from carrel.lab.signin import Issuer
@@ -64,7 +66,10 @@ def run(
     place_ = LabHome(home.expanduser().absolute())
 
     def read() -> Settings:
-        settings = read_settings(place_.settings, os.environ, options)
+        return of_tables(read_toml(place_.settings), str(place_.settings))
+
+    def of_tables(tables: dict[str, Any], where: str) -> Settings:
+        settings = settings_of(tables, where, os.environ, options)
         check_safe(settings)
         return settings
 
@@ -90,7 +95,8 @@ def run(
                 url = (settings.public_url or f"https{url.removeprefix('http')}").rstrip("/")
                 authority = Authority(place_.tls, [*certified(url, settings.session_host, settings.slurm_url), *local_names()])
                 certificate = Certificate(authority.certificate, authority.key, authority.renew)
-            rules = RuleBook(settings.rules, reread=lambda: read().rules)
+            written = RulesFile(place_.settings, lambda tables, where: of_tables(tables, where).rules)
+            rules = RuleBook(settings.rules, reread=lambda: read().rules, written=written)
             return _serve(place_, settings, rules, listener, url, say, certificate, authority)
     finally:
         os.close(lock)
@@ -118,6 +124,8 @@ def _serve(
         settings=GatewaySettings(
             uploads=home.snapshots,
             templates=home.path / "templates",
+            git_hosts=settings.git_hosts,
+            home=home.path,
             calls=home.calls,
             body_socket=body_socket(home),
             max_snapshot=settings.snapshot_limit,

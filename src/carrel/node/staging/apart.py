@@ -76,7 +76,7 @@ def stage_apart(
         "lab": [lab.url, lab.token, lab.authority],
         "closed": [str(place) for place in closed.places],
         "own": str(closed.own) if closed.own else None,
-        "most": [most.size, most.files],
+        "most": [most.size, most.files, None, most.seconds, most.pinned],
         "cache": cache,
         "rucio": to_plain(rucio) if rucio is not None else None,
         "staged": to_plain(staged) if staged is not None else None,

@@ -26,6 +26,10 @@ class Most:
     files: int = 0
     #: Bytes that can be kept of it, where it is fetched to be kept.
     room: int | None = None
+    #: Seconds for fetching it, of a git repository.
+    seconds: float = 0
+    #: Where its host is, as git's http.curloptResolve has it: then no redirect leads elsewhere. None: wherever its name leads.
+    pinned: str | None = None
 
     def check(self, size: int, files: int) -> None:
         """Raise `InputFailed` for more, and `NotKept` for what is not too large but for being kept."""
@@ -63,7 +67,7 @@ class News:
         *,
         most: Most = NO_LIMIT,
     ) -> None:
-        self._most = most
+        self.most = most
         self._files = 0
         self._message, self._report, self._monotonic = message, report, monotonic
         self._next = monotonic() + _PAUSE
@@ -78,7 +82,7 @@ class News:
     def at(self, size: int, total: int | None) -> None:
         """So much of the present file is there; of `total`, where that is known."""
         self._now = size
-        self._most.check(self._before + max(size, total or 0), self._files + 1)
+        self.most.check(self._before + max(size, total or 0), self._files + 1)
         if self._monotonic() < self._next:
             return
         self._next = self._monotonic() + _PAUSE
@@ -99,7 +103,7 @@ class News:
         """The present file is there."""
         self._before, self._now = self._before + self._now, 0
         self._files += 1
-        self._most.check(self._before, self._files)
+        self.most.check(self._before, self._files)
 
 
 class Download:

@@ -6,12 +6,15 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from carrel.core.domain.errors import StorageFull
+from carrel.core.domain.units import format_duration
 from carrel.core.spool.disk import full_at
 from carrel.node.staging.download import News
 from carrel.node.staging.failed import InputFailed
@@ -48,6 +51,9 @@ class Git:
         }
         self._options = ["-c", "core.hooksPath=/dev/null", "-c", "credential.helper=", "-c", "fetch.unpackLimit=1"]
         self._options += ["-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60", "-c", "gc.auto=0", "-c", "core.askPass="]
+        self._end = time.monotonic() + news.most.seconds if news.most.seconds else None
+        if news.most.pinned is not None:
+            self._options += ["-c", "http.followRedirects=false", "-c", f"http.curloptResolve={news.most.pinned}"]
         if wanted.scheme in ("https", "http") and "GIT_PASSWORD" in os.environ:
             host = "/".join(wanted.url.split("/")[:3])
             self._options += ["-c", f"credential.{host}.helper={_HELPER}"]
@@ -65,7 +71,7 @@ class Git:
 
     def say(self, *arguments: str, at: bool = True) -> bytes:
         """Run one command and return what it says; raise `InputFailed` with its own words."""
-        with self._start(arguments, at=at) as process:
+        with self._start(arguments, at=at) as process, self._in_time(process):
             try:
                 assert process.stdout is not None
                 assert process.stderr is not None
@@ -86,6 +92,34 @@ class Git:
                 remedy="Look at the address. A private one needs the secrets GIT_USERNAME and GIT_PASSWORD (a token).",
             )
         return said
+
+    @contextmanager
+    def _in_time(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        """End git, and what it has started, when its time is over."""
+        if self._end is None:
+            yield
+            return
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            _kill(process)
+
+        timer = threading.Timer(max(0.0, self._end - time.monotonic()), end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except InputFailed:
+            if not late.is_set():
+                raise
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise InputFailed(
+                f"The repository {self._url} was not here after {format_duration(self.news.most.seconds)}.",
+                remedy="Try again, or upload it as a .zip.",
+            )
 
     def _listen(self, stream: IO[bytes]) -> str:
         """Read what git says of its progress; a line of it ends with a carriage return."""

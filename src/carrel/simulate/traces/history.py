@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.job import Job
 from carrel.core.domain.qos import JobKind
 from carrel.simulate.trace import Trace, TraceJob
 from carrel.wire import v1
@@ -27,9 +28,16 @@ def history_trace(jobs: Iterable[v1.JobView], name: str) -> Trace:
     begin = whole[0][0].submitted_at.timestamp()
     return Trace(
         name=f"history of {name}",
-        jobs=[_traced(job, seconds, begin) for job, seconds in whole],
+        jobs=[_traced(job, seconds, job.submitted_at.timestamp() - begin) for job, seconds in whole],
         notes=_notes([job for job, _ in whole], left_out=len(recorded) - len(whole)),
     )
+
+
+def recorded_trace(runs: Iterable[tuple[Job, float]], name: str) -> Trace:
+    """The same of the lab's own jobs, each with the seconds that its last attempt ran. Not empty."""
+    ordered = sorted(runs, key=lambda run: (run[0].submitted_at, run[0].id))
+    begin = ordered[0][0].submitted_at
+    return Trace(name=name, jobs=[_traced(job, seconds, job.submitted_at - begin) for job, seconds in ordered])
 
 
 def _ran(job: v1.JobView) -> float | None:
@@ -54,11 +62,11 @@ def _notes(whole: Sequence[v1.JobView], *, left_out: int) -> Sequence[str]:
     return [f"{what}: {many:,}." for what, many in told if many]
 
 
-def _traced(job: v1.JobView, seconds: float, begin: float) -> TraceJob:
+def _traced(job: v1.JobView | Job, seconds: float, submitted: float) -> TraceJob:
     kind, asked = JobKind(job.kind), job.resources
     return TraceJob(
         id=job.id,
-        submitted=job.submitted_at.timestamp() - begin,
+        submitted=submitted,
         duration=seconds,
         gpus=asked.nodes * asked.gpus,
         cpus=0 if kind is JobKind.SESSION else asked.nodes * asked.cpus,

@@ -75,7 +75,13 @@ from carrel.wire.v1.lab import (
     PartitionView,
     QoSView,
     Reloaded,
+    RulesChanged,
+    RulesPreview,
+    RulesPreviewRequest,
+    RulesRequest,
     ShareView,
+    SimulatedMeasures,
+    SimulatedRow,
     StandingView,
     StartRangesView,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
 from pydantic import Field
 
-from carrel.wire.v1.base import Response
+from carrel.wire.v1.base import Request, Response
 from carrel.wire.v1.people import UserView
 
 
@@ -158,3 +159,60 @@ class Reloaded(Response):
 
     #: False when what is written is what was in force.
     changed: bool
+
+
+class RulesRequest(Request):
+    """Other rules: ``POST /api/v1/lab/rules``."""
+
+    #: By where they stand in carrel.toml ("qos.batch.priority"); null: not there any more.
+    changes: dict[str, Any] = Field(min_length=1, max_length=50)
+
+
+class RulesPreviewRequest(RulesRequest):
+    """What would they do? ``POST /api/v1/lab/rules/preview``."""
+
+    #: How far back jobs are taken, by their submission.
+    days: int = Field(default=7, ge=1, le=365)
+
+
+class RulesChanged(Response):
+    """What was changed: ``POST /api/v1/lab/rules``."""
+
+    #: By path, the value before and the new one, in words.
+    changed: dict[str, str]
+
+
+class SimulatedMeasures(Response):
+    """How it went for some jobs; None where none of them ran."""
+
+    jobs: int
+    #: That could never start.
+    refused: int
+    mean_wait_seconds: float | None
+    #: 95 of 100 wait for no longer.
+    p95_wait_seconds: float | None
+    #: Share of the time of all GPUs of the lab, from the first submission to the last end.
+    utilisation: float | None
+
+
+class SimulatedRow(Response):
+    """A class of service, or a user."""
+
+    name: str
+    now: SimulatedMeasures
+    then: SimulatedMeasures
+
+
+class RulesPreview(Response):
+    """Recorded jobs under the rules in force, and under the changed ones."""
+
+    changed: dict[str, str]
+    #: Jobs that were simulated, and the first submission.
+    jobs: int
+    since: datetime
+    #: Nodes' GPUs.
+    gpus: int
+    notes: list[str]
+    all: list[SimulatedRow]
+    qos: list[SimulatedRow]
+    users: list[SimulatedRow]

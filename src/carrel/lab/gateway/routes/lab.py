@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 
 from carrel import __version__
 from carrel.core.domain.node import Drain
 from carrel.core.domain.nouns import DRAINS
 from carrel.core.policy.access import Action, allowed
+from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.context import NO_ZERO, Base, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.views import (
@@ -23,7 +24,19 @@ from carrel.lab.gateway.views import (
     start_ranges_view,
     user_view,
 )
-from carrel.wire.v1 import API, Changed, LabView, NodeList, Reloaded, ShareView, asked_of
+from carrel.wire.v1 import (
+    API,
+    Changed,
+    LabView,
+    NodeList,
+    Reloaded,
+    RulesChanged,
+    RulesPreview,
+    RulesPreviewRequest,
+    RulesRequest,
+    ShareView,
+    asked_of,
+)
 
 NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
 
@@ -66,6 +79,20 @@ def get_share(ctx: Ctx, who: Who) -> ShareView:
 def reload_rules(ctx: Ctx, who: Who) -> Reloaded:
     """Classes of service and priorities. Jobs that are there keep what they were let in with."""
     return Reloaded(changed=ctx.lab.administration.reload_rules(who))
+
+
+@router.post("/lab/rules", summary="Write rules down and put them in force (administrators)")
+def change_rules(asked: RulesRequest, request: Request, ctx: Ctx, who: Who) -> RulesChanged:
+    """They are kept in carrel.toml, whose comments stay. Jobs that are there keep what they were let in with."""
+    changed = ctx.lab.administration.change_rules(who, asked.changes)
+    tell_audit(request.scope, changed=changed)
+    return RulesChanged(changed=dict(changed))
+
+
+@router.post("/lab/rules/preview", summary="What other rules would have done to the jobs of the last days (administrators)")
+async def preview_rules(asked: RulesPreviewRequest, ctx: Ctx, who: Who) -> RulesPreview:
+    """By class of service and by user: waits and utilisation under the rules in force, and under the changed ones."""
+    return await ctx.rule_previews.of(who, asked.changes, asked.days)
 
 
 @router.get("/nodes", summary="The machines, and who holds what")
