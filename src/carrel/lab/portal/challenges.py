@@ -19,7 +19,7 @@ from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
 from carrel.lab.portal.entrance import check_form, checked_form
-from carrel.lab.portal.multipart import UploadedFile, in_threads, read_upload
+from carrel.lab.portal.multipart import FewAtOnce, UploadedFile, in_threads, read_upload
 from carrel.lab.portal.notebooks import asked_in, last_settings
 from carrel.lab.portal.requests import caller_of
 from carrel.lab.portal.templating import Templates
@@ -34,6 +34,7 @@ class ChallengePages:
     def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
         self._look = look
+        self._few = FewAtOnce()
         # What organisers write is text of a user's: HTML in it is shown as it is written.
         self._markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
 
@@ -112,7 +113,7 @@ class ChallengePages:
 
     async def submit(self, request: Request) -> Response:
         """Send what was uploaded."""
-        async with in_threads(self._gateway.incoming.directory()) as scratch:
+        async with self._few.one(caller_of(request)), in_threads(self._gateway.incoming.directory()) as scratch:
             fields, files = await read_upload(request, scratch)
             check_form(fields, self._look.form_secret(request))
 

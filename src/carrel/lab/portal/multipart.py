@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,14 +14,17 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import Conflict, Invalid
 from carrel.core.domain.units import MIB
+from carrel.core.domain.user import Caller
 from carrel.core.snapshots.packing import LIMIT_FILES
 
 #: Bytes of all fields and names together; a pasted script is one field.
 _FIELDS = 2 * MIB
 #: What a part counts beside its bytes: it costs some memory also where it is empty.
 _PART = 64
+#: Forms of one user that are sent or looked at, at once.
+_OF_ONE = 3
 #: Bytes that a thread writes at a time.
 _PIECE = MIB
 
@@ -140,3 +144,23 @@ async def in_threads(directory: AbstractContextManager[Path]) -> AsyncIterator[P
                 raise
     else:
         await to_thread.run_sync(directory.__exit__, None, None, None)
+
+
+class FewAtOnce:
+    """Keeps one user's forms from taking all places, and the disk."""
+
+    def __init__(self) -> None:
+        self._under_way: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def one(self, caller: Caller) -> AsyncIterator[None]:
+        """Be one of them meanwhile. Raises `Conflict` where there are as many as may be."""
+        me = caller.user.subject
+        if self._under_way[me] >= _OF_ONE:
+            raise Conflict(f"{_OF_ONE} forms of yours are being sent.", remedy="Wait until one of them is here.")
+        self._under_way[me] += 1
+        try:
+            yield
+        finally:
+            self._under_way[me] -= 1
+            self._under_way += Counter()  # without those who have none

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from carrel.core.control.ports import JobFilter
 from carrel.core.control.sessions import DEFAULT_ENVIRONMENT
-from carrel.core.domain.errors import CarrelError, Conflict, Invalid, NotFound
+from carrel.core.domain.errors import CarrelError, Invalid, NotFound
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
@@ -35,14 +33,12 @@ from carrel.lab.gateway.new_code import NEW_TASK, Runnable
 from carrel.lab.gateway.own_notebooks import copy_notebook
 from carrel.lab.gateway.views import preview_view
 from carrel.lab.portal.entrance import check_form
-from carrel.lab.portal.multipart import UploadedFile, in_threads, read_upload
+from carrel.lab.portal.multipart import FewAtOnce, UploadedFile, in_threads, read_upload
 from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.templating import Templates
 from carrel.lab.portal.words import written
 from carrel.wire.v1 import GitRequest, PreviewView, ResourceRequest, TaskRequest
 
-#: Forms of one user that are sent or looked at, at once.
-_OF_ONE = 3
 _OPTIONS = {**options_of(TaskOptions), **options_of(ResourceOptions)}
 _RESOURCES = frozenset(options_of(ResourceOptions))
 #: Options of a task that the form has, with what the page calls them; the first ones are always in sight.
@@ -106,7 +102,7 @@ class NewTaskPage:
         self._look = look
         self._limiters: tuple[CapacityLimiter, CapacityLimiter] | None = None
         #: Forms that come in or are looked at now, by user.
-        self._under_way: Counter[str] = Counter()
+        self._few = FewAtOnce()
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the page."""
@@ -129,25 +125,12 @@ class NewTaskPage:
         if self._limiters is None:  # they belong to the loop that serves
             self._limiters = CapacityLimiter(_AT_ONCE), CapacityLimiter(_AT_ONCE)
         repositories, others = self._limiters
-        async with self._one_of_few(caller_of(request)), in_threads(self._gateway.incoming.directory()) as scratch:
+        async with self._few.one(caller_of(request)), in_threads(self._gateway.incoming.directory()) as scratch:
             fields, files = await read_upload(request, scratch)
             check_form(fields, self._look.form_secret(request))
             # A repository or an archive may take its time: it must not take the threads that answer everybody else.
             limiter = repositories if fields.get("repository") else others
             return await to_thread.run_sync(self._answer, request, fields, files, limiter=limiter)
-
-    @asynccontextmanager
-    async def _one_of_few(self, caller: Caller) -> AsyncIterator[None]:
-        """Keep one user's forms from taking all places, and the disk. Raises `Conflict`."""
-        me = caller.user.subject
-        if self._under_way[me] >= _OF_ONE:
-            raise Conflict(f"{_OF_ONE} forms of yours are being sent.", remedy="Wait until one of them is here.")
-        self._under_way[me] += 1
-        try:
-            yield
-        finally:
-            self._under_way[me] -= 1
-            self._under_way += Counter()  # without those who have none
 
     def _answer(self, request: Request, fields: dict[str, str], files: Sequence[UploadedFile]) -> Response:
         caller, do = caller_of(request), fields.get("do", "run")
