@@ -76,7 +76,7 @@ def ssh_command(
 
 
 def _options(files: SshFiles, home: Path | None) -> dict[str, str]:
-    """What OpenSSH goes by (ssh_config(5))."""
+    """Lines for OpenSSH's configuration (ssh_config(5))."""
     return {
         "ProxyCommand": f"{_words(home, '--stdio')} %h",
         "IdentityFile": _quoted(files.key),

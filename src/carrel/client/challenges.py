@@ -32,7 +32,7 @@ class ChallengeCalls:
         return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), "/challenges", request))
 
     def challenge_checks(self, name: str) -> SubmissionList:
-        """How the baselines are doing."""
+        """The baselines of the draft, as they are doing."""
         return self._submissions(f"{_path(name)}/checks")
 
     def publish_challenge(self, name: str) -> Challenge:
@@ -85,7 +85,7 @@ class ChallengeCalls:
         return self._http.call("GET", f"{_path(name)}/submissions/{number}/log").text
 
     def challenge_board(self, name: str, phase: str | None = None) -> Board:
-        """Who is first in a phase, by default in that of now."""
+        """The board of a phase, by default of that of now."""
         params = {} if phase is None else {"phase": phase}
         return v1.value_of(Board, self._http.get(v1.shown_of(Board), f"{_path(name)}/board", params=params))
 

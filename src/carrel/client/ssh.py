@@ -26,7 +26,7 @@ class SshCalls(NounCalls):
 
 
 class SshFiles:
-    """What OpenSSH reads, in a directory of this user's: a key, which stays here, and what the lab says of the jobs."""
+    """Files for OpenSSH, in a directory of this user's: a key, which stays here, and what the lab says of the jobs."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
@@ -35,7 +35,7 @@ class SshFiles:
         self.known_hosts = self.directory / "known_hosts"
 
     def certificate(self, host: str) -> Path:
-        """Where the certificate for one job is; `host` may be "%h" (ssh_config(5), TOKENS)."""
+        """Path of the certificate for one job; `host` may be "%h" (ssh_config(5), TOKENS)."""
         return self.directory / f"{host}-cert.pub"
 
     def public_key(self) -> str:

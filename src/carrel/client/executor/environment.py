@@ -200,7 +200,7 @@ class SentModules:
 
 
 def _written(path: Path) -> int:
-    """When Python files of a module were written to last, in nanoseconds."""
+    """Moments at which Python files of a module were written to last, in nanoseconds."""
     files = [path] if path.is_file() else [file for file in _files(path) if file.suffix == ".py"] if path.is_dir() else []
     return max((file.stat().st_mtime_ns for file in files), default=0)
 

@@ -1,4 +1,4 @@
-"""What is told a person who waits: why there is no worker yet, and how many calls of a `map` are done."""
+"""Words for a person who waits: why there is no worker yet, and how many calls of a `map` are done."""
 
 from __future__ import annotations
 

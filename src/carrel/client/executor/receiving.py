@@ -226,7 +226,7 @@ class Receiver:
 
 
 def _ends(error: BaseException) -> BrokenProcessPool:
-    """Why there is no result whose unpickling would have ended this program."""
+    """The reason for which there is no result: unpickling it would have ended this program."""
     found = BrokenProcessPool(f"What the call returned would end the program that unpickles it: {error!r}.")
     found.__cause__ = error
     return found

@@ -1,1 +1,1 @@
-"""What challenges are, who is first, and what is left of a team's limits. Pure; files are read by whoever calls."""
+"""Challenges: their description, their boards, and what is left of a team's limits. Pure; the caller reads files."""

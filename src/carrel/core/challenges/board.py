@@ -1,4 +1,4 @@
-"""Who is first: the best submission of each team, by the columns of the challenge."""
+"""The board of a challenge: the best submission of each team, by the columns of the challenge."""
 
 from __future__ import annotations
 

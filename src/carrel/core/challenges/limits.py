@@ -1,4 +1,4 @@
-"""What is left of a team's limits, and when there is more."""
+"""The rest of a team's limits, and the moment at which there is more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from carrel.core.domain.errors import Conflict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a team may still submit in a phase."""
+    """The rest of a team's limits in a phase."""
 
     phase: Phase
     today: int
@@ -46,7 +46,7 @@ class Left:
 
 
 def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float, zone: str) -> Left:
-    """What is left to a team in `phase`; `submissions` are all that it has sent.
+    """Return what is left to a team in `phase`; `submissions` are all that it has sent.
 
     A submission counts from the moment when it was sent. One that failed counts no more: by the lab it costs nothing, else it is
     a failure, also of the organiser's programs, for a team can make these fail. A day is one of the challenge's zone.

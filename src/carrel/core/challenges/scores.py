@@ -1,4 +1,4 @@
-"""What a scoring program wrote, as scores: the columns of the challenge, rounded, and nothing else."""
+"""Reading what a scoring program wrote: the columns of the challenge, rounded, and nothing else."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class GpuUse:
         return StartReport(within=within, whose=whose, times=times)
 
     def week(self, caller: Caller) -> SeenWeek:
-        """Who had which device in the last week; what the caller may not see of others is together, without a name."""
+        """The holders of each device in the last week; what the caller may not see of others is together, without a name."""
         whose, found = whose_use(caller), self.recent.at(self.clock(), self.store)
 
         def seen(owner: str, account: str) -> bool:

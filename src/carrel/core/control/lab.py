@@ -427,7 +427,7 @@ class Lab:
         return share_report(caller, self.policy, self.loop.use, self.clock())
 
     def standing(self, caller: Caller) -> Standing | None:
-        """Where the caller stands on the account that is charged if they name none; None where shares do not count."""
+        """The caller's standing on the account that is charged if they name none; None where shares do not count."""
         return standing_of(caller, self.policy, self.loop.use, self.clock())
 
     # ---- events

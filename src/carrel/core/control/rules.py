@@ -35,7 +35,7 @@ class RuleSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedRules:
-    """What is written, with changes to it that are not written yet."""
+    """The written rules, with changes that are not written yet."""
 
     rules: LabRules
     #: The whole text with the changes, and a digest of the text that it was made of.
@@ -46,7 +46,7 @@ class ChangedRules:
 
 
 class WrittenRules(Protocol):
-    """Where an administrator writes the rules. Every method raises `Invalid` for what is wrong there, or in the changes."""
+    """The rules as an administrator writes them. Every method raises `Invalid` for what is wrong there, or in the changes."""
 
     def changed(self, changes: RuleChanges) -> ChangedRules:
         """Read what is written, and make the changes to it, of which none is written yet."""
@@ -83,7 +83,7 @@ class RuleBook:
 
     @property
     def written(self) -> WrittenRules:
-        """Where they are written. Raises `NotFound` in a lab whose rules are written nowhere (tests)."""
+        """The place in which they are written. Raises `NotFound` in a lab whose rules are written nowhere (tests)."""
         if self._written is None:
             raise NotFound("The rules of this lab are written nowhere.")
         return self._written

@@ -29,7 +29,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a team may submit."""
+    """Numbers of submissions that a team may send."""
 
     #: Submissions that were scored, on one day in the challenge's zone and in the whole phase.
     per_day: int = 5
@@ -63,7 +63,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChallengeSpec:
-    """What `challenge.yaml` says. Paths are directories and files of the challenge's own directory."""
+    """The content of `challenge.yaml`. Paths are directories and files of the challenge's own directory."""
 
     name: str
     title: str
@@ -140,7 +140,7 @@ class Team:
 
 
 class SubmissionState(StrEnum):
-    """What becomes of a submission; the words are those of jobs."""
+    """The state of a submission; the words are those of jobs."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -154,7 +154,7 @@ class SubmissionState(StrEnum):
 
 
 class Fault(StrEnum):
-    """By whom a submission failed."""
+    """The side by which a submission failed."""
 
     #: Its own code or predictions: it counts as a failure of the team's.
     TEAM = "team"
@@ -321,7 +321,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """Who is first in a phase."""
+    """The places of a phase."""
 
     challenge: str
     phase: str

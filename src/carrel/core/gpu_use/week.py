@@ -1,4 +1,4 @@
-"""Who had which device, hour by hour. Pure."""
+"""The holders of each device, hour by hour. Pure."""
 
 from __future__ import annotations
 

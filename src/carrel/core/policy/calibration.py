@@ -116,7 +116,7 @@ class _Length:
         return LengthCorrection(narrow=self._of(self._outside[False]), wide=self._of(self._outside[True]), starts=self._starts)
 
     def _of(self, outside: float) -> Correction:
-        """What leaves this share of the errors outside."""
+        """The bound that leaves this share of the errors outside."""
         low, middle, high = self._errors
         shares = [outside * part for part in BEFORE]
         ends = [(low.quantile(before), high.quantile(1 - outside + before)) for before in shares]

@@ -1,4 +1,4 @@
-"""What a journal tells of an attempt's course: each step, and of its samples so many that a plot can be drawn."""
+"""An attempt's course, read from its journal: each step, and of its samples so many that a plot can be drawn."""
 
 from __future__ import annotations
 

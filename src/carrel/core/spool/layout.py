@@ -105,7 +105,7 @@ class AttemptDirectory:
 
     @property
     def ssh_socket(self) -> Path:
-        """Where the lab's ssh connections come in while the command runs, on the lab's own machine; gone after the end."""
+        """The socket of the lab's ssh connections while the command runs, on the lab's own machine; gone after the end."""
         return self.path / "ssh.sock"
 
     @property

@@ -75,7 +75,7 @@ class ChallengePrograms:
         return spec
 
     def spec(self, name: str, version: str) -> ChallengeSpec:
-        """What the challenge is in this version."""
+        """The description of the challenge in this version."""
         return self._known(name, version)
 
     def _read(self, name: str, version: str) -> ChallengeSpec:
@@ -87,11 +87,11 @@ class ChallengePrograms:
             return file.read(_PAGE).decode(errors="replace")
 
     def directory(self, name: str, version: str, path: str) -> Path:
-        """Where a part of the challenge lies."""
+        """Path of a part of the challenge."""
         return self._place(name, version) / path
 
     def starter(self, challenge: Challenge) -> BinaryIO:
-        """What participants begin with, as an archive. Raises `NotFound`."""
+        """The files that participants begin with, as an archive. Raises `NotFound`."""
         spec = self.spec(challenge.name, challenge.version)
         if not spec.starter:
             raise NotFound(f"The challenge {challenge.name} has nothing to begin with.")
@@ -164,7 +164,7 @@ class ChallengePrograms:
         return submitted.job.id
 
     def scores(self, challenge: Challenge, job_id: int) -> bytes:
-        """What a scoring program wrote, one byte more than may be at most. Raises `NotFound`."""
+        """The scores that a scoring program wrote, one byte more than may be at most. Raises `NotFound`."""
         path = self._lab.produced.blob_path(self._caller(challenge), job_id, SCORES)
         with path.open("rb") as file:
             return file.read(LARGEST + 1)

@@ -1,4 +1,4 @@
-"""What becomes of submissions to challenges: their jobs are made, and what these wrote becomes scores.
+"""The course of submissions to challenges: their jobs are made, and what these wrote becomes scores.
 
 A submission is written down before its job is made, and each of its jobs is made under a key of its own: whenever the lab is
 killed, the next one finds the submission, and the same job for it.
@@ -151,7 +151,7 @@ class ChallengeRuns:
         self.changed()
 
     def _feedback(self, challenge: Challenge, one: ChallengeSubmission, job: Job) -> str:
-        """What the ingestion program said last, where it refused the code and the challenge lets teams read that."""
+        """The last line of the ingestion program, where it refused the code and the challenge lets teams read that."""
         most = self._programs.spec(challenge.name, one.version).feedback
         if not most or one.scoring_job or job.exit_code != REFUSED:
             return ""

@@ -100,7 +100,7 @@ class Challenges:
                     self._send(challenge, version, phase, caller, code, baseline=name)
 
     def checks(self, caller: Caller, name: str) -> SubmissionList:
-        """How the baselines of the draft are doing, or of what is published where there is no draft; for organisers."""
+        """The baselines of the draft, or of what is published where there is no draft; for organisers."""
         challenge = self._organised(caller, name)
         version = challenge.draft or challenge.version
         found = [one for one in self.submissions.select(challenge=name, team="") if one.version == version]
@@ -187,7 +187,7 @@ class Challenges:
         )
 
     def board(self, caller: Caller, name: str, phase: str | None = None) -> Board:
-        """Who is first in a phase; by default in that of now, else in the last that has begun."""
+        """The board of a phase; by default in that of now, else in the last that has begun."""
         challenge = self.find(caller, name)
         spec, now = self._spec(challenge), self.lab.clock()
         begun = [one for one in spec.phases if one.begin <= now] or list(spec.phases[:1])
@@ -242,7 +242,7 @@ class Challenges:
         return self.teams.put(made)
 
     def starter(self, caller: Caller, name: str) -> BinaryIO:
-        """What participants begin with, as an archive. Raises `NotFound`."""
+        """The files that participants begin with, as an archive. Raises `NotFound`."""
         challenge = self.find(caller, name)
         self._own_team(caller, challenge)
         return self.programs.starter(challenge)
@@ -334,7 +334,7 @@ class Challenges:
         return Resource(owner=challenge.organiser, users=frozenset(self._spec(challenge).organisers))
 
     def _spec(self, challenge: Challenge) -> ChallengeSpec:
-        """What is published, or the draft of what is not."""
+        """The description of what is published, or of the draft of what is not."""
         return self.programs.spec(challenge.name, challenge.version or challenge.draft)
 
     def _check_open(self, challenge: Challenge) -> None:

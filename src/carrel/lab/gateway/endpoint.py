@@ -67,7 +67,7 @@ class Endpoint(APIRoute):
 
 
 def _readers(endpoint: Callable[..., Any]) -> Mapping[str, Reader] | None:
-    """What gives each argument of a coroutine that returns a response; None where FastAPI has to."""
+    """Readers of each argument of a coroutine that returns a response; None where FastAPI has to."""
     hints = get_type_hints(endpoint, include_extras=True)
     returned = hints.pop("return", None)
     if not (inspect.iscoroutinefunction(endpoint) and isinstance(returned, type) and issubclass(returned, Response)):

@@ -1,4 +1,4 @@
-"""What other rules would have done to the jobs of the last days."""
+"""Previews: what other rules would have done to the jobs of the last days."""
 
 from __future__ import annotations
 

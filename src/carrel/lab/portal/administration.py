@@ -88,7 +88,7 @@ class AdministrationPage:
         return self._page(request)
 
     async def health(self, request: Request) -> Response:
-        """What `carrel doctor` says of this machine and the lab."""
+        """The words of `carrel doctor` about this machine and the lab."""
         await checked_form(request, self._look)
         allowed(caller_of(request), Action.CHANGE_RULES).check()
         if self._doctor is None:

@@ -1,4 +1,4 @@
-"""Why a job failed: the numbers of its end, the last it said, and what its owner may try. Pure."""
+"""The failure of a job: the numbers of its end, the last it said, and what its owner may try. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TRIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a job's page says of its failure."""
+    """The part of a job's page about its failure."""
 
     #: Names and values.
     facts: tuple[tuple[str, str], ...]

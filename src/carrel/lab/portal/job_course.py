@@ -85,7 +85,7 @@ class AttemptStrip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsePlot:
-    """What was used of one thing while the command ran."""
+    """Use of one thing while the command ran."""
 
     name: str
     last: str

@@ -15,7 +15,7 @@ _LONGEST_LINE = 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was found."""
+    """The lines that were found."""
 
     text: str
     #: Numbers of lines, and the lines.

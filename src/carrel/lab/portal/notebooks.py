@@ -168,7 +168,7 @@ class NotebookPages:
         return self._gateway.sessions
 
     def _week(self, caller: Caller) -> Week:
-        """Who had the GPUs of the lab's own machines; a cluster's brokers do not tell of what is over."""
+        """The holders of the GPUs of the lab's own machines; a cluster's brokers do not tell of what is over."""
         nodes = self._gateway.lab.machines.devices(caller)
         several = len(nodes) > 1
         called = [

@@ -27,7 +27,7 @@ _OTHERS = "other users"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How an owner's pieces look."""
+    """The look of an owner's pieces."""
 
     #: Its class, and the id of its texture.
     name: str
@@ -37,7 +37,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """What one owner had of one GPU, or of all."""
+    """The part that one owner had of one GPU, or of all."""
 
     who: str
     look: Look

@@ -269,7 +269,7 @@ class JobPages:
             position += len(chunk)
 
     def _course(self, caller: Caller, job: Job, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-        """How its last attempts went, and what the very last one used."""
+        """The course of its last attempts, and the use of the very last one."""
         last = [(row, self._lab.produced.course(caller, job.id, row.number)) for row in attempts[-_ATTEMPTS:]]
         return {
             "strips": strips_of(job, last, self._lab.clock()),

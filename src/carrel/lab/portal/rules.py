@@ -51,7 +51,7 @@ class RulesPage:
         return self._page(request, {})
 
     async def preview(self, request: Request) -> Response:
-        """What the changes of one form would do."""
+        """The effect of the changes of one form."""
         fields = await checked_form(request, self._look)
         caller = caller_of(request)
         allowed(caller, Action.CHANGE_RULES).check()
@@ -81,7 +81,7 @@ class RulesPage:
         return await to_thread.run_sync(change, caller_of(request))
 
     def _changes(self, fields: Mapping[str, str]) -> RuleChanges:
-        """What a form changes. That of a new account has its name in a field of its own."""
+        """The changes of a form. That of a new account has its name in a field of its own."""
         table = fields.get("table", "")
         named = table + fields.get("name", "").strip() if table == "accounts." else table
         texts = {path.replace(table, named, 1): text for path, text in fields.items()}

@@ -132,7 +132,7 @@ def _text(kind: str, value: Any) -> str:
 
 
 def _value(kind: str, key: str, text: str) -> Any:
-    """What stands in carrel.toml for what somebody wrote into a form; None: nothing."""
+    """The value in carrel.toml for a text of a form; None: nothing stands there."""
     if key == "preempts":
         return text.replace(",", " ").split()  # also none at all, where a preset has some
     if not text:

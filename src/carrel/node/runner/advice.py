@@ -1,4 +1,4 @@
-"""What to do about a command that failed for want of packages, files or memory of its GPU."""
+"""Advice about a command that failed for want of packages, files or memory of its GPU."""
 
 from __future__ import annotations
 

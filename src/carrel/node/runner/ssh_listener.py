@@ -1,4 +1,4 @@
-"""Where the lab's ssh connections come into a job: a socket in its attempt's directory, while its command runs.
+"""The way in for the lab's ssh connections: a socket in its attempt's directory, while its command runs.
 
 Each connection has a server of its own (`carrel.node.runner.ssh_server`), which is started beside the command: behind the same
 walls, in the same cgroup, with the same environment. Only the lab's own user finds the socket.

@@ -50,7 +50,7 @@ class _Files(asyncssh.SFTPServer):
 
 
 def main() -> None:
-    """What the interpreter that the runner starts does."""
+    """Serve; the interpreter that the runner starts calls it."""
     connection = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     with suppress(asyncssh.Error, OSError, ValueError, KeyError):  # the other side has gone, or is not the lab

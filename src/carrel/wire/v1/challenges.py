@@ -1,4 +1,4 @@
-"""What callers ask of challenges; answers are nouns (`carrel.core.domain.challenge`)."""
+"""Requests about challenges; answers are nouns (`carrel.core.domain.challenge`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CodeRequest(Request):
 
 
 class TeamRequest(Request):
-    """How a user takes part."""
+    """The way in which a user takes part."""
 
     #: Name of a new team; "": the user's own.
     team: str = Field("", max_length=40)
@@ -25,7 +25,7 @@ class TeamRequest(Request):
 
 
 class StarterView(Response):
-    """Where what participants begin with lies."""
+    """The place of the files that participants begin with."""
 
     #: Relative to the files of the user's sessions.
     directory: str

@@ -169,21 +169,21 @@ class RulesRequest(Request):
 
 
 class RulesPreviewRequest(RulesRequest):
-    """What would they do? ``POST /api/v1/lab/rules/preview``."""
+    """Body of ``POST /api/v1/lab/rules/preview``."""
 
     #: How far back jobs are taken, by their submission.
     days: int = Field(default=7, ge=1, le=365)
 
 
 class RulesChanged(Response):
-    """What was changed: ``POST /api/v1/lab/rules``."""
+    """Answer to ``POST /api/v1/lab/rules``."""
 
     #: By path, the value before and the new one, in words.
     changed: dict[str, str]
 
 
 class SimulatedMeasures(Response):
-    """How it went for some jobs; None where none of them ran."""
+    """Waits of some jobs; None where none of them ran."""
 
     jobs: int
     #: That could never start.

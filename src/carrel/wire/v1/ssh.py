@@ -17,7 +17,7 @@ class SshRequest(Request):
 
 
 class SshView(Response):
-    """What an ssh client needs to enter one job, for some minutes."""
+    """A certificate with which an ssh client enters one job, for some minutes."""
 
     #: The host name that the certificate of the job's server has, like "12.carrel".
     host: str

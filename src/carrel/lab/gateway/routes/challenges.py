@@ -61,7 +61,7 @@ def join(name: Name, request: TeamRequest, ctx: Ctx, who: Who) -> TeamView:
 
 @router.post("/{name}/start", summary="Put what a challenge begins with among the files of one's sessions")
 def begin(name: Name, ctx: Ctx, who: Who) -> StarterView:
-    """What is there stays as it is. `directory` is relative to these files."""
+    """Files that are there stay as they are. `directory` is relative to these files."""
     return StarterView(directory=ctx.challenges.begin(who, name))
 
 
