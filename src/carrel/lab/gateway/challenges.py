@@ -90,7 +90,7 @@ class Challenges:
         """Send each baseline to each phase, once for each version."""
         there = {
             (one.phase, one.baseline)
-            for one in self.submissions.select(challenge=challenge.name, team="")
+            for one in self._sent(challenge.name, "")
             if one.version == version and one.fault is not Fault.LAB
         }
         for phase in spec.phases:
@@ -103,7 +103,7 @@ class Challenges:
         """The baselines of the draft, or of what is published where there is no draft; for organisers."""
         challenge = self._organised(caller, name)
         version = challenge.draft or challenge.version
-        found = [one for one in self.submissions.select(challenge=name, team="") if one.version == version]
+        found = [one for one in self._sent(name, "") if one.version == version]
         return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
 
     def publish(self, caller: Caller, name: str) -> Challenge:
@@ -155,7 +155,7 @@ class Challenges:
             state=_state(challenge),
             phase=phase.name if phase else "",
             end=phase.end if phase else None,
-            teams=len(self.teams.select(challenge=challenge.name)),
+            teams=len(self._teams(challenge.name)),
             team=mine.name if mine else "",
         )
 
@@ -164,7 +164,7 @@ class Challenges:
         challenge = self.find(caller, name)
         spec, version = self._spec(challenge), challenge.version or challenge.draft
         team, now = self._team_of(challenge, caller.user.subject), self.lab.clock()
-        sent = self.submissions.select(challenge=name, team=team.name) if team else ()
+        sent = self._sent(name, team.name) if team else ()
         phase = spec.phase_at(now)
         train = self.programs.directory(name, version, challenge.train) if team and challenge.train else ""
         return ChallengeView(
@@ -178,7 +178,7 @@ class Challenges:
             board=spec.board,
             largest_team=spec.largest_team,
             zone=spec.zone,
-            teams=len(self.teams.select(challenge=name)),
+            teams=len(self._teams(name)),
             train=str(train),
             baselines=tuple(spec.baselines),
             starter=bool(spec.starter),
@@ -195,11 +195,7 @@ class Challenges:
         if chosen is None:
             raise NotFound(f'There is no phase "{phase}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}.")
         version = challenge.version or challenge.draft
-        sent = [
-            one
-            for one in self.submissions.select(challenge=name)
-            if one.phase == chosen.name and (one.team or one.version == version)
-        ]
+        sent = [one for one in self._sent(name) if one.phase == chosen.name and (one.team or one.version == version)]
         places = tuple(board(spec.board, sent))
         return Board(challenge=name, phase=chosen.name, columns=spec.board, places=places)
 
@@ -225,7 +221,7 @@ class Challenges:
             return TeamView(name=mine.name, members=mine.members, code=mine.code)
 
     def _joined(self, challenge: Challenge, spec: ChallengeSpec, me: str, name: str, code: str) -> Team:
-        there = self.teams.select(challenge=challenge.name)
+        there = self._teams(challenge.name)
         if code:
             found = next((one for one in there if secrets.compare_digest(one.code.encode(), code.encode())), None)
             if found is None:
@@ -270,7 +266,7 @@ class Challenges:
                 raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
             if not self.lab.has_snapshot(caller, snapshot):
                 raise NotFound("That code is not here.", remedy="Send it again.")
-            left(phase, self.submissions.select(challenge=name, team=team.name), now=now, zone=spec.zone).check()
+            left(phase, self._sent(name, team.name), now=now, zone=spec.zone).check()
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team.name)
         return self.runs.view(made)
 
@@ -278,9 +274,9 @@ class Challenges:
         """The submissions of the caller's team; for organisers those of all teams."""
         challenge = self.find(caller, name)
         if self._organises(caller, challenge):
-            found = [one for one in self.submissions.select(challenge=name) if one.team]
+            found = [one for one in self._sent(name) if one.team]
         else:
-            found = list(self.submissions.select(challenge=name, team=self._own_team(caller, challenge).name))
+            found = list(self._sent(name, self._own_team(caller, challenge).name))
         return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
 
     def submission(self, caller: Caller, name: str, number: int) -> SubmissionView:
@@ -341,8 +337,17 @@ class Challenges:
         if challenge.frozen_at is not None:
             raise Conflict(f"The challenge {challenge.name} is frozen: it takes nothing any more.")
 
+    # Pages ask again and again: what nobody has written to since is not read again.
+
+    def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
+        """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
+        return [one for one in self.submissions.all() if one.challenge == name and team in (None, one.team)]
+
+    def _teams(self, name: str) -> Sequence[Team]:
+        return [one for one in self.teams.all() if one.challenge == name]
+
     def _team_of(self, challenge: Challenge, subject: str) -> Team | None:
-        return next((one for one in self.teams.select(challenge=challenge.name) if subject in one.members), None)
+        return next((one for one in self._teams(challenge.name) if subject in one.members), None)
 
     def _own_team(self, caller: Caller, challenge: Challenge) -> Team:
         found = self._team_of(challenge, caller.user.subject)
