@@ -236,6 +236,7 @@ def test_arguments_go_when_a_call_has_ended(pool: Pool) -> None:
     worker.end(calls[0])
     assert len(list((pool.rig.home / "calls").iterdir())) == 1
     dies(pool.rig, worker.job)
+    pool.rig.wait_for(lambda: [one for one in pool.view()["workers"] if one["job_id"] != worker.job])  # the pool has heard of it
     ((_, second),) = [one.ask() for one in pool.workers(1)]
     assert second == b"y" * (INLINE + 1)
     pool.worker(pool.view()["workers"][0]["job_id"]).end(calls[1])
