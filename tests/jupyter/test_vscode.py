@@ -103,10 +103,7 @@ def test_the_real_one_shows_files_and_a_terminal_in_the_sessions_environment(tmp
         page.goto(front.link(label, "/code"))
         assert re.search(r"/proxy/code/\?folder=", page.url)
         expect(page.locator(".monaco-workbench")).to_be_visible(timeout=1000 * PATIENCE)
-        trust = page.get_by_role("button", name="Yes, I trust the authors")
-        trust.or_(page.get_by_role("treeitem", name="work.py")).first.wait_for()
-        if trust.is_visible():
-            trust.click()
+        page.get_by_role("button", name="Yes, I trust the authors").click()
         page.get_by_role("treeitem", name="work.py").click()
         expect(page.locator(".view-lines").first).to_contain_text("print(1)")
         page.keyboard.press("Control+`")
