@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,8 @@ from gateway_lab import V1, Rig
 from carrel.core.control.sessions import NodeReport
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Started
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
+from support.small_code_server import put
 
 KEPT = {
     "id": "t1",
@@ -89,6 +92,26 @@ def test_what_cannot_be_is_refused_with_words(ada: httpx.Client, body: dict[str,
     assert answer.status_code == status, answer.text
     assert said in answer.text
     assert ada.get(f"{V1}/sessions").json()["sessions"] == []
+
+
+def test_vscode_is_offered_where_the_lab_has_the_program(
+    rig: Rig, ada: httpx.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused = ada.post(f"{V1}/sessions", json={"kind": "vscode"})
+    assert refused.status_code == 422
+    assert "no program code-server" in refused.text
+    assert "carrel ssh" in refused.json()["remedy"]
+    monkeypatch.setenv("PATH", put(tmp_path / "bin"))
+    assert ada.post(f"{V1}/sessions", json={"kind": "vscode"}).json()["kind"] == "vscode"
+    in_image = ada.post(f"{V1}/sessions", json={"kind": "vscode", "image": "debian:12"})
+    assert "does not run in an image, as debian:12 is" in in_image.text
+    cluster = slurm_partition("cluster", SlurmPartition(partition="gpu"))
+    rig.written.append(replace(rig.written[-1], partitions={"cluster": cluster}))
+    assert rig.lab.administration.apply_rules()
+    there = ada.post(f"{V1}/sessions", json={"kind": "vscode"})
+    assert there.status_code == 422
+    assert 'partition \\"cluster\\" is of a cluster' in there.text
 
 
 def test_a_reservation_holds_its_gpus_as_a_job_does(rig: Rig, ada: httpx.Client) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from carrel.core.domain.launch import Started
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
+from support.small_code_server import put
 
 LENDING = {
     "tier": "simulated",
@@ -208,6 +210,29 @@ def test_sessions_can_be_told_apart_and_have_a_door_in_lists_of_jobs(site: Site)
         assert f">notebook {notebook}: Untitled.ipynb<" in http.get(f"{site.url}/gpus").text
     with site.browser("root") as http:
         assert f'href="/notebooks/{notebook}"' not in http.get(f"{site.url}/?owner=all").text, "only its owner gets in"
+
+
+def test_vscode_is_on_the_form_where_the_lab_has_the_program(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with site.browser("ada") as http:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert "New VS Code" not in http.get(f"{site.url}/notebooks").text
+        page = start(site, http, kind="vscode")
+        assert (page.status_code, "no program code-server" in page.text) == (422, True)
+        monkeypatch.setenv("PATH", put(tmp_path / "bin"))
+        assert 'name="kind" value="vscode">New VS Code<' in http.get(f"{site.url}/notebooks").text
+        assert '<span class="tag">vscode</span>' in start(site, http, kind="vscode").text
+
+
+def test_a_session_that_runs_says_how_its_owner_enters_it_by_ssh(site: Site) -> None:
+    with site.browser("ada") as http, site.browser("root") as other:
+        job = int(start(site, http).url.path.rpartition("/")[2])
+        pages = (f"{site.url}/notebooks/{job}", f"{site.url}/jobs/{job}")
+        line = f"<code>carrel ssh {job}</code>"
+        assert not [page for page in pages if line in http.get(page).text], "it waits"
+        site.rig.engine.say(job, Started(pid=1))
+        site.rig.wait(job, JobState.RUNNING)
+        assert [line in http.get(page).text for page in pages] == [True, True]
+        assert line not in other.get(pages[1]).text, "only its owner gets in"
 
 
 def test_only_an_end_that_is_near_is_a_warning(site: Site) -> None:

@@ -14,6 +14,7 @@ from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest, SessionView
 from support.lab_process import LabProcess, start_lab
 from support.notebook_client import SessionBrowser
+from support.small_code_server import put
 
 VARIABLES = {"CARREL_LINGER_TIME": "1s", "CARREL_DEFAULT_ENVIRONMENT": "iniconfig"}
 
@@ -21,6 +22,14 @@ VARIABLES = {"CARREL_LINGER_TIME": "1s", "CARREL_DEFAULT_ENVIRONMENT": "iniconfi
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def code_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A small program in the place of code-server on the PATH of the lab."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", put(tmp_path_factory.mktemp("bin")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +147,23 @@ def test_a_terminal(client: Client) -> None:
             while "42 /" not in said:
                 said += str(json.loads(shell.recv(timeout=PATIENCE))[1:])
     client.cancel(session.job.id)
+
+
+def test_vscode(client: Client) -> None:
+    session = start(client, kind="vscode")
+    with enter(client, session) as browser:
+        assert browser.lands_on == "/code"
+        assert browser.request("GET", "/code").headers["location"] == "/proxy/code/"
+        said = browser.request("GET", "/proxy/code/").json()
+        assert said["directory"] == session.directory
+        assert said["python"].startswith(f"{Path(session.directory).parents[1]}/"), "the session's own environment"
+        with browser.websocket("/proxy/code/talk") as talk:
+            talk.send("hello")
+            assert talk.recv(timeout=PATIENCE) == "hello"
+            wait_until(lambda: client.session(session.job.id).connections, "the connection to count as use")
+        assert browser.request("POST", "/api/shutdown").status_code == 200
+    ended = client.wait(session.job.id)
+    assert (ended.state, "left" in ended.message) == ("COMPLETED", False), ended.message
 
 
 def test_a_reservation_holds_its_gpu_and_cells_of_others_wait(client: Client) -> None:

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "submit": "run",
     "notebook": "notebook",
     "terminal": "notebook",
+    "vscode": "notebook",
     "sessions": "notebook",
     "ssh": "ssh",
     "open": "notebook",

@@ -1,4 +1,4 @@
-"""`carrel notebook`, `carrel terminal` and `carrel sessions`: interactive work."""
+"""`carrel notebook`, `carrel terminal`, `carrel vscode` and `carrel sessions`: interactive work."""
 
 from __future__ import annotations
 
@@ -128,6 +128,7 @@ notebook_command = _opener(
     "notebook", "Open JupyterLab; its cells borrow GPUs while they run. One that runs already is opened again."
 )
 terminal_command = _opener("terminal", "Open a terminal in the browser.")
+vscode_command = _opener("vscode", "Open VS Code in the browser, where the lab's machine has code-server.")
 
 
 def sessions_command(

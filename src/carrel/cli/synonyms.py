@@ -31,6 +31,9 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("gpu", "nvidia-smi", "smi"), "carrel gpus shows who has which GPU."),
     **dict.fromkeys(("jupyter", "notebooks", "salloc", "session"), _NOTEBOOK),
     **dict.fromkeys(("shell", "bash", "sh"), "carrel terminal opens a terminal in the lab, carrel ssh one in a running job."),
+    **dict.fromkeys(
+        ("code", "code-server", "ide"), "carrel vscode opens VS Code in the browser; carrel ssh --config is for editors."
+    ),
     **dict.fromkeys(("serve", "server", "init"), "carrel up starts a lab."),
     **dict.fromkeys(("down", "shutdown", "exit", "quit"), "Ctrl-C where carrel up runs stops the lab; tasks go on."),
     **dict.fromkeys(("whoami", "auth-status"), _WHO),

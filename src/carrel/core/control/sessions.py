@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from carrel.core.domain.job import ACTIVE, Job, JobState
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.session import OF_SITE, SessionKind, SessionSpec, shown_name
+from carrel.core.domain.session import CODE_SERVER, OF_SITE, SessionKind, SessionSpec, shown_name
 from carrel.core.domain.task import EnvironmentRecipe, TaskSpec
 from carrel.core.domain.user import Caller, directory_name
 from carrel.core.policy.access import Action, allowed, of_job
@@ -186,6 +187,7 @@ class Sessions:
                 if asked.directory is not None:
                     spec = replace(spec, directory=self._directory(caller, asked.directory, partition))
                 self._check_reach(caller, asked, partition)
+                self._check_vscode(asked, partition)
                 spec = replace(spec, default=self._default(caller, partition))
                 gpus = self._gpus(asked, partition)
                 return self._submit(caller, asked, spec, image, qos, gpus, partition, key)
@@ -287,6 +289,11 @@ class Sessions:
         self._door.connected(job.id, job.attempt, change)
 
     @property
+    def offers_vscode(self) -> bool:
+        """True where the lab's machine has the program that shows VS Code in a browser."""
+        return shutil.which(CODE_SERVER) is not None
+
+    @property
     def lends(self) -> bool:
         """True where the GPUs of the lab's own machine are lent."""
         return bool(self._lender.socket)
@@ -351,6 +358,26 @@ class Sessions:
                 f'Environment "{name}" is on the lab\'s own machine. In partition "{partition.name}" sessions of '
                 f"{caller.user.name} run as the Unix user {user}, who cannot read it.",
                 remedy=f'Use "{DEFAULT_ENVIRONMENT}" there and install what you need in it; or choose another partition.',
+            )
+
+    def _check_vscode(self, asked: SessionOptions, partition: Partition | None) -> None:
+        """Raise `Impossible` where VS Code is asked for and cannot be shown."""
+        if asked.kind is not SessionKind.VSCODE:
+            return
+        if partition is not None and partition.cluster:
+            raise Impossible(
+                f'VS Code in the browser runs on the lab\'s own machine, and partition "{partition.name}" is of a cluster.',
+                remedy="Choose another partition; or use `carrel notebook` there.",
+            )
+        if asked.image:
+            raise Impossible(
+                f"VS Code in the browser does not run in an image, as {asked.image} is.",
+                remedy="Leave the image out; or use `carrel notebook --image`.",
+            )
+        if not self.offers_vscode:
+            raise Impossible(
+                f"The lab's machine has no program {CODE_SERVER}, which shows VS Code in a browser.",
+                remedy="Ask an administrator to install it; or let VS Code on your own machine enter a session: `carrel ssh`.",
             )
 
     def _default(self, caller: Caller, partition: Partition | None) -> str:

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 #: Begins the name of an environment that administrators made for everybody.
 OF_SITE = "site/"
+#: The program that shows VS Code in a browser; where the lab's machine has it, sessions of kind vscode are offered.
+CODE_SERVER = "code-server"
 
 
 class SessionKind(StrEnum):
@@ -14,6 +16,7 @@ class SessionKind(StrEnum):
 
     NOTEBOOK = "notebook"
     TERMINAL = "terminal"
+    VSCODE = "vscode"
 
 
 def shown_name(job_id: int, name: str) -> str:

@@ -77,6 +77,7 @@ class NotebookPages:
             fields=fields,
             problem=problem,
             sessions=shown,
+            offers_vscode=self._sessions.offers_vscode,
             own=[] if part else own_notebooks(self._sessions.files, caller),
             qos=list(policy.qos.values()),
             partitions=partitions_for(JobKind.SESSION, policy.qos, policy.partitions),

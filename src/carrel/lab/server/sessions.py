@@ -19,7 +19,7 @@ from carrel.core.domain.job import ACTIVE, Job, JobState
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.serial import from_plain
-from carrel.core.domain.session import SessionSpec
+from carrel.core.domain.session import SessionKind, SessionSpec
 from carrel.core.domain.units import format_duration
 from carrel.core.domain.user import Caller, UserState
 from carrel.lab.server.addresses import SessionAddresses
@@ -148,7 +148,8 @@ class RunningSessions:
 
     def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
         """A link that lets one browser in, once, for as long as that token is good."""
-        inside = lab_path(path)
+        spec = self._session(job)
+        inside = "/code" if spec is not None and spec.kind is SessionKind.VSCODE else lab_path(path)
         label = identity.session_label(self._secret, job.id, job.attempt)
         link = self._door.issue(label, token_id, inside)
         return self.address(job, base=base) + link

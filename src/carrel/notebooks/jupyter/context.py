@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.session import SessionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class SessionContext:
     #: Where the image is in which kernels and terminals run, and its name; None: they run in the environment.
     image: Path | None = None
     image_name: str = ""
-    terminal: bool
+    kind: SessionKind
     gpus: int
     reserved: bool
     #: Socket of the node's broker, or None where devices are not lent.
@@ -62,7 +63,7 @@ class SessionContext:
                 environment_name=variables.get("CARREL_SESSION_ENVIRONMENT_NAME", ""),
                 image=Path(variables["CARREL_SESSION_IMAGE"]) if variables.get("CARREL_SESSION_IMAGE") else None,
                 image_name=variables.get("CARREL_SESSION_IMAGE_NAME", ""),
-                terminal=variables.get("CARREL_SESSION_KIND") == "terminal",
+                kind=SessionKind(variables.get("CARREL_SESSION_KIND") or SessionKind.NOTEBOOK),
                 gpus=int(variables.get("CARREL_SESSION_GPUS") or 0),
                 reserved=bool(variables.get("CARREL_SESSION_RESERVED")),
                 broker=variables.get("CARREL_BROKER") or None,

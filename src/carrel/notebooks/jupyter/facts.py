@@ -33,8 +33,8 @@ class SessionFacts:
         return {
             "job": session.job_id,
             "attempt": session.attempt,
-            "kind": "terminal" if session.terminal else "notebook",
-            "name": job.get("name") or ("terminal" if session.terminal else "notebook"),
+            "kind": session.kind.value,
+            "name": job.get("name") or session.kind.value,
             "environment": session.image_name or session.environment_name,
             "gpus": session.gpus,
             "reserved": session.reserved,

@@ -20,7 +20,9 @@ from tornado.ioloop import IOLoop
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.session import SessionKind
 from carrel.notebooks.jupyter.activity import activity
+from carrel.notebooks.jupyter.code import CODE, CodePage, CodeServer
 from carrel.notebooks.jupyter.config import pages_directory
 from carrel.notebooks.jupyter.context import SessionContext
 from carrel.notebooks.jupyter.facts import SessionFacts
@@ -264,8 +266,11 @@ def add_handlers(app: Any) -> None:
         f"outputs/{_KERNEL}/{_REQUEST}": RunSocket,
     }
     base = url_path_join(settings["base_url"], "carrel")
-    added = [(url_path_join(base, place), handler) for place, handler in places.items()]
+    added: list[tuple[str, type[JupyterHandler]]] = [(url_path_join(base, place), handler) for place, handler in places.items()]
     terminals = url_path_join(settings["base_url"], "terminals", r"\w+")
     settings[LISTENERS] = SessionListeners(pages_directory(session))
     programs = url_path_join(settings["base_url"], ROUTE)
+    if session.kind is SessionKind.VSCODE:
+        settings[CODE] = CodeServer(session, Path(settings["server_root_dir"]))
+        added.append((url_path_join(settings["base_url"], "code"), CodePage))
     app.web_app.add_handlers(".*$", [*added, (terminals, TerminalPage), (programs, ProgramHandler)])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from carrel.core.domain.errors import Unavailable, in_words
+from carrel.core.domain.session import SessionKind
 from carrel.notebooks.hook.kernelspec import install
 from carrel.notebooks.jupyter.config import STATE, bash_start, page_config, pages_directory, server_config, variables
 from carrel.notebooks.jupyter.context import SessionContext
@@ -79,7 +80,7 @@ def _python(session: SessionContext) -> list[str]:
     if session.image is None:
         return [str(session.environment / "bin/python")]
     python = words(session.image, "python")
-    if session.terminal:
+    if session.kind is SessionKind.TERMINAL:
         return python
     tried = subprocess.run([*python, "-c", "import ipykernel"], capture_output=True, text=True, check=False)
     if tried.returncode:

@@ -14,7 +14,7 @@ from carrel.wire.v1.jobs import JobView
 class SessionRequest(Request):
     """Body of ``POST /api/v1/sessions``; the lab decides what is None."""
 
-    kind: Literal["notebook", "terminal"] = "notebook"
+    kind: Literal["notebook", "terminal", "vscode"] = "notebook"
     name: str | None = None
     #: Absolute path on the lab's machine (administrators); None: the caller's own files.
     directory: str | None = None

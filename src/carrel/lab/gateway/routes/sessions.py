@@ -28,7 +28,7 @@ _LONGEST = 255
     responses={200: {"model": SessionView, "description": "Known by its key"}},
 )
 def start(request: SessionRequest, ctx: Ctx, who: Who, base: Base, response: Response, key: Key = None) -> SessionView:
-    """A notebook server or a terminal of the caller's own; it is a job, and waits like one."""
+    """A notebook server, a terminal or VS Code of the caller's own; it is a job, and waits like one."""
     sessions = _sessions(ctx)
     if key is not None and not (key.isprintable() and key.strip()):
         raise Invalid("The Idempotency-Key is empty or not printable.", remedy="Send a UUID, or leave the header out.")
