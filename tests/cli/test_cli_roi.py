@@ -74,7 +74,7 @@ def test_others_do_not_see_it(carrel: CommandLine, other: CommandLine) -> None:
         (("--year", "2026", "--costs", str(EXAMPLE / "report.html"), "-o", str(EXAMPLE / "report.html")), "is the cost file"),
         (("--year", "2026", "--costs", str(EXAMPLE / "report.html")), "is not valid TOML"),
         (("--year", "9000", "--costs", str(COSTS)), "no day of 9000 is over"),
-        (("--year", "soon", "--costs", str(COSTS)), "Invalid value for '--year'"),
+        (("--year", "soon", "--costs", str(COSTS)), '--year is "soon". Say a whole number.'),
         (("--year", "2026"), "--costs"),
     ],
 )

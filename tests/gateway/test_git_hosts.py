@@ -15,8 +15,8 @@ import pytest
 from gateway_lab import Rig, a_lab
 
 from carrel.core.domain.errors import Invalid
-from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.gateway.new_code import Incoming
+from carrel.node.staging.git_hosts import GitHosts
 from carrel.testing.waiting import PATIENCE
 
 

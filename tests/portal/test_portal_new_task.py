@@ -25,8 +25,8 @@ from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.task import EnvironmentKind, TaskSpec
 from carrel.lab.gateway import new_code
-from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.portal import Portal
+from carrel.node.staging.git_hosts import GitHosts
 from carrel.testing.waiting import wait_until
 from support.chromium import a_chromium
 

@@ -52,7 +52,6 @@ from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.errors import MEDIA_TYPE, invalid_request, problem_of, problem_of_framework, problem_response
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Gate, Zone, Zones
-from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.gateway.hosts import Hosts
 from carrel.lab.gateway.new_code import NEW_TASK, Incoming
 from carrel.lab.gateway.pool_workers import PoolWorkers
@@ -82,6 +81,7 @@ from carrel.lab.gateway.trial_jobs import TrialJobs
 from carrel.lab.gateway.views import disk_view
 from carrel.lab.signin import Issuer
 from carrel.node.environments.named import NamedEnvironments
+from carrel.node.staging.git_hosts import GitHosts
 from carrel.wire.v1 import API, HealthView, Problem
 
 

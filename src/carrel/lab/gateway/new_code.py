@@ -29,12 +29,12 @@ from carrel.core.snapshots.uploads import inside, once, unzip
 from carrel.core.spool.disk import full_at, is_full
 from carrel.core.tasks.files import ProjectFiles
 from carrel.core.tasks.mlproject import read_project
-from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Walls, bounds_of
 from carrel.node.staging.apart import stage_apart, stage_here
 from carrel.node.staging.download import Most
 from carrel.node.staging.failed import InputFailed
 from carrel.node.staging.fetching import Closed
+from carrel.node.staging.git_hosts import GitHosts
 from carrel.node.staging.lab import LabFiles
 from carrel.notebooks.promote.environment import RUNNER
 from carrel.notebooks.promote.promotion import RUNNER_FILE

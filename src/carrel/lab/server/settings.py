@@ -10,7 +10,6 @@ from typing import Any
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.rules import LabRules
 from carrel.lab.audit import READS
-from carrel.lab.gateway.git_hosts import GitHosts
 from carrel.lab.server.identity import deputy_command, read_identity
 from carrel.lab.server.image_paths import shown_in_images
 from carrel.lab.server.isolation import check_isolation
@@ -22,6 +21,7 @@ from carrel.lab.server.rucio import rucio_of
 from carrel.lab.server.rules import TABLES, read_rules
 from carrel.lab.server.sign_in_settings import read_sign_in
 from carrel.lab.server.toml import Setting, convert, known, read_toml
+from carrel.node.staging.git_hosts import GitHosts
 from carrel.notebooks.address import read_ports
 
 DEFAULT_PORT = 8642
