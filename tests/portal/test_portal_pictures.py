@@ -48,7 +48,7 @@ def ask_when(page: Page) -> None:
 def name_the_home(page: Page) -> None:
     """The directory of a test is no example."""
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    page.locator("dd code").evaluate("code => { code.textContent = '/srv/carrel/files/ada'; }")
+    page.locator("dd code").first.evaluate("code => { code.textContent = '/srv/carrel/files/ada'; }")
 
 
 def see_metrics(page: Page) -> None:
