@@ -72,12 +72,11 @@ def environments_of_processes():
     return [path for path in glob.glob("/proc/[0-9]*/environ") if has(path)]
 
 
-def memory_of_others():
-    return [
-        path
-        for path in glob.glob("/proc/[0-9]*/mem")
-        if path.split("/")[2] not in (str(os.getpid()), "self", "1") and open(path, "rb").read(0) is None
-    ]
+def memory_of_the_first_process():
+    begin = open("/proc/1/maps").readline().split("-")[0]
+    with open("/proc/1/mem", "rb") as memory:
+        memory.seek(int(begin, 16))
+        return memory.read(16)
 
 
 def roots_of_processes():
@@ -203,7 +202,7 @@ ATTACKS = [
         temporary_directories,
         home,
         environments_of_processes,
-        memory_of_others,
+        memory_of_the_first_process,
         roots_of_processes,
         open_files,
         token,

@@ -50,8 +50,8 @@ json.dump({"accuracy": sum(a == b for a, b in zip(said, truth)) / len(truth), "m
 """
 
 
-def write_challenge(place: Path, yaml: str = YAML, **files: str) -> Path:
-    """Write the challenge into `place`; `files` are others' texts by path, with __ for /."""
+def write_challenge(place: Path, yaml: str = YAML) -> Path:
+    """Write the challenge into `place`."""
     numbers = range(100, 111)
     texts = {
         "challenge.yaml": yaml,
@@ -66,7 +66,6 @@ def write_challenge(place: Path, yaml: str = YAML, **files: str) -> Path:
         "programs/scoring/score.py": _SCORING,
         "starter/starter.ipynb": '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
         "baselines/zeros/model.py": "def predict(number): return 0",
-        **{path.replace("__", "/"): text for path, text in files.items()},
     }
     for path, text in texts.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)

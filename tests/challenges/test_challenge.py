@@ -144,18 +144,56 @@ def test_the_last_line_is_told_as_far_as_the_challenge_allows(client: Client, pe
         assert done.submission.message == told
 
 
-def test_a_failure_of_the_organisers_costs_a_team_nothing_of_its_day(client: Client, person: Person, tmp_path: Path) -> None:
-    """A scoring program that fails on good predictions."""
-    broken = "import sys\nsys.exit(0 if open('predictions/predictions.txt').read().startswith('0\\n0') else 1)"
-    place = write_challenge(
-        tmp_path / "broken", YAML.replace("name: parity", "name: broken"), programs__scoring__score__py=broken
-    )
-    (place / "programs/scoring/score.py").write_text(broken)
+def test_a_scoring_program_that_fails_is_the_organisers_fault(client: Client, person: Person, tmp_path: Path) -> None:
+    """It keeps the challenge from being published; after that, it costs a team nothing of its day, and counts as a failure."""
+    place = write_challenge(tmp_path / "broken", YAML.replace("name: parity", "name: broken"))
+    score = place / "programs/scoring/score.py"
+    good = score.read_text()
+    score.write_text("import sys\nsys.exit(1)")
     client.keep_challenge(place)
     (zeros,) = checked(client, "broken")
-    assert (zeros.submission.fault, zeros.submission.message) == (Fault.ORGANISER, "The scoring program wrote no scores.")
+    assert (zeros.submission.fault, zeros.submission.message) == (
+        Fault.ORGANISER,
+        "The scoring program failed. The organisers can see why.",
+    )
     with pytest.raises(Conflict, match='The baseline "zeros" is FAILED'):
         client.publish_challenge("broken")
+
+    score.write_text("import sys\nif '1' in open('predictions/predictions.txt').read().split():\n    sys.exit(1)\n" + good)
+    client.keep_challenge(place)
+    checked(client, "broken")
+    client.publish_challenge("broken")
+    ada = person("gerda")
+    ada.join_challenge("broken", accept_rules=True)
+    assert scored(ada, ODD, tmp_path, "broken").submission.fault is Fault.ORGANISER
+    assert (ada.challenge("broken").phases[0].today, ada.challenge("broken").phases[0].total) == (3, 10)
+
+
+def test_a_column_that_comes_later_leaves_boards_readable(client: Client, person: Person, tmp_path: Path) -> None:
+    """What was scored before has no place on the board of the new version."""
+    yaml = YAML.replace("name: parity", "name: later")
+    client.keep_challenge(write_challenge(tmp_path / "later", yaml))
+    checked(client, "later")
+    client.publish_challenge("later")
+    ada = person("karl")
+    ada.join_challenge("later", accept_rules=True)
+    scored(ada, ODD, tmp_path, "later")
+    assert [one.team for one in ada.challenge_board("later").places] == ["karl", ""]
+    place = write_challenge(tmp_path / "later", yaml.replace("column: accuracy,", "column: hits,"))
+    score = place / "programs/scoring/score.py"
+    score.write_text(score.read_text().replace('"accuracy"', '"hits"'))
+    client.keep_challenge(place)
+    checked(client, "later")
+    client.publish_challenge("later")
+    assert [one.baseline for one in ada.challenge_board("later").places] == ["zeros"]
+
+
+def test_who_may_not_organise_leaves_nothing_on_the_disk(person: Person, published: str, lab: LabProcess, tmp_path: Path) -> None:
+    """A directory that a user sends is not unpacked before it is known that the user may."""
+    before = sorted(path.name for path in (lab.home / "challenges").rglob("*"))
+    with pytest.raises(Denied):
+        person("lena").keep_challenge(write_challenge(tmp_path / "own", YAML + "zone: Europe/Rome\n"))
+    assert sorted(path.name for path in (lab.home / "challenges").rglob("*")) == before
 
 
 def test_a_user_without_a_team_or_rights(client: Client, person: Person, published: str, tmp_path: Path) -> None:

@@ -201,8 +201,11 @@ class SentModules:
 
 def _written(path: Path) -> int:
     """Moments at which Python files of a module were written to last, in nanoseconds."""
-    files = [path] if path.is_file() else [file for file in _files(path) if file.suffix == ".py"] if path.is_dir() else []
-    return max((file.stat().st_mtime_ns for file in files), default=0)
+    try:
+        files = [path] if path.is_file() else [file for file in _files(path) if file.suffix == ".py"] if path.is_dir() else []
+        return max((file.stat().st_mtime_ns for file in files), default=0)
+    except OSError:  # an editor puts another file in its place just now; the next look sees it
+        return 0
 
 
 def copy_modules(found: dict[str, Path], target: Path) -> None:

@@ -10,12 +10,13 @@ from carrel.core.domain.challenge import ChallengeSubmission, Column, Place, Sub
 def board(columns: Sequence[Column], submissions: Iterable[ChallengeSubmission]) -> Sequence[Place]:
     """Return the places of those that were scored; `submissions` are all of one phase.
 
-    Of a team the best counts. Of equal scores the one that was sent first stands first, with the same rank.
+    One that lacks a score has no place: it was sent before the challenge had the column. Of a team the best counts. Of equal
+    scores the one that was sent first stands first, with the same rank.
     """
     best: dict[tuple[str, str], ChallengeSubmission] = {}
     entries: dict[tuple[str, str], int] = {}
     for one in submissions:
-        if one.state is not SubmissionState.COMPLETED:
+        if one.state is not SubmissionState.COMPLETED or not all(column.column in one.scores for column in columns):
             continue
         who = (one.team, one.baseline)
         entries[who] = entries.get(who, 0) + 1

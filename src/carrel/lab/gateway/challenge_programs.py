@@ -49,18 +49,18 @@ class ChallengePrograms:
 
     # ---- directories
 
-    def keep(self, caller: Caller, snapshot: str) -> ChallengeSpec:
-        """Keep a directory that the caller has sent as a version of the challenge that it describes: its digest.
-
-        Raises `Invalid`, `NotFound`.
-        """
+    def read(self, caller: Caller, snapshot: str) -> ChallengeSpec:
+        """Read the description in a directory that the caller has sent. Raises `Invalid`, `NotFound`."""
         if not self._lab.has_snapshot(caller, snapshot):
             raise NotFound("The directory of the challenge is not here.", remedy="Send it again.")
         paths = [entry.path for entry in self._snapshots.entries(snapshot) if entry.kind is Kind.FILE]
         if FILE not in paths:
             raise Invalid(f"The directory has no {FILE}.", remedy="docs/challenges.md says what it has.")
-        spec = read_challenge(read_text(self._snapshots.files(snapshot), FILE), paths)
-        place = self._place(spec.name, snapshot)
+        return read_challenge(read_text(self._snapshots.files(snapshot), FILE), paths)
+
+    def keep(self, name: str, snapshot: str) -> None:
+        """Keep that directory as a version of the challenge, which is the digest of the snapshot."""
+        place = self._place(name, snapshot)
         if not place.is_dir():
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=".arriving-", dir=place.parent))
@@ -72,7 +72,6 @@ class ChallengePrograms:
                     raise
             finally:
                 remove_tree(scratch)
-        return spec
 
     def spec(self, name: str, version: str) -> ChallengeSpec:
         """The description of the challenge in this version."""

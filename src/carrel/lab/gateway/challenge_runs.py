@@ -105,7 +105,7 @@ class ChallengeRuns:
                 with self._guard:
                     self._due.discard(number)
                 self._advance(number)
-            except Unavailable as error:
+            except (Unavailable, OSError) as error:  # there is no room, or the store does not answer
                 _log.warning("Submission %d waits: %s", number, error)
                 well = False
                 with self._guard:
@@ -143,9 +143,9 @@ class ChallengeRuns:
             _log.warning("The %s of submission %d cannot be started: %s", stage, one.id, error)
             self._fail(one, Fault.ORGANISER, f"Its {stage} could not be started. The organisers can see why.")
             return
+        started: dict[str, Any] = {"ingestion_job" if stage == INGESTION else "scoring_job": job_id}
+        self._submissions.put(replace(one, state=SubmissionState.RUNNING, **started))
         with self._guard:
-            started: dict[str, Any] = {"ingestion_job" if stage == INGESTION else "scoring_job": job_id}
-            self._submissions.put(replace(one, state=SubmissionState.RUNNING, **started))
             self._of_job[job_id] = one.id
             self._due.add(one.id)  # it may have ended in this moment
         self.changed()

@@ -63,8 +63,7 @@ class Challenges:
 
     def keep(self, caller: Caller, snapshot: str) -> Challenge:
         """Keep a directory as the draft of the challenge that it describes; a challenge that there is not is made."""
-        allowed(caller, Action.ORGANISE, Resource(owner=caller.user.subject)).check()
-        spec = self.programs.keep(caller, snapshot)
+        spec = self.programs.read(caller, snapshot)
         for subject in spec.organisers:
             self.lab.users.find(subject)
         with self._guard:
@@ -81,6 +80,7 @@ class Challenges:
                     "Nothing keeps jobs apart in this lab: every submission could read the references.",
                     remedy='Write isolation = "kernel" into carrel.toml, and start the lab again.',
                 )
+            self.programs.keep(spec.name, snapshot)
             self.programs.check(made, snapshot)
             self.challenges.put(replace(made, draft=snapshot))
             self._begin_baselines(made, snapshot, spec, caller)
@@ -147,7 +147,7 @@ class Challenges:
 
     def _line(self, caller: Caller, challenge: Challenge) -> ChallengeLine:
         spec = self._spec(challenge)
-        phase = spec.phase_at(self.lab.clock())
+        phase = spec.phase_at(self.lab.clock()) if challenge.frozen_at is None else None
         mine = self._team_of(challenge, caller.user.subject)
         return ChallengeLine(
             name=challenge.name,
@@ -165,7 +165,7 @@ class Challenges:
         spec, version = self._spec(challenge), challenge.version or challenge.draft
         team, now = self._team_of(challenge, caller.user.subject), self.lab.clock()
         sent = self._sent(name, team.name) if team else ()
-        phase = spec.phase_at(now)
+        phase = spec.phase_at(now) if challenge.frozen_at is None else None
         train = self.programs.directory(name, version, challenge.train) if team and challenge.train else ""
         return ChallengeView(
             name=name,
@@ -174,7 +174,7 @@ class Challenges:
             pages={title: self.programs.text(name, version, path) for title, path in spec.pages.items()},
             rules=self.programs.text(name, version, spec.rules) if spec.rules else "",
             phases=tuple(_phase(one, left(one, sent, now=now, zone=spec.zone) if team else None) for one in spec.phases),
-            phase=phase.name if phase and challenge.frozen_at is None else "",
+            phase=phase.name if phase else "",
             board=spec.board,
             largest_team=spec.largest_team,
             zone=spec.zone,
@@ -187,7 +187,7 @@ class Challenges:
         )
 
     def board(self, caller: Caller, name: str, phase: str | None = None) -> Board:
-        """The board of a phase; by default in that of now, else in the last that has begun."""
+        """The board of a phase; by default of that of now, else of the last that has begun."""
         challenge = self.find(caller, name)
         spec, now = self._spec(challenge), self.lab.clock()
         begun = [one for one in spec.phases if one.begin <= now] or list(spec.phases[:1])

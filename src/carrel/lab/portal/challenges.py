@@ -98,7 +98,7 @@ class ChallengePages:
         return await self._press(request, join)
 
     async def start(self, request: Request) -> Response:
-        """Put what it begins with among the caller's files, and go to a notebook there: one that runs, or a new one."""
+        """Put what it begins with among the caller's files, and go to a new notebook there."""
         await checked_form(request, self._look)
 
         def start(caller: Caller, name: str) -> str:
