@@ -243,12 +243,13 @@ def _print_promises(view: ChallengeView) -> None:
     """Say what participants will see."""
     from carrel.cli.screen import clean
 
-    shown = ", ".join(f"{clean(one.title)} ({one.precision} digits)" for one in view.board)
+    shown = ", ".join(f"{clean(one.title)} to {one.precision} after the point" for one in view.board)
     print(f"Participants see: the pages {', '.join(map(clean, view.pages))}; of each submission its state and {shown}.")
     print(
-        "They see all training data, if there are any, in their sessions and tasks; no input and no reference of another split;"
+        "They see the training data, if there are any, in their sessions and tasks; no input and no reference of another split."
     )
-    print("and nothing that their code prints while it sees these.")
+    told = f"up to {view.feedback} bytes, where the ingestion refuses the code" if view.feedback else "nothing"
+    print(f"Of what is printed while their code runs on inputs: {told}.")
 
 
 @challenge_command.command("publish")

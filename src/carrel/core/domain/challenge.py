@@ -256,6 +256,8 @@ class ChallengeView:
     #: Names of baselines, and of what the challenge begins with.
     baselines: tuple[str, ...]
     starter: bool
+    #: Bytes of what the ingestion program says last that a team is shown where it refuses the team's code.
+    feedback: int
     team: TeamView | None = None
     #: True for organisers.
     organised: bool = False

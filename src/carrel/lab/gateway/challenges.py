@@ -182,6 +182,7 @@ class Challenges:
             train=str(train),
             baselines=tuple(spec.baselines),
             starter=bool(spec.starter),
+            feedback=spec.feedback,
             team=TeamView(name=team.name, members=team.members, code=team.code) if team else None,
             organised=self._organises(caller, challenge),
         )
