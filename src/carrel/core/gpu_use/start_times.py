@@ -59,7 +59,7 @@ class StartTimes:
     def add(self, starts: Iterable[StartFacts]) -> None:
         """Count these."""
         for facts in starts:
-            times = self._classes.setdefault(facts.qos, ClassTimes())
+            times = self._classes.get(facts.qos) or self._classes.setdefault(facts.qos, ClassTimes())
             # On a cluster the job waits there until it starts, and when it had its place before that is not known.
             handed_over = bool(read_cluster(facts.node)[0])
             if facts.started_at is None:

@@ -122,8 +122,9 @@ class JobPages:
             nodes=nodes,
             free=free,
             free_is_so=is_so,
-            standing=self._lab.standing(caller),
-            notebook=last_settings(self._gateway, caller) if not part else {},
+            # Worked out of what everybody has used: not for each change of the list.
+            standing=None if part else self._lab.standing(caller),
+            notebook={} if part else last_settings(self._gateway, caller),
             announcements=self._lab.keeper(ANNOUNCEMENTS).list(caller),
             reservations=[(one, one.begin <= self._lab.clock()) for one in self._lab.keeper(RESERVATIONS).list(caller)],
             soon=self._lab.clock() + _SOON,

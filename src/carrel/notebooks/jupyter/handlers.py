@@ -228,6 +228,7 @@ def listen_to_runner(notes: int, kernels: SessionKernelManager, lending: Lending
     """From now on, tell people what the runner says of the session (`carrel.node.runner.session`)."""
     os.set_inheritable(notes, False)
     loop = IOLoop.current()
+    ended_for_memory = kernels.hear_runner()
 
     def hear(notes: int, _events: int) -> None:
         # Its lines are shorter than what a pipe takes at once (pipe(7), PIPE_BUF).
@@ -236,7 +237,7 @@ def listen_to_runner(notes: int, kernels: SessionKernelManager, lending: Lending
             loop.remove_handler(notes)
         for line in data.splitlines():
             said = str(json.loads(line)["memory"])
-            kernels.ended_for_memory(said)
+            ended_for_memory(said)
             lending.notice("error", said)
 
     loop.add_handler(notes, hear, IOLoop.READ)

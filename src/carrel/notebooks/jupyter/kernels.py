@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from jupyter_client.ioloop.restarter import AsyncIOLoopKernelRestarter
 from jupyter_client.jsonutil import json_default
 from jupyter_client.manager import KernelManager
 from jupyter_client.session import DELIM, Session
@@ -30,10 +34,29 @@ _OUTPUTS = frozenset({"stream", "display_data", "update_display_data", "execute_
 _BINARY_PROTOCOL = "v1.kernel.websocket.jupyter.org"
 #: Longer ones are no requests of a person's.
 _LONGEST_REQUEST = 4 * 1024**2
+#: Seconds that a killed kernel waits for the runner's words: the runner looks every half second, later on a busy machine.
+_WORDS = 3.0
+#: Seconds after which the words are about something else: Jupyter looks after its kernels every three.
+_FRESH = 30.0
+
+
+class SessionRestarter(AsyncIOLoopKernelRestarter):
+    """Starts a kernel that died again, once it is known why."""
+
+    async def poll(self) -> None:  # type: ignore[override]
+        """Look after the kernel."""
+        kernel: Any = self.kernel_manager
+        if not await kernel.is_alive() and await kernel.provisioner.poll() == -signal.SIGKILL:
+            kernel.why_killed = await kernel.parent.why_killed()
+        await super().poll()
 
 
 class SessionKernel(ServerKernelManager):
     """One kernel. On ports, every other user of the machine could listen to what it puts out: that asks for no key."""
+
+    restarter_class = SessionRestarter
+    #: What the runner said of its end, until it is started again.
+    why_killed = ""
 
     @default("transport")
     def _on_sockets(self) -> str:
@@ -57,8 +80,8 @@ class SessionKernelManager(AsyncMappingKernelManager):
         self.context.rcvhwm = 0
         self._recalls: WeakKeyDictionary[KernelManager, Recall] = WeakKeyDictionary()
         self._streams: WeakKeyDictionary[KernelManager, Any] = WeakKeyDictionary()
-        #: What the runner said of a process that it ended, until a kernel is found to be gone.
-        self._why_ended = ""
+        #: What the runner said last of a process that was ended for its memory, and when (monotonic). None: no runner speaks.
+        self._said: asyncio.Queue[tuple[str, float]] | None = None
         self._last_words: WeakKeyDictionary[KernelManager, Sequence[tuple[str, Mapping[str, str]]]] = WeakKeyDictionary()
 
     def recall(self, kernel_id: str) -> Recall:
@@ -89,14 +112,33 @@ class SessionKernelManager(AsyncMappingKernelManager):
         # A kernel that died and was started again keeps its ports: nothing else tells.
         self.add_restart_callback(kernel_id, lambda: self._died(kernel_id), "restart")
 
-    def ended_for_memory(self, why: str) -> None:
-        """A process of the session was ended: a kernel that is found to be gone next was that."""
-        self._why_ended = why
+    def hear_runner(self) -> Callable[[str], None]:
+        """Return what the runner's words are given to when a process was ended for its memory."""
+        words = self._said = asyncio.Queue(maxsize=1)
+
+        def hear(why: str) -> None:
+            if words.full():
+                words.get_nowait()
+            words.put_nowait((why, time.monotonic()))
+
+        return hear
+
+    async def why_killed(self) -> str:
+        """Return what the runner said of a kernel that was killed just now, or says soon; "" when it says nothing."""
+        if self._said is None:
+            return ""
+        with suppress(TimeoutError):
+            while True:
+                why, at = await asyncio.wait_for(self._said.get(), _WORDS)
+                if time.monotonic() - at <= _FRESH:
+                    return why
+        return ""
 
     def _died(self, kernel_id: str) -> None:
         """The kernel is gone, and is about to be started again: in the cells that it ran is said why."""
-        kernel, recall = self.get_kernel(kernel_id), self.recall(kernel_id)
-        why, self._why_ended = self._why_ended, ""
+        kernel: Any = self.get_kernel(kernel_id)
+        recall = self.recall(kernel_id)
+        why, kernel.why_killed = kernel.why_killed, ""
         stream = {"name": "stderr", "text": f"[carrel] This kernel is gone. {why}\n"}
         words = [(run.request, stream) for run in recall.runs() if run.running and why]
         self._last_words[kernel] = words
