@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import distributed, nn
+from torch.utils.data import DataLoader
 
 SIZE = 16
 # The seven segments of a digit of 9 x 5: top, upper left, upper right, middle, lower left, lower right, bottom.
@@ -68,12 +69,12 @@ def main() -> None:
     ).to(device)  # fmt: skip
     trained = nn.parallel.DistributedDataParallel(model) if processes > 1 else model
     optimizer = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
+    # Shuffled alike in every process: they were all given the same seed.
+    batches = DataLoader(range(held_out, options.samples), batch_size=50, shuffle=True, collate_fn=torch.tensor)
     history = []
     for epoch in range(1, options.epochs + 1):
         model.train()
-        # The same in every process: they were all given the same seed.
-        order = held_out + torch.randperm(options.samples - held_out, device=device)
-        for batch in order.split(50):
+        for batch in batches:
             mine = batch[rank::processes]
             # DistributedDataParallel takes the mean over processes, whose shares of a batch need not be equal.
             loss = nn.functional.cross_entropy(trained(images[mine]), digits[mine], reduction="sum") * processes / len(batch)

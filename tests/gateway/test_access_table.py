@@ -272,6 +272,8 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
             world.rig.lab.secrets.put(Caller(user=User(subject=name, name=name)), Secret(name="KEY", value="x"))
     if path in ("/comparison", "/comparison/results"):
         more["params"] = {"job": [world.jobs[case], world.jobs[ALSO]]}
+    if "/matrix" in path:
+        more["json"] = {"seeds": 1}
     if path.startswith("/comparison/why"):
         more["json"] = {"first": str(world.jobs[case]), "second": str(world.jobs[ALSO])}
     if case == "all":

@@ -50,3 +50,17 @@ def test_the_form_and_the_ways_to_it(site: Site) -> None:
         assert http.get("/jobs/compare").status_code == 200
         for wrong, status in (("x y", 422), (f"{one} 999999", 404), (f"{one} {one}", 422)):
             assert http.get("/jobs/compare", params={"job": wrong}).status_code == status
+
+
+def test_the_page_of_how_far_results_move(site: Site) -> None:
+    one = ended(site)
+    with site.browser("ada") as http:
+        assert f'href="/jobs/{one}/matrix"' in http.get(f"/jobs/{one}").text
+        page = http.get(f"/jobs/{one}/matrix", params={"metric": HOSTILE, "seeds": "2"}).text
+        assert f"How far the results of job {one} move" in page
+        assert f"<code>carrel matrix {one} --seeds 2 --metric" in page
+        assert HOSTILE not in page
+        assert "without a GPU" in page or "with a GPU" in page
+        assert http.get(f"/jobs/{one}/matrix", params={"case": "x"}).status_code == 422
+    with site.browser("bob") as http:
+        assert http.get(f"/jobs/{one}/matrix").status_code == 404

@@ -40,6 +40,7 @@ COMMANDS: dict[str, str] = {
     "compare": "compare",
     "verify": "verify",
     "why": "why",
+    "matrix": "matrix",
     "export": "export",
     "replay": "replay",
     "cite": "cite",

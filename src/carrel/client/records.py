@@ -57,6 +57,25 @@ class RecordCalls(ReplayCalls):
         path = "/comparison/why/runs" if submit else "/comparison/why"
         return v1.WhyView.model_validate(plain(self._http.call("POST", path, json=asked.model_dump())))
 
+    def matrix(
+        self,
+        job_id: int,
+        *,
+        seeds: int = 3,
+        cases: Sequence[str] = ("again", "device", "order"),
+        metric: str = "",
+        ignore: Sequence[str] = (),
+        submit: bool = False,
+    ) -> v1.MatrixView:
+        """How far the results of a job move: under so many seeds, each run again in the ways of `cases` (`MatrixRequest`).
+
+        With `submit` those runs are submitted that can be now, as jobs of the caller's; asking twice submits nothing twice. All
+        are there when `done`.
+        """
+        asked = v1.MatrixRequest(seeds=seeds, cases=list(cases), metric=metric, ignore=list(ignore))
+        path = f"/jobs/{job_id}/matrix" + ("/runs" if submit else "")
+        return v1.MatrixView.model_validate(plain(self._http.call("POST", path, json=asked.model_dump())))
+
     def run_of(self, job_id: int, *, wait: int = 0) -> v1.RunView | None:
         """The run of a job; None while there is none, after `wait` seconds (30 at most)."""
         answer = self._http.call("GET", f"/jobs/{job_id}/run", params={"wait": wait})

@@ -88,6 +88,8 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/comparison/results"): Action.READ_JOB,
     ("POST", "/comparison/why"): Action.REPEAT_JOB,
     ("POST", "/comparison/why/runs"): Action.REPEAT_JOB,
+    ("POST", "/jobs/{job_id}/matrix"): Action.REPEAT_JOB,
+    ("POST", "/jobs/{job_id}/matrix/runs"): Action.REPEAT_JOB,
     ("GET", "/jobs/{job_id}/metrics"): Action.READ_JOB,
     ("GET", "/jobs/{job_id}/run"): Action.SEE_JOB,
     ("GET", "/jobs/{job_id}/log"): Action.READ_JOB,

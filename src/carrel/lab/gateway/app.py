@@ -53,6 +53,7 @@ from carrel.lab.gateway.errors import MEDIA_TYPE, invalid_request, problem_of, p
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Gate, Zone, Zones
 from carrel.lab.gateway.hosts import Hosts
+from carrel.lab.gateway.matrices import Matrices
 from carrel.lab.gateway.new_code import NEW_TASK, Incoming
 from carrel.lab.gateway.pool_workers import PoolWorkers
 from carrel.lab.gateway.rates import Rates
@@ -170,6 +171,7 @@ def create_app(
         bodies=CallBodies(settings.calls),
         comparing=comparing,
         explaining=Explaining(comparing=comparing, snapshots=snapshots),
+        matrices=Matrices(comparing=comparing, snapshots=snapshots),
         rule_previews=RulePreviews(lab),
         files=body_files,
         ssh=SshAccess(lab),

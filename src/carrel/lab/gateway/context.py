@@ -25,6 +25,7 @@ from carrel.lab.gateway.drift import Drifts
 from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.explaining import Explaining
 from carrel.lab.gateway.gate import Grant, SignedIn
+from carrel.lab.gateway.matrices import Matrices
 from carrel.lab.gateway.new_code import Incoming
 from carrel.lab.gateway.rule_previews import RulePreviews
 from carrel.lab.gateway.settings import GatewaySettings
@@ -67,6 +68,7 @@ class Gateway:
     bodies: CallBodies
     comparing: Comparing
     explaining: Explaining
+    matrices: Matrices
     rule_previews: RulePreviews
     #: The same for programs on this machine, as descriptors.
     files: BodyFiles

@@ -271,7 +271,7 @@ def _task(
         environment=environment,
         inputs=described.inputs,
         path_parameters=described.path_parameters,
-        outputs=described.outputs if options.order is None else _with_order(described.outputs),
+        outputs=described.outputs if options.order is None else with_order(described.outputs),
         launcher=launcher,
         tasks_per_node=tasks_on_each_node(options.tasks_per_node, launcher, resources, described.command),
         variables=options.variables,
@@ -292,7 +292,7 @@ def _task(
     )
 
 
-def _with_order(outputs: tuple[str, ...]) -> tuple[str, ...]:
+def with_order(outputs: tuple[str, ...]) -> tuple[str, ...]:
     """The order of samples is an output, whatever else is one."""
     return outputs if outputs == DEFAULT_OUTPUTS else (*outputs, f"outputs/{ORDER}/**")
 

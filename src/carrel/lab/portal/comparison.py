@@ -1,17 +1,23 @@
-"""The pages that show what differs between jobs, and how the jobs of a project are beside its baseline."""
+"""The pages of what differs between jobs, how far the results of one move, and the jobs of a project beside its baseline."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from carrel.core.comparison import Cause
+from carrel.core.comparison.matrix import USUAL
 from carrel.core.domain.comparison import Agreement
 from carrel.lab.gateway.baselines import baseline_table, baseline_views
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.templating import Templates
+from carrel.wire.v1 import MatrixRequest, MatrixRowView, MatrixView
 
 #: Each kind of cause as the page calls it, with what that means.
 _CAUSES = {
@@ -30,8 +36,11 @@ class ComparisonPage:
         self._look = look
 
     def routes(self) -> list[BaseRoute]:
-        """The route of the page; it goes before that of single jobs."""
-        return [Route("/jobs/compare", self.page, methods=["GET"])]
+        """The routes of these pages; they go before that of single jobs."""
+        return [
+            Route("/jobs/compare", self.page, methods=["GET"]),
+            Route("/jobs/{job_id:int}/matrix", self.matrix, methods=["GET"]),
+        ]
 
     def page(self, request: Request) -> Response:
         """What differs; without two jobs only the form that asks for them."""
@@ -49,6 +58,43 @@ class ComparisonPage:
             found=found,
             groups=groups,
         )
+
+    def matrix(self, request: Request) -> Response:
+        """How far the results of a job move, as far as it was run for that."""
+        query, job_id = request.query_params, request.path_params["job_id"]
+        asked = MatrixRequest(
+            seeds=min(10, max(1, number_in(query.get("seeds")) or 3)),
+            cases=query.getlist("case")[:8] or [*USUAL],
+            metric=query.get("metric", "")[:500],
+        )
+        found = self._gateway.matrices.look(caller_of(request), job_id, asked)
+        return self._look.page(request, "matrix.html", found=found, strips=_strips(found), asked=asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The values of one case, drawn from 0 to 1000; `mean` is where their mean is."""
+
+    row: MatrixRowView
+    places: tuple[float, ...]
+    mean: float | None
+
+
+def _strips(found: MatrixView) -> Sequence[Strip]:
+    known = [value for row in found.rows for value in row.values if value is not None and isfinite(value)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+
+    def place(value: float) -> float:
+        return 500.0 if high == low else round(20 + 960 * (value - low) / (high - low), 1)
+
+    return [
+        Strip(
+            row,
+            tuple(place(value) for value in row.values if value is not None and isfinite(value)),
+            None if row.mean is None or not isfinite(row.mean) else place(row.mean),
+        )
+        for row in found.rows
+    ]
 
 
 #: Sign and tone of an agreement, as states have them.

@@ -192,6 +192,71 @@ class WhyView(Response):
     gpus: int
 
 
+class MatrixRequest(Request):
+    """In which ways a job is run again."""
+
+    #: Under so many seeds, from that of the job on.
+    seeds: int = Field(default=3, ge=1, le=10)
+    #: "again", "device" (without its GPUs, or with one where it has none), "order" (that of the next seed), "cpus=N".
+    cases: list[str] = Field(default=["again", "device", "order"], min_length=1, max_length=8)
+    #: The metric whose value at the end is shown, or an output: "outputs/metrics.json#/loss", a JSON Pointer (RFC 6901) behind
+    #: its path. "": the first metric by name.
+    metric: str = Field(default="", max_length=500)
+    #: Patterns (`*`, `?`) of outputs and metrics that do not count.
+    ignore: list[str] = Field(default=[], max_length=20)
+
+
+class MatrixRowView(Response):
+    """What came of a case. Values are of the metric at its end."""
+
+    #: "seed": what the others are compared with.
+    case: str
+    title: str
+    #: Runs that are COMPLETED, and how many there are.
+    done: int
+    runs: int
+    #: Of those that could be compared with the run of the same seed, how many have its results to the last bit.
+    identical: int
+    compared: int
+    #: By seed; None: not known.
+    values: list[float | None]
+    mean: float | None
+    #: Sample standard deviation over seeds; None with fewer than two values.
+    deviation: float | None
+    #: How far a value is from that of the same seed, by the larger of both, at the most; of seeds, the two farthest.
+    farthest: float | None
+    #: Why there is nothing to say, or "".
+    message: str
+
+
+class MatrixRunView(Response):
+    """One run."""
+
+    case: str
+    seed: int
+    #: None: it has not been submitted.
+    job: int | None
+    #: Of the job; "" before it is submitted.
+    state: str
+    #: Why it cannot be, or did not end well.
+    message: str
+
+
+class MatrixView(Response):
+    """Where the runs of a matrix stand, and what came of them."""
+
+    job: int
+    metric: str
+    seeds: list[int]
+    rows: list[MatrixRowView]
+    runs: list[MatrixRunView]
+    #: True: nothing is left to run.
+    done: bool
+    #: What one run took, as the job did: seconds, and GPUs.
+    seconds: float
+    gpus: int
+
+
 class MetricView(Response):
     """One metric of a run. Values are texts, because JSON has no infinite numbers: "0.5", "nan"."""
 

@@ -9,7 +9,16 @@ from fastapi import APIRouter, Query
 from carrel.lab.gateway.comparing import MOST_JOBS
 from carrel.lab.gateway.context import Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.wire.v1 import API, ComparisonView, ExplainRequest, ResultsView, VerificationRequest, WhyView
+from carrel.wire.v1 import (
+    API,
+    ComparisonView,
+    ExplainRequest,
+    MatrixRequest,
+    MatrixView,
+    ResultsView,
+    VerificationRequest,
+    WhyView,
+)
 
 router = APIRouter(prefix=API, tags=["jobs"], route_class=Endpoint)
 
@@ -60,3 +69,15 @@ def why(ctx: Ctx, who: Who, asked: ExplainRequest) -> WhyView:
 def why_runs(ctx: Ctx, who: Who, asked: ExplainRequest) -> WhyView:
     """Jobs of the caller's, each the first job with some facts of the second. Asking twice submits nothing twice."""
     return ctx.explaining.go_on(who, asked)
+
+
+@router.post("/jobs/{job_id}/matrix", summary="How far the results of a job move: where its runs stand")
+def matrix(ctx: Ctx, who: Who, job_id: int, asked: MatrixRequest) -> MatrixView:
+    """The job under several seeds, each again in other ways, as a table. Nothing is submitted."""
+    return ctx.matrices.look(who, job_id, asked)
+
+
+@router.post("/jobs/{job_id}/matrix/runs", summary="Submit the runs of a matrix that can be submitted now")
+def matrix_runs(ctx: Ctx, who: Who, job_id: int, asked: MatrixRequest) -> MatrixView:
+    """Jobs of the caller's. Asking twice submits nothing twice; another order of samples waits for the run that has it."""
+    return ctx.matrices.go_on(who, job_id, asked)

@@ -1,0 +1,90 @@
+"""`carrel matrix`: a job under several seeds, and each of them in other ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+
+from carrel.client import Client
+from carrel.wire.v1 import MatrixView
+
+#: Its loss follows from the seed, and by a little from the number of its processors.
+PROGRAM = """\
+import json, os, pathlib, random, sys
+draws = random.Random(int(sys.argv[1]))
+cpus = len(os.sched_getaffinity(0)) if "OMP_NUM_THREADS" not in os.environ else int(os.environ["OMP_NUM_THREADS"])
+loss = 1 + draws.random() + (1e-6 if cpus == 1 else 0)
+if len(sys.argv) > 2:  # the order in which it shows samples, as a loader's is kept
+    kept = pathlib.Path("outputs/order")
+    kept.mkdir(parents=True)
+    (kept / "0.jsonl").write_text(json.dumps([0, 0, [int(sys.argv[1])]]))
+    repeats = os.environ.get("CARREL_ORDER_REPEATS")
+    if repeats:
+        loss += json.loads((pathlib.Path(repeats) / "0.jsonl").read_text())[2][0] / 10
+pathlib.Path("outputs").mkdir(exist_ok=True)
+pathlib.Path("outputs/metrics.json").write_text(json.dumps({"history": [{"loss": 9}, {"loss": loss}]}))
+"""
+PROJECT = """\
+name: moves
+entry_points:
+  main:
+    parameters: {seed: {type: int, default: 0}}
+    command: python train.py {seed} ORDER
+carrel: {resources: {cpus: 2, memory: 200M, time: 5m}}
+"""
+LOSS = "outputs/metrics.json#/history/1/loss"
+
+
+def project(directory: Path, *, order: bool) -> Path:
+    directory.mkdir()
+    (directory / "train.py").write_text(PROGRAM)
+    (directory / "MLproject").write_text(PROJECT.replace("ORDER", "order" if order else ""))
+    return directory
+
+
+@pytest.mark.gate
+def test_a_table_says_what_seeds_do_and_what_the_rest_does(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    first = client.wait(client.submit_project(project(tmp_path / "a", order=False)).id).id
+    words = ("matrix", str(first), "--seeds", "2", "--metric", LOSS, "--case", "again", "--case", "cpus=1", "--case", "order")
+    refused = carrel(*words)
+    assert refused.code != 0
+    assert "9 runs of about" in refused.err
+    ran = carrel(*words, "--yes", "--json")
+    found = MatrixView.model_validate(ran.json)
+    assert (ran.code, found.done, found.seeds) == (0, True, [0, 1])
+    seed, again, cpus, order = found.rows
+    assert (again.identical, again.compared, again.farthest) == (2, 2, 0)
+    assert (cpus.identical, cpus.compared) == (0, 2)
+    assert cpus.farthest is not None
+    assert 0 < cpus.farthest < 1e-5 < (seed.farthest or 0)
+    assert order.message == "It kept no order of samples: it has no DataLoader of PyTorch's."
+    # The same question again takes the runs that are there.
+    jobs = [one.job for one in found.runs]
+    asked = client.matrix(first, seeds=2, metric=LOSS, cases=["again", "cpus=1", "order"], submit=True)
+    assert [one.job for one in asked.runs] == jobs
+    shown = carrel(*words)
+    assert shown.code == 0
+    assert "the same again" in shown.out
+    assert "1 processor" in shown.out
+
+
+def test_another_order_is_that_of_the_next_seed(client: Client, carrel: CommandLine, tmp_path: Path) -> None:
+    first = client.wait(client.submit_project(project(tmp_path / "a", order=True)).id).id
+    ran = carrel("matrix", str(first), "--seeds", "2", "--metric", LOSS, "--case", "order", "--yes", "--json")
+    found = MatrixView.model_validate(ran.json)
+    assert (ran.code, found.done) == (0, True)
+    seed, order = found.rows
+    moved = [round(other - one, 9) for one, other in zip(seed.values, order.values, strict=True) if one and other]
+    assert moved == [0.1, 0.2], "each was shown the order of the next seed"
+    assert [one.state for one in found.runs] == ["COMPLETED"] * 5
+
+
+def test_what_is_asked_wrongly_is_said(client: Client, carrel: CommandLine, other: CommandLine, tmp_path: Path) -> None:
+    first = client.wait(client.submit_project(project(tmp_path / "a", order=False)).id).id
+    wrong = carrel("matrix", str(first), "--case", "cpu=1")
+    assert wrong.code != 0
+    assert '"cpu=1" is no case.' in wrong.err
+    assert "There are: again, device, order, and cpus=N." in wrong.err
+    assert f"There is no job {first}" in other("matrix", str(first)).err
