@@ -88,3 +88,24 @@ def test_what_is_asked_wrongly_is_said(client: Client, carrel: CommandLine, othe
     assert '"cpu=1" is no case.' in wrong.err
     assert "There are: again, device, order, and cpus=N." in wrong.err
     assert f"There is no job {first}" in other("matrix", str(first)).err
+
+
+def test_distributions_are_compared_where_programs_do_not_repeat_themselves(
+    client: Client, carrel: CommandLine, tmp_path: Path
+) -> None:
+    one, other = project(tmp_path / "a", order=False), project(tmp_path / "b", order=False)
+    for place, begin in ((one, "4"), (other, "6")):
+        (place / "train.py").write_text(PROGRAM.replace("loss = 1 +", f"loss = {begin} +"))
+    first, second = (client.wait(client.submit_project(place).id).id for place in (one, other))
+    words = ("why", str(first), str(second), "--seeds", "4", "--metric", LOSS)
+    refused = carrel(*words, "--runs", "7")
+    assert refused.code != 0
+    assert "8 runs of about" in refused.err
+    ran = carrel(*words, "--runs", "8")
+    assert ran.code == 0
+    assert "They differ by more than chance does." in ran.out
+    told = carrel(*words, "--json").json
+    # Of the 70 ways to deal eight values, these two alone are as far apart.
+    assert (round(told["p"] * 70), len(told["values"][0])) == (2, 4)
+    same = carrel("why", str(first), str(first), "--seeds", "4", "--metric", LOSS)
+    assert "They are not known to differ" in same.out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,11 @@ from carrel.cli.results import Ignore
 from carrel.core.comparison.matrix import USUAL
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import format_count, format_duration
+
+#: Values of each job below which nothing can be said, and the part of chance from which on two are not known to differ.
+_FEWEST = 4
+_CHANCE = 0.05
+_CONSENT = "Say --yes, or of carrel why --runs N."
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -46,11 +51,8 @@ def matrix_command(
     with open_client(home) as client:
         number = find_job(client, job_id)
         ask = partial(client.matrix, number, seeds=seeds, cases=cases or USUAL, metric=metric, ignore=ignore or ())
-        stands = ask()
-        if not stands.done:
-            _check_wanted(stands, yes=yes)
         try:
-            stands = _run(client, stands, ask)
+            (stands,) = run_all(client, [ask], most=sys.maxsize if yes else None)
         except KeyboardInterrupt:
             StatusLine().note("The jobs go on. The same command goes on with them.")
             return INTERRUPTED
@@ -62,24 +64,36 @@ def matrix_command(
     return OTHER if failed else OK
 
 
-def _check_wanted(stands: MatrixView, *, yes: bool) -> None:
-    """Ask a person whether so many runs may be submitted."""
-    count = sum(one.job is None and not one.message for one in stands.runs)
-    hours = count * stands.gpus * stands.seconds / 3600
-    text = f"{format_count(count, 'run')} of about {format_duration(max(1, round(stands.seconds)))}"
-    text += f", {hours:.2g} GPU-hours in all" if stands.gpus else ""
-    if yes or not count:
+def run_all(client: Client, asks: Sequence[Callable[..., MatrixView]], *, most: int | None) -> list[MatrixView]:
+    """Run what is lacking of these matrices, `most` runs or what a person agrees to, and return them when all is there."""
+    _check_wanted([ask() for ask in asks], most)
+    return [_run(client, ask) for ask in asks]
+
+
+def _check_wanted(all_of_them: Sequence[MatrixView], most: int | None) -> None:
+    """Ask a person whether so many runs may be submitted, where it was not said."""
+    counts = [sum(one.job is None and not one.message for one in stands.runs) for stands in all_of_them]
+    count, seconds = sum(counts), max(stands.seconds for stands in all_of_them)
+    hours = sum(number * stands.gpus * stands.seconds / 3600 for number, stands in zip(counts, all_of_them, strict=True))
+    text = f"{format_count(count, 'run')} of about {format_duration(max(1, round(seconds)))}"
+    text += f", {hours:.2g} GPU-hours in all" if hours else ""
+    if not count:
+        return
+    if most is not None:
+        if count > most:
+            raise Invalid(f"{text}: only {format_count(most, 'run')} may be.", remedy=f"Say --runs {count}.")
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Invalid(f"{text}: without a terminal it cannot be asked whether that may be.", remedy="Say --yes.")
+        raise Invalid(f"{text}: without a terminal it cannot be asked whether that may be.", remedy=_CONSENT)
     if not typer.confirm(f"{text}. Go on?", err=True):
         raise typer.Abort
 
 
-def _run(client: Client, stands: MatrixView, ask: Callable[..., MatrixView]) -> MatrixView:
+def _run(client: Client, ask: Callable[..., MatrixView]) -> MatrixView:
     from carrel.cli.follow import wait_shown
     from carrel.cli.screen import StatusLine
 
+    stands = ask()
     line, ended = StatusLine(), {one.job for one in stands.runs if one.state == "COMPLETED"}
     while not stands.done:
         stands = ask(submit=True)
@@ -93,6 +107,39 @@ def _run(client: Client, stands: MatrixView, ask: Callable[..., MatrixView]) -> 
             break
         stands = ask()
     return ask()
+
+
+def compare_distributions(
+    client: Client, jobs: tuple[int, int], *, seeds: int, metric: str, most: int | None, as_json: bool
+) -> int:
+    """Run two jobs under the same seeds each, and say whether a metric differs between them by more than chance does."""
+    from carrel.cli.screen import StatusLine, print_json
+    from carrel.core.comparison.distributions import permutation_test
+
+    asks = [partial(client.matrix, number, seeds=seeds, cases=(), metric=metric) for number in jobs]
+    try:
+        found = run_all(client, asks, most=most)
+    except KeyboardInterrupt:
+        StatusLine().note("The jobs go on. The same command goes on with them.")
+        return INTERRUPTED
+    values = [[value for value in stands.rows[0].values if value is not None] for stands in found]
+    if min(map(len, values)) < _FEWEST:
+        name = found[0].metric or metric or "(there is none)"
+        raise Invalid(
+            f"Of the metric {name} {len(values[0])} and {len(values[1])} values are known.",
+            remedy=f"Name another with --metric, or take more --seeds: {_FEWEST} values of each are needed.",
+        )
+    chance = permutation_test(*values)
+    if as_json:
+        print_json({"metric": found[0].metric, "values": values, "p": chance, "jobs": jobs})
+        return OK
+    means = [f"job {stands.job} {stands.rows[0].mean:.6g} ± {stands.rows[0].deviation:.2g}" for stands in found]
+    print(f"{found[0].metric} over {seeds} seeds: {means[0]}, {means[1]} (mean and standard deviation).")
+    print(
+        f"Dealt at random, {chance:.2g} of all pairs of samples are as far apart (exact two-sided permutation test of the means)."
+    )
+    print("They differ by more than chance does." if chance < _CHANCE else "They are not known to differ: it may be chance.")
+    return OK
 
 
 def _print(stands: MatrixView) -> None:

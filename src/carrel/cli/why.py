@@ -11,7 +11,7 @@ import typer
 
 from carrel.cli.compare import AttemptName, attempt_name, resolve
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, find_job, open_client
 from carrel.cli.results import Ignore, Tolerance
 from carrel.core.domain.errors import Invalid
 
@@ -38,6 +38,11 @@ def why_command(
     runs: Annotated[
         int | None, typer.Option("--runs", metavar="N", min=0, help="How many runs there may be; else you are asked.")
     ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", metavar="K", min=4, max=10, help="Run both under so many seeds instead, and compare a metric."),
+    ] = None,
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="With --seeds: which.  [the first]")] = "",
     tolerance: Tolerance = 0.0,
     ignore: Ignore = None,
     home: Home = None,
@@ -51,6 +56,13 @@ def why_command(
     from carrel.cli.screen import StatusLine, print_json
 
     with open_client(home) as client:
+        if seeds is not None:
+            from carrel.cli.matrix import compare_distributions
+
+            if budget is not None:
+                raise Invalid("--budget is of the search for a cause.", remedy="With --seeds say --runs.")
+            jobs = (find_job(client, first.job), find_job(client, second.job))
+            return compare_distributions(client, jobs, seeds=seeds, metric=metric, most=runs, as_json=as_json)
         ask = partial(client.why, resolve(client, first), resolve(client, second), tolerance=tolerance, ignore=ignore or ())
         stands = ask()
         names = (stands.jobs[0].label, stands.jobs[1].label)

@@ -60,6 +60,7 @@ def _sentences(found: Found, told: Told) -> Iterator[str]:
             yield f"{which} does not come to the same results each time{again}. What differs may be chance."
             yield from told.unintended
             yield "Fix what is random first (carrel run --deterministic), or say what does not count (--ignore, --tolerance)."
+            yield f"Whether they differ by more than chance: carrel why {told.first} {told.second} --seeds 10"
         case Answer.NOT_REPEATED:
             yield f"{first.capitalize()}, run again, always comes to the same results, and not to its own{_by(found, told)}."
             yield from told.unintended

@@ -198,7 +198,7 @@ class MatrixRequest(Request):
     #: Under so many seeds, from that of the job on.
     seeds: int = Field(default=3, ge=1, le=10)
     #: "again", "device" (without its GPUs, or with one where it has none), "order" (that of the next seed), "cpus=N".
-    cases: list[str] = Field(default=["again", "device", "order"], min_length=1, max_length=8)
+    cases: list[str] = Field(default=["again", "device", "order"], max_length=8)
     #: The metric whose value at the end is shown, or an output: "outputs/metrics.json#/loss", a JSON Pointer (RFC 6901) behind
     #: its path. "": the first metric by name.
     metric: str = Field(default="", max_length=500)
