@@ -23,17 +23,21 @@ _WIDTH = 40
 
 @dataclass(frozen=True, slots=True)
 class AttemptName:
-    """An attempt as a person names it: "12", "12_3", "12:1"."""
+    """An attempt as a person names it: "12", "12_3", "12:1"; or a run."""
 
     job: JobName
     attempt: str
+    #: "run:" and its id; "": it is an attempt.
+    run: str = ""
 
     def __str__(self) -> str:
-        return f"{self.job}:{self.attempt}" if self.attempt else str(self.job)
+        return self.run or f"{self.job}:{self.attempt}" if self.attempt else str(self.job)
 
 
 def attempt_name(text: str) -> AttemptName:
-    """The number of a job, with that of an attempt behind a colon where it is not the last."""
+    """The number of a job, with that of an attempt behind a colon where it is not the last; or "run:" and the id of a run."""
+    if text.startswith("run:"):
+        return AttemptName(JobName(0), "", text)
     job, colon, attempt = text.partition(":")
     if colon and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 10 and int(attempt)):
         raise typer.BadParameter(f'"{text}" names no attempt: the first one of job 12 is called "12:1".')
@@ -46,7 +50,7 @@ def compare_command(
         typer.Argument(
             metavar="ID",
             parser=attempt_name,
-            help='Numbers of two jobs or more; "12_3" in an array, "12:1" for the first attempt of job 12.',
+            help='Numbers of two jobs or more; "12_3" in an array, "12:1" for an attempt, "run:…" for a run of MLflow\'s.',
             show_default=False,
         ),
     ],
@@ -73,6 +77,8 @@ def compare_command(
 
 def resolve(client: Client, name: AttemptName) -> str:
     """The attempt as the API names it."""
+    if name.run:
+        return name.run
     number = find_job(client, name.job)
     return f"{number}:{name.attempt}" if name.attempt else str(number)
 
@@ -84,7 +90,13 @@ def _print(found: ComparisonView, *, diff: bool) -> None:
         print(paint(clean(sentence), "bold"))
     if found.differences:
         print()
-        heads = ("", "CAUSE", "WHAT", *(f"JOB {job.label}" for job in found.jobs), "WHY IT STANDS HERE")
+        heads = (
+            "",
+            "CAUSE",
+            "WHAT",
+            *(f"JOB {job.label}" if job.id else job.label.upper() for job in found.jobs),
+            "WHY IT STANDS HERE",
+        )
         rows = [
             (str(one.rank), one.cause.value, _what(one), *(_short(value) for value in one.values), one.evidence)
             for one in found.differences

@@ -7,6 +7,6 @@ from what a job had not. Nothing here claims that a difference is the cause; eac
 from carrel.core.comparison.compare import Comparison, Difference, NotKnown, compare
 from carrel.core.comparison.drift import drift_of
 from carrel.core.comparison.facts import UNTRACKED, Change, Code, Curve, Metrics, Side, Value
-from carrel.core.comparison.records import side_of
+from carrel.core.comparison.records import side_of, side_of_run
 from carrel.core.comparison.results import ResultDifference, Results, agree
 from carrel.core.domain.comparison import Agreement, Cause, Kind

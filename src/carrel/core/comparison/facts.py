@@ -60,6 +60,8 @@ class Metrics:
     #: Of those whose steps were read.
     curves: Mapping[str, Curve] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
+    #: What clients say of the run itself: name, user, source, commit.
+    tags: Mapping[str, str] = field(default_factory=dict)
     #: Why nothing is known of it; "": it is.
     missing: str = ""
 

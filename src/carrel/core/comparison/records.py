@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from carrel.core.comparison.facts import Code, Metrics, Section, Side
@@ -24,6 +24,7 @@ _ALL_RECORDED = "OMP_NUM_THREADS"
 #: What MLflow's own and the lab's measurements of the machine begin with.
 _SYSTEM = "system/"
 _NOT_SAID = "The machine did not say."
+_ELSEWHERE_RUN = "The run was not made by a job of this lab, which has no record of it."
 
 
 def side_of(record: Record, number: int, *, label: str, code: Code, metrics: Metrics) -> Side:
@@ -47,6 +48,28 @@ def side_of(record: Record, number: int, *, label: str, code: Code, metrics: Met
         code=code,
         curves=metrics.curves,
     )
+
+
+def side_of_run(metrics: Metrics, *, label: str, parameters: Collection[str]) -> Side:
+    """Return a run that no job of the lab has made, as it is compared with jobs that have these `parameters`."""
+    tags, code = metrics.tags, Code(missing=_ELSEWHERE_RUN)
+    logged = metrics.parameters
+    commit = {"commit": tags["mlflow.source.git.commit"]} if "mlflow.source.git.commit" in tags else {}
+    named = {"name": tags.get("mlflow.runName"), "owner": tags.get("mlflow.user")}
+    told = {
+        Kind.PARAMETER: Section(values={name: value for name, value in logged.items() if name in parameters}),
+        Kind.LOGGED_PARAMETER: Section(values={name: value for name, value in logged.items() if name not in parameters}),
+        Kind.COMMAND: Section(values=_texts({"entry point": tags.get("mlflow.source.name")}), missing=_ELSEWHERE_RUN),
+        Kind.GIT: Section(values=commit, missing=_ELSEWHERE_RUN),
+        Kind.LABEL: Section(values=_texts(named), missing=_ELSEWHERE_RUN),
+        Kind.METRIC: Section(values=_last(metrics)),
+    }
+    lacking = Section(missing=_ELSEWHERE_RUN)
+    return Side(label=label, sections={kind: told.get(kind, lacking) for kind in Kind}, code=code, curves=metrics.curves)
+
+
+def _last(metrics: Metrics) -> dict[str, str]:
+    return {name: repr(value) for name, value in metrics.last.items() if not name.startswith(_SYSTEM)}
 
 
 def _texts(found: Mapping[str, Any]) -> dict[str, str]:
@@ -80,10 +103,9 @@ def _labels(job: Record, task: Record) -> Section:
 def _of_metrics(metrics: Metrics, task: Record) -> dict[Kind, Section]:
     # The lab logs what was asked for, too; of that the task's own text is compared.
     logged = {name: value for name, value in metrics.parameters.items() if name not in task.get("parameters", {})}
-    last = {name: repr(value) for name, value in metrics.last.items() if not name.startswith(_SYSTEM)}
     return {
         Kind.LOGGED_PARAMETER: Section(values=logged, missing=metrics.missing),
-        Kind.METRIC: Section(values=last, missing=metrics.missing),
+        Kind.METRIC: Section(values=_last(metrics), missing=metrics.missing),
     }
 
 

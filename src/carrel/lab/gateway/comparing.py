@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carrel.core.comparison import UNTRACKED, Code, Curve, Metrics, Side, agree, compare, side_of
+from carrel.core.comparison import UNTRACKED, Code, Curve, Metrics, Side, agree, compare, side_of, side_of_run
 from carrel.core.control.lab import Lab
-from carrel.core.domain.comparison import Verification
+from carrel.core.domain.comparison import Kind, Verification
 from carrel.core.domain.errors import CarrelError, Invalid, NotFound
 from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.user import Caller
-from carrel.core.policy.access import Action
-from carrel.core.snapshots import Entry, Kind, SnapshotStore
+from carrel.core.policy.access import Action, Resource, allowed
+from carrel.core.snapshots import Entry, SnapshotStore
+from carrel.core.snapshots import Kind as EntryKind
 from carrel.lab.gateway.views import view_of
 from carrel.wire.v1 import (
     ChangeView,
@@ -42,6 +43,9 @@ MOST_JOBS = 8
 #: Bytes of a file up to which its lines are compared.
 _LONGEST = 128 * 1024
 _NOT_YOURS = "It is shown to who has uploaded it, with a token that may submit."
+#: What the name of a run begins with, and its id.
+_RUN = "run:"
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 _NAMED = re.compile(r"([1-9][0-9]{0,17})(?:_([0-9]{1,9}))?(?::([1-9][0-9]{0,8}))?")
 
 
@@ -60,14 +64,14 @@ class Comparing:
     metrics: Callable[[str, str], Metrics]
 
     def compare(self, caller: Caller, names: Sequence[str]) -> ComparisonView:
-        """Compare the attempts that are named ("12", "12_3" of an array, "12:1").
+        """Compare what is named: attempts ("12", "12_3" of an array, "12:1"), and runs of the caller's from elsewhere ("run:…").
 
         Raises `Invalid` for names that are none or too many, `NotFound` and `Denied` as looking at a record does.
         """
-        chosen, sides = self.sides(caller, names)
+        jobs, sides = self._named(caller, names)
         found = compare(sides)
         return ComparisonView(
-            jobs=compared_jobs(chosen),
+            jobs=jobs,
             summary=list(found.summary),
             differences=[
                 view_of(
@@ -85,10 +89,10 @@ class Comparing:
 
     def results(self, caller: Caller, names: Sequence[str], *, tolerance: float, ignore: Sequence[str]) -> ResultsView:
         """Say whether the others came to the results of the first. Raises as `compare` does."""
-        chosen, sides = self.sides(caller, names)
+        jobs, sides = self._named(caller, names)
         found = agree(sides, tolerance=tolerance, ignore=ignore)
         return ResultsView(
-            jobs=compared_jobs(chosen),
+            jobs=jobs,
             agreement=found.agreement,
             outputs=found.outputs,
             metrics=found.metrics,
@@ -131,9 +135,39 @@ class Comparing:
         )
 
     def sides(self, caller: Caller, names: Sequence[str]) -> tuple[list[Chosen], list[Side]]:
-        """What is named, and what is known of it. Raises as `compare` does."""
-        if not 2 <= len(names) <= MOST_JOBS:
-            raise Invalid(f"{len(names)} jobs are named.", remedy=f"Name 2 to {MOST_JOBS} jobs.")
+        """The attempts that are named, and what is known of them. Raises as `compare` does."""
+        _check_number(names)
+        return self._attempts(caller, names)
+
+    def _named(self, caller: Caller, names: Sequence[str]) -> tuple[list[ComparedJob], list[Side]]:
+        """The same of attempts and runs, in their order."""
+        _check_number(names)
+        chosen, sides = self._attempts(caller, [name for name in names if not name.startswith(_RUN)])
+        attempts = iter(zip(compared_jobs(chosen), sides, strict=True))
+        parameters = {path for side in sides for path in side.section(Kind.PARAMETER).values}
+        found = [self._run(caller, name, parameters) if name.startswith(_RUN) else next(attempts) for name in names]
+        return [job for job, _ in found], [side for _, side in found]
+
+    def _run(self, caller: Caller, name: str, parameters: Collection[str]) -> tuple[ComparedJob, Side]:
+        """A run in the caller's own workspace of the tracking server."""
+        run_id = name.removeprefix(_RUN)
+        if not _RUN_ID.fullmatch(run_id):
+            raise Invalid(f'"{name[:60]}" names no run.', remedy="Write run: and the 32 digits of MLflow's run id.")
+        allowed(caller, Action.TRACK, Resource(owner=caller.user.subject)).check()
+        found = self.metrics(caller.user.subject, run_id)
+        if found.missing:
+            raise NotFound(
+                f"There is no run {run_id} of yours. {found.missing}", remedy="MLflow's page shows the ids of your runs."
+            )
+        if job := found.tags.get("carrel.job_id"):
+            raise Invalid(f"The run {run_id} is that of job {job}.", remedy=f"Name the job, of which more is known: {job}.")
+        label = f"{_RUN}{run_id[:8]}"
+        told = ComparedJob(
+            label=label, id=0, attempt=0, name=found.tags.get("mlflow.runName", ""), owner=caller.user.subject, state=""
+        )
+        return told, side_of_run(found, label=label, parameters=parameters)
+
+    def _attempts(self, caller: Caller, names: Sequence[str]) -> tuple[list[Chosen], list[Side]]:
         chosen = [self._find(caller, name) for name in names]
         twice = next((label for index, (_, _, label) in enumerate(chosen) if chosen[index][:2] in _before(chosen, index)), None)
         if twice is not None:
@@ -193,7 +227,7 @@ class Comparing:
             entry = entries.get(path)
             if entry is None or entry.size > _LONGEST:
                 return None
-            if entry.kind is Kind.LINK:
+            if entry.kind is EntryKind.LINK:
                 return f"-> {entry.target}\n"
             try:
                 text = files.read(path, _LONGEST).decode()
@@ -216,6 +250,11 @@ class Comparing:
         return self.metrics(job.owner, job.run_id)
 
 
+def _check_number(names: Sequence[str]) -> None:
+    if not 2 <= len(names) <= MOST_JOBS:
+        raise Invalid(f"{len(names)} jobs are named.", remedy=f"Name 2 to {MOST_JOBS} jobs.")
+
+
 def _metric(last: float, curve: Curve | None) -> MetricView:
     steps = None if curve is None else sorted(curve)
     return MetricView(last=repr(last), steps=steps, values=[] if curve is None else [repr(curve[step]) for step in sorted(curve)])
@@ -235,6 +274,6 @@ def _before(chosen: Sequence[Chosen], index: int) -> list[tuple[Job, int]]:
 
 def _described(entry: Entry) -> str:
     """Equal for equal files."""
-    if entry.kind is Kind.LINK:
+    if entry.kind is EntryKind.LINK:
         return f"-> {entry.target}"
     return f"sha256:{entry.sha256}{' executable' if entry.executable else ''}"

@@ -127,7 +127,7 @@ class MlflowRest:
         return info
 
     def run_data(self, workspace: str, run_id: str) -> Mapping[str, Any]:
-        """The run's `data`: last values of its metrics, and its parameters."""
+        """The run's `data`: last values of its metrics, its parameters, and its tags."""
         found = self._call(workspace, "GET", f"/api/2.0/mlflow/runs/get?run_id={quote(run_id, safe='')}")
         data: Mapping[str, Any] = found["run"].get("data") or {}
         return data

@@ -17,11 +17,12 @@ def run_metrics(rest: MlflowRest, owner: str, run_id: str) -> Metrics:
         data = rest.run_data(workspace_of(owner), run_id)
         last = {str(one["key"]): float(one["value"]) for one in data.get("metrics") or ()}
         parameters = {str(one["key"]): str(one["value"]) for one in data.get("params") or ()}
+        tags = {str(one["key"]): str(one["value"]) for one in data.get("tags") or ()}
         names = [name for name in sorted(last) if not name.startswith("system/")][:_CURVES]
         curves = {name: curve for name in names if (curve := _curve(rest, owner, run_id, name)) is not None}
     except CarrelError as error:
         return Metrics(missing=f"The tracking server did not tell its metrics: {error.message}")
-    return Metrics(last=last, curves=curves, parameters=parameters)
+    return Metrics(last=last, curves=curves, parameters=parameters, tags=tags)
 
 
 def _curve(rest: MlflowRest, owner: str, run_id: str, name: str) -> Curve | None:

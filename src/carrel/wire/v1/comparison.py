@@ -11,16 +11,17 @@ from carrel.wire.v1.base import Request, Response
 
 
 class ComparedJob(Response):
-    """One attempt that is compared."""
+    """One attempt that is compared, or a run that no job of the lab has made."""
 
-    #: What it is called in the answer: "12", "12_3" in an array, "12:1" for an attempt that was named.
+    #: What it is called in the answer: "12", "12_3" in an array, "12:1" for an attempt that was named, "run:" of a run.
     label: str
+    #: Of the job; 0: it is a run.
     id: int
     #: 0: it has had none.
     attempt: int
     name: str
     owner: str
-    #: Of the job.
+    #: Of the job; "" of a run.
     state: str
 
 
