@@ -6,12 +6,13 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Client", "Executor", "__version__", "remote", "report", "submitit"]
+__all__ = ["Client", "Executor", "__version__", "order", "remote", "report", "submitit"]
 
 if TYPE_CHECKING:
     from carrel import submitit
     from carrel.client import Client
     from carrel.client.executor import Executor
+    from carrel.client.ordering import order
     from carrel.client.remote import remote
     from carrel.client.reporting import report
 
@@ -32,6 +33,10 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("carrel.submitit")
+    if name == "order":
+        from carrel.client.ordering import order
+
+        return order
     if name == "report":
         from carrel.client.reporting import report
 

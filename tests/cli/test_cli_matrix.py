@@ -59,7 +59,7 @@ def test_a_table_says_what_seeds_do_and_what_the_rest_does(carrel: CommandLine, 
     assert (cpus.identical, cpus.compared) == (0, 2)
     assert cpus.farthest is not None
     assert 0 < cpus.farthest < 1e-5 < (seed.farthest or 0)
-    assert order.message == "It kept no order of samples: it has no DataLoader of PyTorch's."
+    assert order.message.startswith("It kept no order of samples")
     # The same question again takes the runs that are there.
     jobs = [one.job for one in found.runs]
     asked = client.matrix(first, seeds=2, metric=LOSS, cases=["again", "cpus=1", "order"], submit=True)

@@ -182,6 +182,30 @@ def test_the_order_of_samples_is_kept_and_repeated(client: Client, tmp_path: Pat
     assert f"carrel: the order of job {first} has no loader 0 that was begun 3 times" in "".join(lines)
 
 
+OWN_ORDER = """
+import random
+import carrel
+for epoch in range(2):
+    print("epoch", *carrel.order(random.sample(range(100), 5)))
+print("files", *carrel.order([name] for name in random.sample(["a", "b", "c"], 3)))
+"""
+
+
+@pytest.mark.gate
+def test_an_order_of_the_programs_own_is_kept_and_repeated(client: Client, tmp_path: Path) -> None:
+    def shown(text: str, **more: object) -> tuple[int, list[str]]:
+        job, lines = run(client, tmp_path / "code", text, **more)  # type: ignore[arg-type]
+        return job, [line for line in lines if line.startswith(("epoch", "files"))]
+
+    first, lines = shown(OWN_ORDER, order="record")
+    assert [output.path for output in client.outputs(first)] == ["outputs/order/0.jsonl"]
+    assert shown(OWN_ORDER, order=str(first))[1] == lines
+    assert shown(OWN_ORDER)[1] != lines, "outside it is as chance has it"
+    longer = OWN_ORDER + "list(carrel.order([1]))\n"
+    _, said = run(client, tmp_path / "code", longer, order=str(first), state="FAILED")
+    assert f"carrel: the order of job {first} has no loader 3" in "".join(said)
+
+
 def test_an_order_that_is_none_is_refused(client: Client, tmp_path: Path) -> None:
     (tmp_path / "draw.py").write_text("import random")
     with pytest.raises(Invalid, match='There is no order of samples "backwards"'):

@@ -1,4 +1,6 @@
-"""Records in which order PyTorch's loaders show samples, and shows them in a recorded order. Standard library alone, Python 3.8.
+"""Records in which order samples are shown by PyTorch's loaders and by `carrel.order`, and shows them in a recorded order.
+
+Standard library alone, Python 3.8.
 
 A line for each batch that a loader draws: the number of the loader in the order of their first use, how often it was begun, and
 the indices (of a loader without batches, one). One file for each process that trains, by its rank.
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
 
 _RANK = os.environ.get("RANK", "0")
 _NAME = _RANK + ".jsonl"
+
+
+#: True in a process whose samples are the job's.
+ours = False
+_here: Order | None = None
 
 
 class Order:
@@ -38,6 +45,11 @@ class Order:
             number = loader.__dict__["_carrel_number"] = self._loaders
             self._loaders += 1
         return number
+
+    def iterated(self, drawn: Iterator[Any]) -> Iterator[Any]:
+        """Yield what the program shows itself, as a loader of its own that is begun once."""
+        number, self._loaders = self._loaders, self._loaders + 1
+        return self.begin(number, drawn)
 
     def begin(self, loader: int, drawn: Iterator[Any]) -> Iterator[Any]:
         """Yield what a loader is to draw from now on."""
@@ -111,11 +123,19 @@ class _Drawn:
         return getattr(self._sampler, name)
 
 
+def here() -> Order:
+    """What this process records and repeats; one for all that shows samples."""
+    global _here
+    if _here is None:
+        _here = Order(os.environ["CARREL_ORDER_DIR"], os.environ.get("CARREL_ORDER_REPEATS"))
+    return _here
+
+
 def loaders(module: Any) -> None:
     """Change `torch.utils.data.dataloader`, which has just been imported."""
     kind = module.DataLoader
     original = kind._index_sampler.fget
-    order = Order(os.environ["CARREL_ORDER_DIR"], os.environ.get("CARREL_ORDER_REPEATS"))
+    order = here()
     told = set()
 
     def sampler(loader: Any) -> Any:

@@ -72,6 +72,7 @@ if "CARREL_ORDER_DIR" in os.environ:
     from carrel_imports import when_imported
 
     if carrel_order.is_ours():
+        carrel_order.ours = True
         when_imported("--order", {"torch.utils.data.dataloader": carrel_order.loaders})
 if "MLFLOW_RUN_ID" in os.environ:
     import carrel_experiments  # type: ignore[import-not-found]

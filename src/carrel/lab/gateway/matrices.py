@@ -95,7 +95,9 @@ class Matrices:
                 if other is None or not other.state.ended:
                     continue  # its order is not known yet
                 if not self._has_order(caller, other):
-                    stands.impossible[run] = "It kept no order of samples: it has no DataLoader of PyTorch's."
+                    stands.impossible[run] = (
+                        "It kept no order of samples: it has no DataLoader of PyTorch's, and does not call carrel.order."
+                    )
                     continue
             spec, resources = self._spec(job, task, run, stands.jobs)
             about = json.dumps([to_plain(spec), to_plain(resources), run.case], sort_keys=True)
