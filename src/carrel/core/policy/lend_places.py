@@ -97,7 +97,7 @@ class Places:
                 self._make_room(size, [one for one in self._idle if one.id not in self._asking])
                 or self._send_straight(tenant, size)
                 or self._make_room(size, [one for one in self._idle if one.id != tenant.id])
-                or self._let_pass(size)
+                or self._make_room(size, [one for one in self._idle if one.id != tenant.id], passing=True)
             )
         if found and tenant.spillable and tenant.id not in self.straight:
             self._passing.append(size)
@@ -111,10 +111,11 @@ class Places:
         passing = self._past_host or size <= self._limit
         return passing and size <= max(self._disk, free + min(self._disk, sum(one.moved for one in self._idle)))
 
-    def _make_room(self, size: int, idle: Sequence[Tenant]) -> bool:
+    def _make_room(self, size: int, idle: Sequence[Tenant], *, passing: bool = False) -> bool:
+        """Host memory has room once some of `idle` have gone on; with `passing` also those that this trial sends there."""
         if size > self._limit:
             return False
-        short, disk, chosen = size - self._host - self._coming, self._disk, []
+        short, disk, chosen = size - self._host - self._coming, self._disk, list[Tenant]()
         for tenant in idle:
             if short <= 0:
                 break
@@ -122,8 +123,13 @@ class Places:
                 chosen.append(tenant)
                 short -= tenant.moved
                 disk -= tenant.moved
+        left = list(self._passing)
+        while passing and left and short > 0 and left[0] <= disk:
+            short -= left[0]
+            disk -= left.pop(0)
         if short > 0:
             return False
+        self._passing = left
         gone = {tenant.id for tenant in chosen}
         self._idle = [tenant for tenant in self._idle if tenant.id not in gone]
         self._coming += self._disk - disk
@@ -139,18 +145,4 @@ class Places:
         self._disk -= size
         self.now.add(tenant.id)
         self.straight.add(tenant.id)
-        return True
-
-    def _let_pass(self, size: int) -> bool:
-        """Host memory has room once others that are sent there have gone on."""
-        short, gone = size - self._host - self._coming, 0
-        left = list(self._passing)
-        while left and gone < short:
-            gone += left.pop(0)
-        if size > self._limit or gone < short or gone > self._disk:
-            return False
-        self._passing = left
-        self._disk -= gone
-        self._host += gone - size
-        self.later = True
         return True
