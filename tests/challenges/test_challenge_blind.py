@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
-from parity import INPUT, YAML, checked, scored, write_challenge
+from parity import INPUT, YAML, browser, checked, scored, write_challenge
 
 from carrel import Client
 from carrel.core.challenges.seen import ONE_END
@@ -128,4 +130,22 @@ def test_organisers_are_told_how_much_a_team_can_learn(client: Client, person: P
     assert (found.phase, found.scored) == ("development", 10)
     assert found.reference_bytes == (tmp_path / name / "data/public/reference/labels.txt").stat().st_size
     assert f"at most {found.reference_bits:,} bits" in found.words[0]
-    assert not person("emma").challenge(name).bounds
+    emma = person("emma")
+    assert not emma.challenge(name).bounds
+    pages = []
+    for reader in (client, emma):
+        with browser(reader) as http:
+            pages.append(http.get(f"/challenges/{name}").text)
+    assert ["at most" in page for page in pages] == [True, False]
+    assert all("The end of a submission is shown in steps of 1 min" in page for page in pages)
+
+
+def test_check_says_how_much_a_team_can_learn(client: Client, tmp_path: Path, lab: LabProcess) -> None:
+    """At the terminal, after the baselines were run, with what could make it less."""
+    place = write_challenge(tmp_path / "told", YAML.replace("name: parity", "name: told") + "ladder: {step: 0.05}\n")
+    words = [sys.executable, "-m", "carrel.cli.main", "challenge", "check", str(place), "--home", str(lab.home)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "zeros" in said
+    assert "What a team can learn in development:" in said
+    assert "has no range" in said
+    assert "more than 0.05 better" in said

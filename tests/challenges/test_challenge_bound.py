@@ -332,6 +332,7 @@ def test_it_says_what_is_shown(paths: list[str]) -> None:
         ("splits: [public]", "splits: [publik]", '"public"'),
         ("time: 60", "time: 0", "1 to 86400"),
         ("one_end: true", "one_end: yes", "true or false"),
+        ("log: {", "feedback: 20\nlog: {", "Leave one of them out"),
         ("precision: 2", "precision: 2, range: [1, 0]", "the lower one first"),
         ("precision: 2", "precision: 2, range: [0, inf]", "not a number"),
         ("precision: 2", "precision: 2, range: [0]", "two numbers"),

@@ -94,6 +94,8 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         one_end=one("steps", lambda value: _steps(value)[1], False),
     )
     _check_apart(spec, lambda key: said.get(key, top))
+    if spec.one_end and spec.feedback:
+        raise said["feedback"].wrong("with one_end teams are not told why the ingestion refuses code.", "Leave one of them out.")
     return spec
 
 
