@@ -10,7 +10,6 @@ arXiv:1707.01825); and a test set of which few bits are known is hardly fitted t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -23,14 +22,6 @@ from carrel.core.domain.units import format_duration
 _FLOAT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    bits: float
-    #: What tells so much, and what to do about it.
-    source: str
-    remedy: str
-
-
 def bound(spec: ChallengeSpec, phase: Phase, *, longest: float, reference_bytes: int, numbers: int = 1) -> Bound:
     """Return the bound of a phase.
 
@@ -39,35 +30,25 @@ def bound(spec: ChallengeSpec, phase: Phase, *, longest: float, reference_bytes:
     """
     limits, days = phase.limits, _days(phase, spec.zone)
     scored, failed = min(limits.total, limits.per_day * days), limits.failures_per_day * days
-    both, ends = scored + failed, 0 if spec.one_end else 1
+    both, kinds = scored + failed, 0 if spec.one_end else failed
+    ended = both * math.log2(longest // spec.step + 2) if spec.step else 0.0
+    said = failed * (8 * spec.feedback + 1) if spec.feedback else 0.0
+    printed = both * (8 * spec.log.bytes + 1) if spec.log is not None and spec.log.holds(phase.split) else 0.0
+    # Which of them failed: so many words have at most `scored` and at most `failed` letters. And how the scoring ended.
+    failures = _combinations(both + 2, scored + 1) + kinds * math.log2(SCORING_ENDS)
+    fewer = "lower failures_per_day" + (", or write steps: {one_end: true}" if kinds else "")
+    # Bits, what tells them, and what makes it less.
     references = [
-        _Part(
-            _scores(spec, phase, scored, numbers),
-            "their scores",
-            "lower total or the precision, or write ladder: {step: 0.01}",
-        ),
-        _Part(
-            # Which of them failed: so many words have at most `scored` and at most `failed` letters. And how the scoring did.
-            _combinations(both + 2, scored + 1) + failed * ends * math.log2(SCORING_ENDS),
-            "which of them fail, and how",
-            "lower failures_per_day" + ("" if spec.one_end else ", or write steps: {one_end: true}"),
-        ),
+        (_scores(spec, phase, scored, numbers), "their scores", "lower total or the precision, or write ladder: {step: 0.01}"),
+        (failures, "which of them fail" + (", and how" if kinds else ""), fewer),
+        (ended, "when they end", "write a longer time into steps, or a shorter one into the programs"),
     ]
-    if spec.step:
-        references.append(
-            _Part(
-                both * math.log2(longest // spec.step + 2),
-                "when they end",
-                "write a longer time into steps, or a shorter one into the programs",
-            )
-        )
     inputs = [
-        _Part(failed * ends * math.log2(ENDS / SCORING_ENDS), "the way in which they fail", "write steps: {one_end: true}"),
-        _Part(failed * (8 * spec.feedback + 1) if spec.feedback else 0, "what the ingestion says last", "lower feedback"),
+        (kinds * math.log2(ENDS / SCORING_ENDS), "the way in which they fail", fewer),
+        (said, "what the ingestion says last", "lower feedback"),
+        (printed, "the logs of their code", "lower the bytes of log"),
     ]
-    if spec.log is not None and spec.log.holds(phase.split):
-        inputs.append(_Part(both * (8 * spec.log.bytes + 1), "the logs of their code", "lower the bytes of log"))
-    reference_bits, bits = (math.ceil(sum(part.bits for part in parts)) for parts in (references, references + inputs))
+    reference_bits, bits = (math.ceil(sum(part[0] for part in parts)) for parts in (references, references + inputs))
     return Bound(
         phase=phase.name,
         scored=scored,
@@ -76,22 +57,17 @@ def bound(spec: ChallengeSpec, phase: Phase, *, longest: float, reference_bytes:
         bits=bits,
         reference_bytes=reference_bytes,
         words=(
-            f"A team that sends all it may ({scored} that are scored, {failed} that fail) learns at most {reference_bits:,} bits"
-            f" about the references, as much as {math.ceil(reference_bits / 8):,} bytes hold; their files have"
-            f" {reference_bytes:,}. About inputs and references together: at most {bits:,} bits.",
-            *_advice(references, inputs),
+            f"A team that sends all it may ({scored:,} that are scored, {failed:,} that fail) learns at most"
+            f" {reference_bits:,} bits about the references, as much as {math.ceil(reference_bits / 8):,} bytes hold;"
+            f" their files have {reference_bytes:,}. About inputs and references together: at most {bits:,} bits.",
+            *(
+                f"About the {what}, most is told by {source} ({math.ceil(most):,} bits). To make that less, {remedy}."
+                for what, (most, source, remedy) in (("references", max(references)), ("inputs", max(inputs)))
+                if most
+            ),
             *_not_counted(spec),
         ),
     )
-
-
-def _advice(references: list[_Part], inputs: list[_Part]) -> list[str]:
-    most = [max(parts, key=lambda part: part.bits) for parts in (references, inputs)]
-    return [
-        f"About the {what}, most is told by {part.source} ({math.ceil(part.bits):,} bits). To make that less, {part.remedy}."
-        for what, part in zip(("references", "inputs"), most, strict=True)
-        if part.bits
-    ]
 
 
 def _not_counted(spec: ChallengeSpec) -> list[str]:
