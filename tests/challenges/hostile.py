@@ -1,5 +1,6 @@
 """Code of a team that looks for what it must not have. It runs where submissions run, and prints what it got."""
 
+import ctypes
 import glob
 import os
 import socket
@@ -10,6 +11,8 @@ import sys
 
 #: Replaced by what is sought, what the first submission leaves, and where the lab is.
 LABEL, MARK, LAB, HOST, PORT = "@LABEL@", "@MARK@", "@LAB@", "@HOST@", "@PORT@"
+
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 def has(path, words=LABEL):
@@ -178,6 +181,101 @@ def the_first_submission():
     return [path for place in places for path in below(place, MARK, 3000)]
 
 
+def caches():
+    names = ("UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "HF_HOME", "TORCH_HOME", "CUDA_CACHE_PATH")
+    places = [*(os.environ[name] for name in names if name in os.environ), f"{LAB}/environments", os.path.expanduser("~/.cache")]
+    return [path for place in places for words in (LABEL, MARK) for path in below(place, words, 3000)]
+
+
+def write_into_what_is_shared():
+    places = [*sys.path, os.path.dirname(sys.executable), LAB, f"{LAB}/environments", f"{LAB}/challenges", f"{LAB}/snapshots"]
+    return [place for place in places if os.path.isdir(place) and may_write(place)]
+
+
+def may_write(place):
+    try:
+        with open(os.path.join(place, "written"), "w") as file:
+            file.write(MARK)
+    except OSError:
+        return False
+    os.unlink(os.path.join(place, "written"))
+    return not os.path.abspath(place).startswith(os.getcwd())
+
+
+def variables():
+    return [name for name, value in os.environ.items() if LABEL in value or "reference" in value]
+
+
+def keys_in_the_kernel():
+    # keyctl(KEYCTL_SEARCH, KEY_SPEC_USER_KEYRING, ...): all jobs of the programs' user would have one keyring.
+    found = libc.syscall(250, 10, -4, b"user", MARK.encode(), 0)
+    libc.syscall(248, b"user", MARK.encode(), b"left", 4, -4)
+    return [found] if found > 0 else []
+
+
+def shared_memory_of_the_first():
+    found = libc.shmget(0x5512, 4096, 0o600)
+    libc.shmget(0x5512, 4096, 0o1600)
+    return [found] if found >= 0 else []
+
+
+def message_queues():
+    os.mkdir("/dev/mqueue/here") if os.path.isdir("/dev/mqueue") else None
+    return os.listdir("/dev/mqueue")
+
+
+def processes_of_the_first():
+    mine = os.getpid()
+    found = [path for path in glob.glob("/proc/[0-9]*/cmdline") if f"/{mine}/" not in path and has(path, MARK)]
+    if os.fork() == 0:
+        os.setsid()
+        os.execvp("sleep", [MARK, "300"])
+    return found
+
+
+def devices():
+    os.mknod("/tmp/disk", stat.S_IFBLK | 0o600, os.makedev(8, 0))
+    return open("/tmp/disk", "rb").read(16)
+
+
+def memory_of_the_machine():
+    return [path for path in ("/dev/mem", "/proc/kcore") if os.path.exists(path) and open(path, "rb").read(4)]
+
+
+def gpus_of_others():
+    return [path for path in glob.glob("/dev/nvidia[0-9]*") if open(path, "rb")]
+
+
+def names_of_other_namespaces():
+    with open("/proc/1/ns/mnt") as other:
+        return libc.setns(other.fileno(), 0) == 0 and os.path.exists(LAB + "/carrel.db")
+
+
+def the_cgroup():
+    with open("/sys/fs/cgroup/memory.max", "w") as file:
+        file.write("max")
+    return True
+
+
+def files_of_sessions():
+    return os.listdir(f"{LAB}/files")
+
+
+def the_starter_of_others():
+    for path in glob.glob(f"{LAB}/files/*/parity/*"):
+        with open(path, "a") as file:
+            file.write("import os")
+    return glob.glob(f"{LAB}/files/*/parity/*")
+
+
+def versions_of_the_challenge():
+    return [path for path in glob.glob(f"{LAB}/challenges/*/*") if os.listdir(path + "/programs")]
+
+
+def code_of_other_teams():
+    return [path for path in glob.glob(f"{LAB}/**/model.py", recursive=True) if os.environ["CARREL_JOB_ID"] not in path]
+
+
 def leave_marks():
     for place in (
         os.path.expanduser("~"),
@@ -210,6 +308,9 @@ ATTACKS = [
     ),
     *(the_lab_by_tcp, the_network, names, udp, unix_sockets, shared_memory, write_into_the_input, replace_the_input),
     *(write_into_the_environment, mount_over, namespaces, become_root, the_first_submission, leave_marks),
+    *(caches, write_into_what_is_shared, variables, keys_in_the_kernel, shared_memory_of_the_first, message_queues),
+    *(processes_of_the_first, devices, memory_of_the_machine, gpus_of_others, names_of_other_namespaces, the_cgroup),
+    *(files_of_sessions, the_starter_of_others, versions_of_the_challenge, code_of_other_teams),
 ]
 _done = []
 

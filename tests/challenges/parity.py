@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import httpx
 
 from carrel import Client
 from carrel.core.domain.challenge import SubmissionView
@@ -104,3 +108,12 @@ def scored(client: Client, code: Path | str, tmp_path: Path, name: str = "parity
     found = wait_until(ended, lambda: client.challenge_submission(name, number), timeout=PATIENCE)
     assert found is not None
     return found
+
+
+@contextmanager
+def browser(reader: Client) -> Iterator[httpx.Client]:
+    """Give a browser in which somebody is signed in."""
+    with httpx.Client(base_url=reader.url) as http:
+        signed_in = http.post("/login", data={"token": reader.token}, headers={"Sec-Fetch-Site": "same-origin"})
+        assert signed_in.status_code in (200, 303)
+        yield http

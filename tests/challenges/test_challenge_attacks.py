@@ -56,20 +56,28 @@ PREDICTIONS = {
     "the name of the scores": "open('outputs/scores.json', 'w').write('{\"accuracy\": 1.0}')",
     "a pipe": "os.mkfifo('outputs/predictions.txt')",
     "a directory": "os.makedirs('outputs/predictions.txt')",
+    "a link in place of all outputs": "os.rename('outputs', 'old'); os.symlink('@REFERENCE@', 'outputs')",
+    "a link to the lab's database": "os.symlink('@LAB@/carrel.db', 'outputs/predictions.txt')",
+    "a link within a directory": "os.symlink('@REFERENCE@', 'outputs/a'); os.symlink('a/labels.txt', 'outputs/predictions.txt')",
+    "a name that leads out": "open('outputs/\\\\..\\\\predictions.txt', 'w').write('0')",
+    "a socket": "__import__('socket').socket(1).bind('outputs/predictions.txt')",
 }
 
 
 @pytest.mark.parametrize("what", PREDICTIONS)
 def test_predictions_that_are_something_else_score_nothing(
-    client: Client, person: Person, published: str, tmp_path: Path, what: str
+    client: Client, person: Person, published: str, tmp_path: Path, lab: LabProcess, what: str
 ) -> None:
-    """They fail, or are scored as they are; no score comes from the team's own file of scores."""
+    """They fail, or are scored as they are; no score comes from the team's own file of scores, and nothing else is stored."""
     ada = person("p" + str(sorted(PREDICTIONS).index(what)))
     ada.join_challenge(published, accept_rules=True)
     code = f"import os\ndef predict(number):\n    {PREDICTIONS[what]}\n    os._exit(0)\n"
-    done = scored(ada, code, tmp_path)
+    reference = ada.challenge(published).train.replace("/train", "/public/reference")
+    done = scored(ada, code.replace("@REFERENCE@", reference).replace("@LAB@", str(lab.home)), tmp_path)
     assert done.submission.state is SubmissionState.FAILED
     assert not done.submission.scores
+    ingestion = next(job for job in client.jobs("all", limit=None) if job.name == f"parity-{done.submission.id}-ingestion")
+    assert not [one.path for one in client.outputs(ingestion.id) if "labels" in one.path or "carrel.db" in one.path]
 
 
 def test_tasks_of_a_team_get_nothing_by_their_inputs(

@@ -65,6 +65,7 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     print()
     for phase in found.phases:
         _print_phase(phase, now=phase.name == found.phase)
+    _print_bounds(found)
     if found.team is None:
         print(paint(f"  take part: carrel challenge join {name}" + (" --accept-rules" if found.rules else ""), "dim"))
         return OK
@@ -250,6 +251,19 @@ def _print_promises(view: ChallengeView) -> None:
     )
     told = f"up to {view.feedback} bytes, where the ingestion refuses the code" if view.feedback else "nothing"
     print(f"Of what is printed while their code runs on inputs: {told}.")
+    _print_bounds(view)
+
+
+def _print_bounds(view: ChallengeView) -> None:
+    """Say what is held back; to organisers, how much a team can learn."""
+    from carrel.cli.screen import clean
+
+    for sentence in view.withheld:
+        print(clean(sentence))
+    for one in view.bounds:
+        print(f"What a team can learn in {one.phase}:")
+        for sentence in one.words:
+            print(f"  {clean(sentence)}")
 
 
 @challenge_command.command("publish")
@@ -281,7 +295,10 @@ def log(
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Print the end of the log of a submission's last job. For organisers: it may show what the programs saw."""
+    """Print the end of the log of a submission's last job. For organisers: it may show what the programs saw.
+
+    Its team gets the end of what its own code printed, where the challenge says so, when the submission has ended.
+    """
     from carrel.cli.screen import print_json
 
     with open_client(home) as client:
@@ -304,11 +321,16 @@ def _print_submissions(found: list[SubmissionView] | tuple[SubmissionView, ...])
             one.submission.phase,
             one.submission.state.value,
             local(one.submission.made_at),
-            ", ".join(f"{column} {value:g}" for column, value in one.submission.scores.items()) or _told(one),
+            ", ".join(f"{column} {value:g}" for column, value in one.submission.scores.items()) + _shown(one) or _told(one),
         )
         for one in found
     ]
     print_table(("NUMBER", "TEAM", "PHASE", "STATE", "SENT", "SCORES"), rows)
+
+
+def _shown(one: SubmissionView) -> str:
+    said = ", ".join(f"{column} {value:g}" for column, value in one.shown.items())
+    return f" (its team sees {said})" if said else ""
 
 
 def _told(one: SubmissionView) -> str:

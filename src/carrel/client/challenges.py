@@ -81,7 +81,7 @@ class ChallengeCalls:
         return v1.value_of(SubmissionView, found)
 
     def challenge_log(self, name: str, number: int) -> str:
-        """The end of the log of a submission's last job; for organisers."""
+        """The end of the log of a submission's last job, for organisers; its team gets what its code printed, where it may."""
         return self._http.call("GET", f"{_path(name)}/submissions/{number}/log").text
 
     def challenge_board(self, name: str, phase: str | None = None) -> Board:

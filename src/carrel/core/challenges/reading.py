@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +11,7 @@ from itertools import pairwise
 from typing import TypeVar
 from zoneinfo import ZoneInfo
 
-from carrel.core.domain.challenge import FILE, ChallengeSpec, Column, Limits, Phase, Split
+from carrel.core.domain.challenge import FILE, ChallengeSpec, Column, Ladder, Limits, OwnLog, Phase, Split
 from carrel.core.domain.suggest import suggest
 from carrel.core.tasks.document import Value, read_yaml
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 KEYS = (
     *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
     *("teams", "feedback", "zone", "organisers", "qos", "account"),
+    *("ladder", "steps", "log"),
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -27,6 +29,8 @@ _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TRAIN = "train"
 #: Bytes of a line that a team is shown.
 _MOST_FEEDBACK = 1000
+#: Bytes of its own log that a team is shown.
+_MOST_LOG = 64 * 1024
 #: Digits that a score can have: what a float has.
 _MOST_DIGITS = 15
 
@@ -84,8 +88,14 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         organisers=one("organisers", lambda value: tuple(item.text() for item in value.items()), ()),
         qos=one("qos", Value.text, ""),
         account=one("account", Value.text, ""),
+        ladder=one("ladder", lambda value: _ladder(value, board[0], phases), None),
+        log=one("log", lambda value: _log(value, splits), None),
+        step=one("steps", lambda value: _steps(value)[0], 0),
+        one_end=one("steps", lambda value: _steps(value)[1], False),
     )
     _check_apart(spec, lambda key: said.get(key, top))
+    if spec.one_end and spec.feedback:
+        raise said["feedback"].wrong("with one_end teams are not told why the ingestion refuses code.", "Leave one of them out.")
     return spec
 
 
@@ -170,7 +180,7 @@ def _limits(value: Value, usual: Limits, said: Mapping[str, Value] | None = None
 
 
 def _column(value: Value) -> Column:
-    said = value.mapping(("column", "title", "better", "precision"))
+    said = value.mapping(("column", "title", "better", "precision", "range"))
     if "column" not in said:
         raise value.wrong('it has no "column".', "Name the key that the scoring program writes.")
     name = _matching(said["column"], _COLUMN, "letters, digits and _")
@@ -182,6 +192,7 @@ def _column(value: Value) -> Column:
         title=said["title"].text() if "title" in said else name,
         larger=better == "larger",
         precision=_number(said["precision"], most=_MOST_DIGITS) if "precision" in said else 3,
+        range=_range(said["range"]) if "range" in said else None,
     )
 
 
@@ -239,3 +250,56 @@ def _there(value: Value, paths: Collection[str] | None, *, directory: bool) -> s
 
 def _inside(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory + "/")
+
+
+def _range(value: Value) -> tuple[float, float]:
+    found = [_decimal(item) for item in value.items()]
+    if len(found) != 2 or found[0] >= found[1]:
+        raise value.wrong("the range is not two numbers, the lower one first.", "Write [0, 1].")
+    return found[0], found[1]
+
+
+def _ladder(value: Value, first: Column, phases: tuple[Phase, ...]) -> Ladder:
+    said = value.mapping(("step", "phases"))
+    if "step" not in said:
+        raise value.wrong('the ladder has no "step".', "Write ladder: {step: 0.01}.")
+    step = _decimal(said["step"])
+    digits = step * 10.0**first.precision
+    if digits < 1 or abs(digits - round(digits)) > 1e-6 * digits:
+        raise said["step"].wrong(
+            f"the step is no multiple of {10.0**-first.precision:.{first.precision}f}, the last digit of {first.column}.",
+            "Write a larger step, or a larger precision.",
+        )
+    return Ladder(step=step, phases=_known(said.get("phases"), tuple(phase.name for phase in phases), "phase"))
+
+
+def _log(value: Value, splits: Mapping[str, Split]) -> OwnLog:
+    said = value.mapping(("bytes", "splits"))
+    if "bytes" not in said:
+        raise value.wrong('the log has no "bytes".', "Write log: {bytes: 4000}.")
+    return OwnLog(
+        bytes=_number(said["bytes"], least=1, most=_MOST_LOG), splits=_known(said.get("splits"), tuple(splits), "split")
+    )
+
+
+def _steps(value: Value) -> tuple[int, bool]:
+    said = value.mapping(("time", "one_end"))
+    time = _number(said["time"], least=1, most=86_400) if "time" in said else 0
+    return time, "one_end" in said and said["one_end"].truth()
+
+
+def _known(value: Value | None, names: tuple[str, ...], what: str) -> tuple[str, ...]:
+    for item in () if value is None else value.items():
+        if item.text() not in names:
+            raise item.wrong(f'there is no {what} "{item.text()}".', suggest(item.text(), names, what=f"{what.capitalize()}s"))
+    return () if value is None else tuple(item.text() for item in value.items())
+
+
+def _decimal(value: Value) -> float:
+    try:
+        found = float(value.text())
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise value.wrong(f'"{value.text()[:40]}" is not a number.')
+    return found

@@ -17,7 +17,7 @@ LARGEST = 64 * 1024
 def read_scores(data: bytes, columns: Sequence[Column]) -> Mapping[str, float]:
     """Return the score of each column, rounded to its precision: what further digits say leaves the lab in no way.
 
-    Raises `Invalid` for anything that is not a JSON object with a finite number for each column.
+    Raises `Invalid` for anything that is not a JSON object with a finite number, in its range, for each column.
     """
     try:
         found = json.loads(data) if len(data) <= LARGEST else None
@@ -30,5 +30,7 @@ def read_scores(data: bytes, columns: Sequence[Column]) -> Mapping[str, float]:
         value = found.get(column.column)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise Invalid(f'{SCORES} has no number for "{column.column}".', remedy="Write a finite number for each column.")
+        if column.range is not None and not column.range[0] <= value <= column.range[1]:
+            raise Invalid(f'{SCORES} has a "{column.column}" out of its range.', remedy="Write a wider range into the board.")
         scores[column.column] = round(float(value), column.precision) + 0.0  # no -0.0
     return scores

@@ -25,6 +25,8 @@ class Column:
     larger: bool = True
     #: Digits after the point that are kept and shown; the others never leave the lab.
     precision: int = 3
+    #: The least and the largest value that it can have; None: any number. A value outside is no score.
+    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,32 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """A rule by which the scores that a team is shown move only when they are better by a step (`core.challenges.ladder`)."""
+
+    step: float
+    #: Where it holds; (): in all phases.
+    phases: tuple[str, ...] = ()
+
+    def holds(self, phase: str) -> bool:
+        """True when the rule holds in this phase."""
+        return not self.phases or phase in self.phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLog:
+    """The end of what a team's code printed, which the team may read."""
+
+    bytes: int
+    #: Where its inputs are of; (): of all splits.
+    splits: tuple[str, ...] = ()
+
+    def holds(self, split: str) -> bool:
+        """True when the log may be read of submissions to this split."""
+        return not self.splits or split in self.splits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChallengeSpec:
     """The content of `challenge.yaml`. Paths are directories and files of the challenge's own directory."""
 
@@ -93,6 +121,12 @@ class ChallengeSpec:
     #: The class of service, and the account, of its programs; "": the lab's default.
     qos: str = ""
     account: str = ""
+    ladder: Ladder | None = None
+    log: OwnLog | None = None
+    #: Teams see the end of a submission at multiples of so many seconds; 0: at once.
+    step: int = 0
+    #: True: teams are not told in which way a submission failed.
+    one_end: bool = False
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""
@@ -234,6 +268,23 @@ class TeamView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """How much a team can learn in a phase from what it is shown of its submissions (`core.challenges.bound`)."""
+
+    phase: str
+    #: Submissions that a team can send: those that are scored, and those that fail.
+    scored: int
+    failed: int
+    #: Bits about the references, and about the inputs and the references together.
+    reference_bits: int
+    bits: int
+    #: Bytes of the files of the references.
+    reference_bytes: int
+    #: The same in sentences, with what could make it less.
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChallengeView:
     """A challenge, as its reader sees it."""
 
@@ -261,6 +312,10 @@ class ChallengeView:
     team: TeamView | None = None
     #: True for organisers.
     organised: bool = False
+    #: What is held back from teams, and what they are shown of their own logs, in sentences.
+    withheld: tuple[str, ...] = ()
+    #: For organisers: how much a team can learn, for each phase.
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +350,8 @@ class SubmissionView:
     #: 1 for the first in line.
     position: int | None = None
     estimated_start: Moment | None = None
+    #: For organisers: the scores that its team is shown, where these are others.
+    shown: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

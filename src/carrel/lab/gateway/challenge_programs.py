@@ -46,6 +46,8 @@ class ChallengePrograms:
     def __init__(self, root: Path, lab: Lab, snapshots: SnapshotStore, submissions: Submissions) -> None:
         self._root, self._lab, self._snapshots, self._submissions = root, lab, snapshots, submissions
         self._known = lru_cache(maxsize=256)(self._read)
+        self.longest = lru_cache(maxsize=256)(self._longest)
+        self.size = lru_cache(maxsize=256)(self._size)
 
     # ---- directories
 
@@ -128,6 +130,19 @@ class ChallengePrograms:
         for stage in (INGESTION, SCORING):
             code = self._pack(challenge, version, _program(spec, stage), None)
             self._submissions.check(self._caller(challenge), _request(spec, code, f"{spec.name}-{stage}"))
+
+    def _longest(self, name: str, version: str) -> float:
+        """Seconds that the programs of a version can take for a submission."""
+        challenge, spec, found = Challenge(name=name), self.spec(name, version), 0
+        for stage in (INGESTION, SCORING):
+            code = self._pack(challenge, version, _program(spec, stage), None)
+            _, resources, _ = self._submissions.check(self._caller(challenge), _request(spec, code, f"{spec.name}-{stage}"))
+            found += resources.time
+        return found
+
+    def _size(self, name: str, version: str, path: str) -> int:
+        """Bytes of the files in a directory of the challenge."""
+        return sum(one.lstat().st_size for one in self.directory(name, version, path).rglob("*") if not one.is_dir())
 
     def baseline(self, challenge: Challenge, version: str, name: str) -> str:
         """The digest of the code of a baseline."""

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.core.challenges.scores import read_scores
+from carrel.core.challenges.seen import readable
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, SubmissionState, SubmissionView
-from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Invalid, NotFound, Unavailable
 from carrel.core.domain.job import Job, JobState
 from carrel.core.spool.log import NOTE
@@ -126,7 +126,7 @@ class ChallengeRuns:
         if job is None:
             self._start(challenge, one, INGESTION)
         elif job.state is not JobState.COMPLETED:
-            fault, message = _blame(job, scoring=bool(one.scoring_job))
+            fault, message = blame(job, scoring=bool(one.scoring_job))
             self._fail(one, fault, f"{message} {self._feedback(challenge, one, job)}".strip())
         elif not one.scoring_job:
             self._start(challenge, one, SCORING)
@@ -155,8 +155,13 @@ class ChallengeRuns:
         most = self._programs.spec(challenge.name, one.version).feedback
         if not most or one.scoring_job or job.exit_code != REFUSED:
             return ""
-        lines = [line for line in self._programs.log(challenge, job.id, _LINE).splitlines() if not line.startswith(NOTE)]
-        return visible(lines[-1].decode(errors="replace"))[:most] if lines else ""
+        lines = self.own_log(challenge, job.id, _LINE).splitlines()
+        return lines[-1].encode()[:most].decode(errors="ignore") if lines else ""
+
+    def own_log(self, challenge: Challenge, job_id: int, most: int) -> str:
+        """The end of what the ingestion program and the team's code printed, without what the lab says of the job."""
+        found = self._programs.log(challenge, job_id, 2 * most + _LINE)
+        return readable(b"\n".join(line for line in found.splitlines() if not line.startswith(NOTE)), most)
 
     def _score(self, challenge: Challenge, one: ChallengeSubmission) -> None:
         spec = self._programs.spec(challenge.name, one.version)
@@ -174,7 +179,7 @@ class ChallengeRuns:
         )
 
 
-def _blame(job: Job, *, scoring: bool) -> tuple[Fault, str]:
+def blame(job: Job, *, scoring: bool) -> tuple[Fault, str]:
     """By whom a submission failed, and words that tell its team nothing of the data."""
     code = job.reason.code if job.reason else ""
     if job.state in _LABS:

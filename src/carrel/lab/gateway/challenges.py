@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from carrel.core.challenges.board import board
+from carrel.core.challenges.bound import bound
 from carrel.core.challenges.limits import Left, left
+from carrel.core.challenges.seen import seen, withheld
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import (
     Board,
+    Bound,
     Challenge,
     ChallengeLine,
     ChallengeLines,
@@ -31,7 +34,7 @@ from carrel.core.domain.challenge import (
     Team,
     TeamView,
 )
-from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import Caller, directory_name
 from carrel.core.policy.access import Action, Resource, allowed
@@ -132,10 +135,28 @@ class Challenges:
             return self.challenges.put(replace(challenge, frozen_at=self.lab.clock()))
 
     def log(self, caller: Caller, name: str, number: int) -> str:
-        """The end of the log of the last job of a submission; for organisers, because it may show what the programs saw."""
-        challenge = self._organised(caller, name)
+        """The end of the log of the last job of a submission; for organisers, because it may show what the programs saw.
+
+        Its team gets the end of what its code printed, where the challenge lets it.
+        """
+        challenge = self.find(caller, name)
+        if not self._organises(caller, challenge):
+            return self._own_log(caller, challenge, number)
         one = self._submission(challenge, number)
         return self.programs.log(challenge, one.job, _LOG).decode(errors="replace") if one.job else ""
+
+    def _own_log(self, caller: Caller, challenge: Challenge, number: int) -> str:
+        if self._spec(challenge).log is None:
+            self._check_organiser(caller, challenge)
+        shown = self.submission(caller, challenge.name, number).submission
+        spec = self.programs.spec(challenge.name, shown.version)
+        phase = spec.phase(shown.phase)
+        if spec.log is None or phase is None or not spec.log.holds(phase.split):
+            raise Denied("Logs are not shown in this phase.", remedy=f"`carrel challenge show {challenge.name}`.")
+        # What the lab could not carry out costs nothing: as often as a team likes, it would tell something.
+        if not shown.state.ended or shown.fault is Fault.LAB or not shown.ingestion_job:
+            raise Conflict("There is no log of it for its team.", remedy="Read it when the submission was scored or has failed.")
+        return self.runs.own_log(challenge, shown.ingestion_job, spec.log.bytes)
 
     # ---- everybody
 
@@ -164,7 +185,7 @@ class Challenges:
         challenge = self.find(caller, name)
         spec, version = self._spec(challenge), challenge.version or challenge.draft
         team, now = self._team_of(challenge, caller.user.subject), self.lab.clock()
-        sent = self._sent(name, team.name) if team else ()
+        sent = self._seen(challenge, team.name) if team else ()
         phase = spec.phase_at(now) if challenge.frozen_at is None else None
         train = self.programs.directory(name, version, challenge.train) if team and challenge.train else ""
         return ChallengeView(
@@ -185,7 +206,20 @@ class Challenges:
             feedback=spec.feedback,
             team=TeamView(name=team.name, members=team.members, code=team.code) if team else None,
             organised=self._organises(caller, challenge),
+            withheld=withheld(spec),
+            bounds=self._bounds(challenge, spec, version) if self._organises(caller, challenge) else (),
         )
+
+    def _bounds(self, challenge: Challenge, spec: ChallengeSpec, version: str) -> tuple[Bound, ...]:
+        def of(phase: Phase) -> Bound:
+            try:
+                longest = self.programs.longest(challenge.name, version)
+            except CarrelError:  # the lab's rules have changed: it would not take them now
+                longest = phase.end - phase.begin
+            size = self.programs.size(challenge.name, version, spec.splits[phase.split].reference)
+            return bound(spec, phase, longest=longest, reference_bytes=size)
+
+        return tuple(map(of, spec.phases))
 
     def board(self, caller: Caller, name: str, phase: str | None = None) -> Board:
         """The board of a phase; by default of that of now, else of the last that has begun."""
@@ -196,7 +230,7 @@ class Challenges:
         if chosen is None:
             raise NotFound(f'There is no phase "{phase}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}.")
         version = challenge.version or challenge.draft
-        sent = [one for one in self._sent(name) if one.phase == chosen.name and (one.team or one.version == version)]
+        sent = [one for one in self._seen(challenge) if one.phase == chosen.name and (one.team or one.version == version)]
         places = tuple(board(spec.board, sent))
         return Board(challenge=name, phase=chosen.name, columns=spec.board, places=places)
 
@@ -267,7 +301,7 @@ class Challenges:
                 raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
             if not self.lab.has_snapshot(caller, snapshot):
                 raise NotFound("That code is not here.", remedy="Send it again.")
-            left(phase, self._sent(name, team.name), now=now, zone=spec.zone).check()
+            left(phase, self._seen(challenge, team.name), now=now, zone=spec.zone).check()
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team.name)
         return self.runs.view(made)
 
@@ -275,10 +309,11 @@ class Challenges:
         """The submissions of the caller's team; for organisers those of all teams."""
         challenge = self.find(caller, name)
         if self._organises(caller, challenge):
-            found = [one for one in self._sent(name) if one.team]
+            shown = {one.id: one.scores for one in self._seen(challenge)}
+            views = [self._with_shown(self.runs.view(one), shown[one.id]) for one in self._sent(name) if one.team]
         else:
-            found = list(self._sent(name, self._own_team(caller, challenge).name))
-        return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
+            views = [self.runs.view(one) for one in self._seen(challenge, self._own_team(caller, challenge).name)]
+        return SubmissionList(submissions=tuple(reversed(views)))
 
     def submission(self, caller: Caller, name: str, number: int) -> SubmissionView:
         """One submission."""
@@ -288,7 +323,13 @@ class Challenges:
         organisers = {challenge.organiser, *self._spec(challenge).organisers}
         users = frozenset({*organisers, *(team.members if team else ())})
         allowed(caller, Action.SEE_SUBMISSIONS, Resource(users=users)).check(_no_submission(number))
-        return self.runs.view(one)
+        shown = next(it for it in self._seen(challenge, one.team) if it.id == number)
+        return (
+            self._with_shown(self.runs.view(one), shown.scores) if self._organises(caller, challenge) else self.runs.view(shown)
+        )
+
+    def _with_shown(self, view: SubmissionView, shown: Mapping[str, float]) -> SubmissionView:
+        return replace(view, shown={} if shown == view.submission.scores else shown)
 
     def _send(
         self, challenge: Challenge, version: str, phase: Phase, caller: Caller, code: str, *, team: str = "", baseline: str = ""
@@ -343,6 +384,10 @@ class Challenges:
     def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
         """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
         return [one for one in self.submissions.all() if one.challenge == name and team in (None, one.team)]
+
+    def _seen(self, challenge: Challenge, team: str | None = None) -> Sequence[ChallengeSubmission]:
+        """The same, as teams see them: all that leaves the lab but to organisers goes by it."""
+        return seen(self._spec(challenge), self._sent(challenge.name, team), self.lab.clock())
 
     def _teams(self, name: str) -> Sequence[Team]:
         return [one for one in self.teams.all() if one.challenge == name]

@@ -110,10 +110,10 @@ def get_submission(name: Name, number: Number, ctx: Ctx, who: Who) -> Submission
 
 @router.get(
     "/{name}/submissions/{number}/log",
-    summary="The log of a submission's last job (organisers)",
+    summary="The log of a submission's last job (organisers; its team where the challenge says so)",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Its end."}},
 )
 def get_log(name: Name, number: Number, ctx: Ctx, who: Who) -> Response:
-    """Its last 256 KiB. It may show what the programs saw, so teams do not get it."""
+    """Its last 256 KiB. It may show what the programs saw: a team gets the end of what its own code printed, or 403."""
     return Response(ctx.challenges.log(who, name, number), media_type="text/plain; charset=utf-8")
