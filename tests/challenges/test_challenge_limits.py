@@ -45,7 +45,7 @@ FAILED = SubmissionState.FAILED
         ([], (2, 3, 1, 2)),
         ([sent("2026-03-29 00:00")], (1, 2, 1, 2)),
         ([sent("2026-03-28 23:59")], (2, 2, 1, 2)),
-        ([sent("2026-03-29 11:00", SubmissionState.RUNNING)], (1, 2, 0, 2)),
+        ([sent("2026-03-29 11:00", SubmissionState.RUNNING)], (1, 2, 0, 1)),
         ([sent("2026-03-29 11:00", FAILED, Fault.TEAM)], (2, 3, 1, 1)),
         ([sent("2026-03-28 11:00", FAILED, Fault.TEAM)], (2, 3, 1, 2)),
         ([sent("2026-03-29 11:00", FAILED, Fault.ORGANISER)], (2, 3, 1, 1)),
