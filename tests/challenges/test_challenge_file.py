@@ -8,6 +8,7 @@ import pytest
 from parity import YAML, write_challenge
 
 from carrel.core.challenges.reading import read_challenge
+from carrel.core.domain.challenge import Choice, Final
 from carrel.core.domain.errors import Invalid
 
 pytestmark = pytest.mark.quick
@@ -46,6 +47,14 @@ def test_what_it_says(paths: list[str]) -> None:
         ("precision: 2", "precision: 99", 13, "0 to 15"),
         ("per_day: 3", "per_day: 0", 14, "1 to"),
         ("per_day: 3", "per_dey: 3", 14, '"per_day"'),
+        ("per_day: 3", "gpu_hours: 0", 14, "as in 20 or 0.5"),
+        ("per_day: 3", "gpu_hours: 1e3", 14, "as in 20 or 0.5"),
+        ("split: public}", "split: public, final: {from: development}}", 12, "no earlier phase"),
+        ("split: public}", "split: public, final: {choose: best}}", 12, 'no "from"'),
+        ("split: public}", "split: public, final: {from: development, choose: worst}}", 12, "Ways: best, last, team"),
+        ("split: public}", "split: public, final: {from: development, number: 11}}", 12, "1 to 10"),
+        ("limits:", "teams: {merge_til: 2027-01-01}\nlimits:", 14, '"merge_until"'),
+        ("limits:", "teams: {merge_until: soon}\nlimits:", 14, "is not a date"),
         ("name: parity", "name: Parity!", 1, "lower-case"),
         ("name: parity\n", "", 1, '"name" is missing'),
     ],
@@ -57,6 +66,16 @@ def test_what_is_wrong_is_told_with_its_line(paths: list[str], old: str, new: st
     said = f"{caught.value.message} {caught.value.remedy}"
     assert words in said
     assert f"challenge.yaml, line {line}:" in said
+
+
+def test_limits_teams_and_finals(paths: list[str]) -> None:
+    final = "begin: 2040-01-01, end: 2041-01-01, split: public, final: {from: development, choose: team}}]"
+    yaml = YAML.replace("split: public}]", "split: public, gpu_hours: 1.5}, {name: final, " + final)
+    yaml = yaml.replace("per_day: 3", "gpu_hours: 20")
+    spec = read_challenge(yaml + "teams: {merge_until: 2027-01-01}\nzone: Europe/Berlin\n", paths)
+    assert [phase.limits.gpu_hours for phase in spec.phases] == [1.5, 20]
+    assert spec.phases[1].final == Final(source="development", choose=Choice.TEAM, number=1)
+    assert (spec.largest_team, spec.merge_until) == (5, 1798758000)
 
 
 def test_a_zone_that_there_is_not(paths: list[str]) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from carrel.core.challenges.board import board
-from carrel.core.challenges.limits import left
+from carrel.core.challenges.cost import cost_of, taken
+from carrel.core.challenges.limits import left, told
 from carrel.core.challenges.scores import LARGEST, read_scores
+from carrel.core.control.ports import AttemptRow
 from carrel.core.domain.challenge import ChallengeSubmission, Column, Fault, Limits, Phase, SubmissionState
 from carrel.core.domain.errors import Conflict, Invalid
+from carrel.core.domain.job import JobState
+from carrel.core.domain.resources import Resources
 
 pytestmark = pytest.mark.quick
 
@@ -45,7 +49,7 @@ FAILED = SubmissionState.FAILED
         ([], (2, 3, 1, 2)),
         ([sent("2026-03-29 00:00")], (1, 2, 1, 2)),
         ([sent("2026-03-28 23:59")], (2, 2, 1, 2)),
-        ([sent("2026-03-29 11:00", SubmissionState.RUNNING)], (1, 2, 0, 2)),
+        ([sent("2026-03-29 11:00", SubmissionState.RUNNING)], (1, 2, 0, 1)),
         ([sent("2026-03-29 11:00", FAILED, Fault.TEAM)], (2, 3, 1, 1)),
         ([sent("2026-03-28 11:00", FAILED, Fault.TEAM)], (2, 3, 1, 2)),
         ([sent("2026-03-29 11:00", FAILED, Fault.ORGANISER)], (2, 3, 1, 1)),
@@ -55,6 +59,72 @@ FAILED = SubmissionState.FAILED
 )
 def test_what_is_left(submissions: list[ChallengeSubmission], expected: tuple[int, ...]) -> None:
     assert of(*submissions) == expected
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "begins", "hours"),
+    [
+        ("Europe/Berlin", "2026-10-25", "2026-10-24T22:00", 25),
+        ("America/Havana", "2026-11-01", "2026-11-01T04:00", 25),  # its first hour is there twice
+        ("Africa/Cairo", "2026-04-24", "2026-04-23T22:00", 23),  # and here its midnight is left out
+        ("Pacific/Kiritimati", "2026-01-01", "2025-12-31T10:00", 24),
+        ("Pacific/Niue", "2026-01-01", "2026-01-01T11:00", 24),
+        ("Pacific/Apia", "2011-12-29", "2011-12-29T10:00", 24),  # the next day is the 31st
+    ],
+)
+def test_days_of_other_zones(zone: str, day: str, begins: str, hours: int) -> None:
+    """Each moment belongs to one day, which ends when the next one begins."""
+    begin = datetime.fromisoformat(begins + "+00:00").timestamp()
+    for seconds in (0, 1800, hours * 3600 - 1):
+        assert datetime.fromtimestamp(begin + seconds, ZoneInfo(zone)).date().isoformat() == day
+        first = replace(sent("2026-01-01"), made_at=begin)
+        found = left(PHASE, [first, replace(first, made_at=begin - 1)], now=begin + seconds, zone=zone)
+        assert (found.today, found.next_day) == (1, begin + hours * 3600)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Pacific/Kiritimati", "America/Havana"])
+def test_a_refusal_says_when_the_next_day_begins_in_the_challenges_zone(zone: str) -> None:
+    found = left(PHASE, [replace(sent("2026-01-01"), made_at=NOW)] * 2, now=NOW, zone=zone)
+    with pytest.raises(Conflict) as caught:
+        found.check()
+    assert caught.value.remedy == f"The next day begins at {told(found.next_day, zone)}."
+    assert "00:00 on " in told(found.next_day, zone)
+
+
+def test_gpu_hours_are_those_of_the_phase_and_of_what_goes_on() -> None:
+    phase = replace(PHASE, limits=Limits(gpu_hours=2, at_once=9))
+    many = [
+        replace(sent("2026-03-01"), gpu_hours=0.25),
+        replace(sent("2026-03-29 11:00", FAILED, Fault.TEAM), gpu_hours=0.5),
+        replace(sent("2026-03-29 11:00", FAILED, Fault.LAB), gpu_hours=9),
+        replace(sent("2026-03-29 11:00", SubmissionState.RUNNING), gpu_hours=1),
+    ]
+    found = left(phase, many, now=NOW, zone=BERLIN)
+    assert found.gpu_hours == 0.25
+    found.check(0.25)
+    with pytest.raises(Conflict, match=r"may take 0.26 GPU-hours, and 0.25 of the 2"):
+        found.check(0.26)
+
+
+def attempt(state: JobState, started: float | None, ended: float | None, suspended: float = 0.0) -> AttemptRow:
+    rest = dict.fromkeys(one.name for one in fields(AttemptRow) if one.default is MISSING and one.default_factory is MISSING)
+    said = {"state": state, "started_at": started, "ended_at": ended, "suspended_seconds": suspended}
+    return AttemptRow(**{**rest, **said})  # type: ignore[arg-type]
+
+
+def test_what_commands_computed_costs_and_never_more_than_was_announced() -> None:
+    """Preparing, standing still, and what the lab lost cost nothing. Hundredths of an hour are rounded up."""
+    attempts = [
+        (2, attempt(JobState.PREEMPTED, 0.0, 9000.0)),
+        (2, attempt(JobState.NODE_FAIL, 0.0, 9000.0)),
+        (2, attempt(JobState.TIMEOUT, 100.0, 1000.0, suspended=100.0)),
+        (1, attempt(JobState.COMPLETED, 0.0, 1.0)),
+        (1, attempt(JobState.FAILED, None, 500.0)),
+        (1, attempt(JobState.FAILED, 500.0, 400.0)),  # clocks of two machines
+    ]
+    assert taken(attempts, most=9) == 0.45  # 1601 s are 0.4447 h
+    assert taken(attempts, most=0.3) == 0.3
+    assert cost_of([Resources(gpus=1, nodes=2, cpus=3, time=1800), Resources(gpus=0, cpus=1, time=60)]).gpu_hours == 1.0
 
 
 def test_a_day_of_23_hours_ends_at_midnight() -> None:

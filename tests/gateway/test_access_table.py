@@ -239,6 +239,8 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/baselines/{baseline_id}/calibrations"): {},
         ("POST", "/challenges"): {"snapshot": world.challenge},
         ("POST", "/challenges/{name}/join"): {"accept_rules": True},
+        ("POST", "/challenges/{name}/merge"): {"team": "Others"},
+        ("POST", "/challenges/{name}/choose"): {"submissions": [1]},
         ("POST", "/challenges/{name}/submissions"): {"snapshot": world.snapshot},
         ("POST", "/pools"): {"max_workers": 1, "task": {"snapshot": world.snapshot}},
         ("POST", "/pools/{pool_id}/calls/cancel"): {"calls": []},

@@ -16,7 +16,7 @@ from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
     from carrel.client import Client
-    from carrel.core.domain.challenge import Board, ChallengeView, PhaseView, SubmissionList, SubmissionView
+    from carrel.core.domain.challenge import Board, ChallengeView, PhaseView, SubmissionList, SubmissionView, TeamView
 
 challenge_command = typer.Typer(
     add_completion=False,
@@ -69,9 +69,9 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     if found.team is None:
         print(paint(f"  take part: carrel challenge join {name}" + (" --accept-rules" if found.rules else ""), "dim"))
         return OK
-    print(
-        f"Your team: {clean(found.team.name)} ({', '.join(map(clean, found.team.members))}). Others join with {found.team.code}."
-    )
+    _print_team(found.team, name)
+    if found.cost:
+        print(f"A submission takes at most {found.cost.words}.")
     if found.train:
         print(f"Training data, for your sessions and tasks: {found.train}")
     return OK
@@ -81,11 +81,96 @@ def _print_phase(phase: PhaseView, *, now: bool) -> None:
     from carrel.cli.screen import paint
     from carrel.cli.words import local
 
-    left = ""
-    if phase.today is not None and phase.total is not None:
-        left = f"; left: {min(phase.today, phase.total)} today, {phase.total} in all"
-    limits = f"{phase.limits.per_day} a day, {phase.limits.total} in all, {phase.limits.at_once} at once"
-    print(f"{paint(phase.name, 'bold' if now else 'dim')}  {local(phase.begin)} to {local(phase.end)}; {limits}{left}")
+    if phase.final:
+        ways = {
+            "team": "that each team chooses",
+            "best": "of each team that are best",
+            "last": "of each team that were sent last",
+        }
+        limits = f"scores those of {phase.final.source} again, up to {phase.final.number} {ways[phase.final.choose]}"
+    else:
+        hours = "" if phase.limits.gpu_hours is None else f", {phase.limits.gpu_hours:g} GPU-hours"
+        limits = f"{phase.limits.per_day} a day, {phase.limits.total} in all, {phase.limits.at_once} at once{hours}"
+    print(f"{paint(phase.name, 'bold' if now else 'dim')}  {local(phase.begin)} to {local(phase.end)}; {limits}")
+    if now:
+        _print_left(phase)
+
+
+def _print_left(phase: PhaseView | None) -> None:
+    from carrel.cli.words import local
+
+    if phase is not None and phase.left:
+        print(f"Left in {phase.name}: {phase.left}. The next day begins at {local(phase.next_day)}.")
+        if phase.refusal:
+            print(f"Now: {phase.refusal}")
+
+
+def _print_team(team: TeamView, name: str) -> None:
+    from carrel.cli.screen import clean
+
+    print(f"Your team: {clean(team.name)} ({', '.join(map(clean, team.members))}). Others join with {team.code}.")
+    for other in team.asked_by:
+        print(f"The team {clean(other)} asks to merge with it. To agree: carrel challenge merge {name} --team '{clean(other)}'")
+    if team.asked:
+        print(f"It asks the team {clean(team.asked)} to merge.")
+    if team.chosen:
+        print(f"Chosen for the final: {', '.join(map(str, team.chosen))}")
+
+
+@challenge_command.command("invite")
+def invite(name: Name, home: Home = None, as_json: AsJson = False) -> int:
+    """Give your team a new code, with which others join. The one before is void."""
+    with open_client(home) as client:
+        found = client.new_team_code(name)
+    return _print(found) if as_json else _show_team(found, name)
+
+
+@challenge_command.command("leave")
+def leave(name: Name, home: Home = None, as_json: AsJson = False) -> int:
+    """Leave your team. What it has sent stays its own, and counts against your limits in another team."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        client.leave_challenge(name)
+    if as_json:
+        print_json({"left": name})
+    else:
+        print("You have left your team, and see nothing of it any more.")
+    return OK
+
+
+@challenge_command.command("merge")
+def merge(
+    name: Name,
+    code: Annotated[
+        str, typer.Option("--code", metavar="CODE", help="Ask the team that has this code.", show_default=False)
+    ] = "",
+    team: Annotated[str, typer.Option("--team", metavar="NAME", help="Agree with this team.", show_default=False)] = "",
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Ask another team to merge with yours, or agree with one that has asked: then it is a part of yours."""
+    with open_client(home) as client:
+        found = client.merge_teams(name, code=code, team=team)
+    return _print(found) if as_json else _show_team(found, name)
+
+
+@challenge_command.command("choose")
+def choose(
+    name: Name,
+    numbers: Annotated[list[int], typer.Argument(metavar="SUBMISSION...", help="Their numbers.", min=1, show_default=False)],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Choose which submissions of your team go on to the next final, in the place of what was chosen before."""
+    with open_client(home) as client:
+        found = client.choose_submissions(name, numbers)
+    return _print(found) if as_json else _show_team(found, name)
+
+
+def _show_team(team: TeamView, name: str) -> int:
+    _print_team(team, name)
+    return OK
 
 
 @challenge_command.command("join")
@@ -142,21 +227,50 @@ def submit(
     name: Name,
     directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The code.", show_default=False)],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it was scored.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it costs at most, and what is left; send nothing.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Send a directory of code to the phase of now. It is scored on data that you do not see."""
     with open_client(home) as client:
+        shown = client.challenge(name)
+        if dry_run:
+            return _dry_run(shown, as_json=as_json)
+        if shown.cost and not as_json:
+            print(f"It takes at most {shown.cost.words}.")
         found = client.submit_to_challenge(name, directory)
+        after = found.phase
         if wait:
             found = _wait(client, name, found)
     if as_json:
         _print(found)
     else:
         _print_submissions([found])
+        _print_left(after)
         if not found.submission.state.ended:
             print(f"How it is doing: carrel challenge submissions {name}")
     return OTHER if found.submission.state.ended and not found.submission.scores else OK
+
+
+def _dry_run(found: ChallengeView, *, as_json: bool) -> int:
+    """Say what a submission costs at most, and what is left. Returns the code of failures where it would be refused."""
+    from carrel.cli.screen import print_json
+    from carrel.wire.v1 import show
+
+    phase = next((one for one in found.phases if one.name == found.phase and one.left), None)
+    refused = phase.refusal if phase else "Your team can send nothing now: it is in no team, or no phase takes submissions."
+    if as_json:
+        shown = {key: value and show(value).model_dump(mode="json") for key, value in (("cost", found.cost), ("phase", phase))}
+        print_json({**shown, "refused": refused})
+    else:
+        if found.cost:
+            print(f"It would take at most {found.cost.words}.")
+        _print_left(phase)
+        if phase is None:
+            print(refused)
+    return OTHER if refused else OK
 
 
 def _wait(client: Client, name: str, found: SubmissionView) -> SubmissionView:
@@ -179,6 +293,7 @@ def submissions(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     if as_json:
         return _print(found)
     _print_submissions(found.submissions)
+    _print_left(found.phase)
     return OK
 
 

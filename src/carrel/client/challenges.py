@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -47,6 +47,24 @@ class ChallengeCalls:
         """Take part: in a new team, or in the one that has this code."""
         request = v1.TeamRequest(team=team, code=code, accept_rules=accept_rules)
         return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/join", request))
+
+    def new_team_code(self, name: str) -> TeamView:
+        """Give one's team a new code; the one before is void."""
+        return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/invite"))
+
+    def leave_challenge(self, name: str) -> None:
+        """Leave one's team."""
+        self._http.call("POST", f"{_path(name)}/leave")
+
+    def merge_teams(self, name: str, *, code: str = "", team: str = "") -> TeamView:
+        """Ask the team with this code to merge, or agree with the one of this name that has asked."""
+        request = v1.MergeRequest(code=code, team=team)
+        return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/merge", request))
+
+    def choose_submissions(self, name: str, numbers: Sequence[int]) -> TeamView:
+        """Choose which submissions go on to the next final."""
+        request = v1.ChoiceRequest(submissions=list(numbers))
+        return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/choose", request))
 
     def challenge_starter(self, name: str, directory: Path) -> None:
         """Write what the challenge begins with into a directory that is not there. Raises `Conflict`."""

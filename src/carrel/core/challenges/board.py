@@ -20,10 +20,10 @@ def board(columns: Sequence[Column], submissions: Iterable[ChallengeSubmission])
             continue
         who = (one.team, one.baseline)
         entries[who] = entries.get(who, 0) + 1
-        if who not in best or _order(columns, one) < _order(columns, best[who]):
+        if who not in best or order(columns, one) < order(columns, best[who]):
             best[who] = one
     places: list[Place] = []
-    for number, one in enumerate(sorted(best.values(), key=lambda one: _order(columns, one)), start=1):
+    for number, one in enumerate(sorted(best.values(), key=lambda one: order(columns, one)), start=1):
         alike = bool(places) and all(places[-1].scores[c.column] == one.scores[c.column] for c in columns)
         places.append(
             Place(
@@ -39,5 +39,6 @@ def board(columns: Sequence[Column], submissions: Iterable[ChallengeSubmission])
     return places
 
 
-def _order(columns: Sequence[Column], one: ChallengeSubmission) -> tuple[float, ...]:
+def order(columns: Sequence[Column], one: ChallengeSubmission) -> tuple[float, ...]:
+    """Return what submissions are sorted by: the best first, of equal ones the one that was sent first."""
     return (*((-1 if column.larger else 1) * one.scores[column.column] for column in columns), one.made_at, one.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from carrel.core.domain.challenge import ChallengeSubmission, Fault, Phase, SubmissionState
@@ -22,41 +22,56 @@ class Left:
     failures: int
     #: When the day ends by which the limits go (Unix seconds).
     next_day: float
+    #: Of the challenge's days.
+    zone: str = "UTC"
+    #: GPU-hours; None: they are not limited.
+    gpu_hours: float | None = None
 
-    def check(self) -> None:
-        """Raise `Conflict` where nothing is left, with what was used up and when there is more."""
+    def check(self, most: float = 0.0) -> None:
+        """Raise `Conflict` where nothing is left for a submission of at most so many GPU-hours, with when there is more."""
         limits, name = self.phase.limits, self.phase.name
-        tomorrow = f"The next day begins at {_told(self.next_day)}."
+        tomorrow = f"The next day begins at {told(self.next_day, self.zone)}."
         if self.total <= 0:
             raise Conflict(
                 f'The {limits.total} submissions of the phase "{name}" are used up.', remedy="There are no more in this phase."
             )
         if self.today <= 0:
             raise Conflict(f"The {limits.per_day} submissions of today are used up.", remedy=tomorrow)
-        if self.failures <= 0:
-            raise Conflict(
-                f"{limits.failures_per_day} submissions failed today.",
-                remedy=f"Try the code on the training data first. {tomorrow}",
-            )
         if self.at_once <= 0:
             raise Conflict(
                 f"{limits.at_once} of the team's submissions {'has' if limits.at_once == 1 else 'have'} not ended yet.",
                 remedy="Send the next one when it has.",
             )
+        going_on = self.at_once < limits.at_once
+        if self.failures <= 0:
+            raise Conflict(
+                f"{limits.failures_per_day} submissions failed today{' or have not ended yet' if going_on else ''}.",
+                remedy=f"Try the code on the training data first. {tomorrow}",
+            )
+        if self.gpu_hours is not None and most > self.gpu_hours:
+            raise Conflict(
+                f"A submission may take {most:g} GPU-hours, and {self.gpu_hours:g} of the {limits.gpu_hours:g} of the phase "
+                f'"{name}" are left.',
+                remedy="One that has not ended counts with all that it may take: look again when it has."
+                if going_on
+                else "There are no more in this phase.",
+            )
 
 
 def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float, zone: str) -> Left:
-    """Return what is left to a team in `phase`; `submissions` are all that it has sent.
+    """Return what is left to a team in `phase`; `submissions` are all that count for it (`carrel.core.challenges.teams`).
 
     A submission counts from the moment when it was sent. One that failed counts no more: by the lab it costs nothing, else it is
-    a failure, also of the organiser's programs, for a team can make these fail. A day is one of the challenge's zone.
+    a failure, also of the organiser's programs, for a team can make these fail; its GPU-hours count. A day is one of the
+    challenge's zone.
     """
     here = ZoneInfo(zone)
     day = datetime.fromtimestamp(now, here).date()
-    begin, end = (datetime.combine(day + timedelta(days=days), datetime.min.time(), here).timestamp() for days in (0, 1))
+    begin, end = (day_begins(day + timedelta(days=days), here) for days in (0, 1))
     mine = [one for one in submissions if one.phase == phase.name]
     counted = [one for one in mine if one.state is not SubmissionState.FAILED]
-    failed = [one for one in mine if one.state is SubmissionState.FAILED and one.fault is not Fault.LAB]
+    # What goes on may fail yet: so many are kept for it.
+    failed = [one for one in mine if not one.state.ended or (one.state is SubmissionState.FAILED and one.fault is not Fault.LAB)]
     limits = phase.limits
 
     def today(found: Iterable[ChallengeSubmission]) -> int:
@@ -69,8 +84,20 @@ def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float
         at_once=limits.at_once - sum(not one.state.ended for one in mine),
         failures=limits.failures_per_day - today(failed),
         next_day=end,
+        zone=zone,
+        gpu_hours=None if limits.gpu_hours is None else round(limits.gpu_hours - sum(map(_gpu_hours, mine)), 2),
     )
 
 
-def _told(moment: float) -> str:
-    return datetime.fromtimestamp(moment).astimezone().strftime("%H:%M (%Z) on %-d %B")
+def day_begins(day: date, zone: ZoneInfo) -> float:
+    """Return the moment at which a day begins: where its midnight is left out, that at which clocks go forward."""
+    return datetime.combine(day, datetime.min.time(), zone).timestamp()
+
+
+def told(moment: float, zone: str) -> str:
+    """Return a moment in words, on the clock of a zone."""
+    return datetime.fromtimestamp(moment, ZoneInfo(zone)).strftime(f"%H:%M on %-d %B %Y ({zone})")
+
+
+def _gpu_hours(one: ChallengeSubmission) -> float:
+    return 0.0 if one.fault is Fault.LAB else one.gpu_hours

@@ -11,7 +11,18 @@ from itertools import pairwise
 from typing import TypeVar
 from zoneinfo import ZoneInfo
 
-from carrel.core.domain.challenge import FILE, ChallengeSpec, Column, Ladder, Limits, OwnLog, Phase, Split
+from carrel.core.domain.challenge import (
+    FILE,
+    ChallengeSpec,
+    Choice,
+    Column,
+    Final,
+    Ladder,
+    Limits,
+    OwnLog,
+    Phase,
+    Split,
+)
 from carrel.core.domain.suggest import suggest
 from carrel.core.tasks.document import Value, read_yaml
 
@@ -23,6 +34,8 @@ KEYS = (
     *("ladder", "steps", "log"),
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
+#: This one is no whole number.
+_GPU_HOURS = "gpu_hours"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: What a split cannot be called: it is what participants see.
@@ -31,6 +44,8 @@ _TRAIN = "train"
 _MOST_FEEDBACK = 1000
 #: Bytes of its own log that a team is shown.
 _MOST_LOG = 64 * 1024
+#: Submissions of a team that go on to a final.
+_MOST_FINALS = 10
 #: Digits that a score can have: what a float has.
 _MOST_DIGITS = 15
 
@@ -67,6 +82,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
     board = tuple(_column(value) for value in needed("board").items())
     if len({column.column for column in board}) != len(board) or not board:
         raise needed("board").wrong("each column is named once, and there is at least one.")
+    teams = said["teams"].mapping(("largest", "merge_until")) if "teams" in said else {}
     spec = ChallengeSpec(
         name=_matching(needed("name"), _NAME, "lower-case letters, digits and -"),
         title=needed("title").text(),
@@ -82,7 +98,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         ),
         phases=phases,
         board=board,
-        largest_team=_number(said["teams"].mapping(("largest",))["largest"], least=1) if "teams" in said else 5,
+        largest_team=_number(teams["largest"], least=1) if "largest" in teams else 5,
         feedback=one("feedback", lambda value: _number(value, most=_MOST_FEEDBACK), 0),
         zone=one("zone", Value.text, "UTC"),
         organisers=one("organisers", lambda value: tuple(item.text() for item in value.items()), ()),
@@ -92,6 +108,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         log=one("log", lambda value: _log(value, splits), None),
         step=one("steps", lambda value: _steps(value)[0], 0),
         one_end=one("steps", lambda value: _steps(value)[1], False),
+        merge_until=_moment(teams["merge_until"], _zone(said.get("zone"))) if "merge_until" in teams else None,
     )
     _check_apart(spec, lambda key: said.get(key, top))
     if spec.one_end and spec.feedback:
@@ -144,7 +161,7 @@ def _train(value: Value, directory: Callable[[Value], str]) -> str:
 
 
 def _phase(value: Value, splits: Mapping[str, Split], limits: Limits, zone: ZoneInfo) -> Phase:
-    said = value.mapping(("name", "begin", "end", "split", *_LIMITS))
+    said = value.mapping(("name", "begin", "end", "split", *_LIMITS, _GPU_HOURS, "final"))
     for key in ("name", "begin", "end", "split"):
         if key not in said:
             raise value.wrong(f'the phase has no "{key}".')
@@ -157,6 +174,7 @@ def _phase(value: Value, splits: Mapping[str, Split], limits: Limits, zone: Zone
         end=_moment(said["end"], zone),
         split=split,
         limits=_limits(value, limits, said),
+        final=_final(said["final"]) if "final" in said else None,
     )
     if phase.end <= phase.begin:
         raise said["end"].wrong(f'the phase "{phase.name}" ends before it begins.')
@@ -171,12 +189,39 @@ def _check_phases(value: Value, phases: tuple[Phase, ...]) -> None:
     for before, after in pairwise(phases):
         if after.begin < before.end:
             raise value.wrong(f'the phase "{after.name}" begins before "{before.name}" ends.', "Write them in their order.")
+    for number, (phase, where) in enumerate(zip(phases, value.items(), strict=True)):
+        sources = [one.name for one in phases[:number] if one.final is None]
+        if phase.final is not None and phase.final.source not in sources:
+            wrong = where.mapping()["final"].mapping()["from"]
+            raise wrong.wrong(
+                f'"{phase.final.source}" is no earlier phase to which teams send.',
+                suggest(phase.final.source, sources, what="Phases"),
+            )
 
 
 def _limits(value: Value, usual: Limits, said: Mapping[str, Value] | None = None) -> Limits:
-    said = value.mapping(_LIMITS) if said is None else said
+    said = value.mapping((*_LIMITS, _GPU_HOURS)) if said is None else said
     asked = {key: _number(said[key], least=1) for key in _LIMITS if key in said}
-    return Limits(**{key: asked.get(key, getattr(usual, key)) for key in _LIMITS})
+    hours = _hours(said[_GPU_HOURS]) if _GPU_HOURS in said else usual.gpu_hours
+    return Limits(**{key: asked.get(key, getattr(usual, key)) for key in _LIMITS}, gpu_hours=hours)
+
+
+def _hours(value: Value) -> float:
+    text = value.text()
+    if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,2})?", text) or not float(text):
+        raise value.wrong(f'{value.key} is "{text[:60]}".', "Write hours, as in 20 or 0.5.")
+    return float(text)
+
+
+def _final(value: Value) -> Final:
+    said = value.mapping(("from", "choose", "number"))
+    if "from" not in said:
+        raise value.wrong('the final has no "from".', "Name the phase whose submissions go on: {from: development}.")
+    choose, ways = said["choose"].text() if "choose" in said else Choice.BEST.value, tuple(Choice)
+    if choose not in ways:
+        raise said["choose"].wrong(f'choose is "{choose[:60]}".', suggest(choose, ways, what="Ways"))
+    number = _number(said["number"], least=1, most=_MOST_FINALS) if "number" in said else 1
+    return Final(source=said["from"].text(), choose=Choice(choose), number=number)
 
 
 def _column(value: Value) -> Column:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from carrel.core.domain.noun import Moment, private, shown, stamped
+from carrel.core.domain.units import format_count, format_duration
 
 #: What the subjects of users begin with as whom the programs of challenges run; the name of no person begins so.
 PROGRAMS = "challenge:"
@@ -40,6 +41,27 @@ class Limits:
     at_once: int = 1
     #: Submissions that failed by anybody but the lab, on one day; those do not count above.
     failures_per_day: int = 20
+    #: GPU-hours of all submissions in the whole phase, failed ones among them; None: as many as there are.
+    gpu_hours: float | None = None
+
+
+class Choice(StrEnum):
+    """The way in which submissions are chosen for a final."""
+
+    TEAM = "team"
+    BEST = "best"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Final:
+    """Submissions of an earlier phase that are scored again in a phase, which takes no others of teams."""
+
+    #: The name of the earlier phase.
+    source: str
+    choose: Choice = Choice.BEST
+    #: Of each team.
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +73,8 @@ class Phase:
     end: Moment
     split: str
     limits: Limits = field(default_factory=Limits)
+    #: None: teams send to it.
+    final: Final | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +151,8 @@ class ChallengeSpec:
     step: int = 0
     #: True: teams are not told in which way a submission failed.
     one_end: bool = False
+    #: Teams merge until then; None: until the first final begins.
+    merge_until: Moment | None = None
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""
@@ -171,6 +197,19 @@ class Team:
     #: With it others join.
     code: str = private(default="")
     made_at: Moment = stamped(default=0.0)
+    #: Subjects of those who have left it.
+    former: tuple[str, ...] = private(default=())
+    #: Names of the teams that are a part of it now. What these have sent stays under their names, and is this team's.
+    merged: tuple[str, ...] = stamped(default=())
+    #: The name of the team that it asks to merge with; "": none.
+    asked: str = stamped(default="")
+    #: Numbers of the submissions that it has chosen for a final.
+    chosen: tuple[int, ...] = stamped(default=())
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names under which what is its own was sent."""
+        return frozenset({self.name, *self.merged})
 
 
 class SubmissionState(StrEnum):
@@ -222,8 +261,15 @@ class ChallengeSubmission:
     #: Why it waits or failed, in words that say nothing of the data.
     message: str = stamped(default="")
     fault: Fault | None = stamped(default=None)
+    #: When the team sent it.
     made_at: Moment = stamped(default=0.0)
     ended_at: Moment | None = stamped(default=None)
+    #: Subjects of those who were in the team then. It counts against their limits, whichever team they go to.
+    members: tuple[str, ...] = private(default=())
+    #: GPU-hours that its programs computed; until it has ended, those that they may at most. 0 where the lab was to blame.
+    gpu_hours: float = private(default=0.0)
+    #: In a final: the number of the submission whose code it is; 0: a team has sent it.
+    origin: int = stamped(default=0)
 
     @property
     def job(self) -> int:
@@ -242,6 +288,26 @@ class ChallengeSubmission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """The most that a submission takes: that of both programs, until their time limits."""
+
+    #: At a time.
+    gpus: int
+    cpus: int
+    #: Of both one after the other.
+    seconds: int
+    gpu_hours: float
+    cpu_hours: float
+
+    @property
+    def words(self) -> str:
+        """One phrase: "2 GPUs, 8 processors, 1 h 5 min (2.17 GPU-hours)"."""
+        gpus = f"{format_count(self.gpus, 'GPU')}, " if self.gpus else ""
+        hours = f"{self.gpu_hours:g} GPU-hours" if self.gpus else f"{self.cpu_hours:g} processor-hours"
+        return f"{gpus}{format_count(self.cpus, 'processor')}, {format_duration(self.seconds)} ({hours})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseView:
     """A phase, and what is left of its limits to the reader's team."""
 
@@ -255,6 +321,21 @@ class PhaseView:
     at_once: int | None = None
     #: When the next day begins.
     next_day: Moment | None = None
+    #: How many may still fail today; and GPU-hours, None where they are not limited.
+    failures: int | None = None
+    gpu_hours: float | None = None
+    #: Why the team can send nothing now, and when it can again; "": it can, or it is not the phase of now.
+    refusal: str = ""
+    #: Which submissions are scored in it, if teams send none.
+    final: Final | None = None
+
+    @property
+    def left(self) -> str:
+        """The rest in one phrase; "" where the reader has no team, or teams send nothing."""
+        if self.today is None:
+            return ""
+        hours = "" if self.gpu_hours is None else f", {self.gpu_hours:g} GPU-hours"
+        return f"{self.today} today, {self.total} in all, {self.at_once} at once, {self.failures} failures today{hours}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +346,11 @@ class TeamView:
     members: tuple[str, ...]
     #: With it others join.
     code: str
+    #: Teams that ask to merge with it, and the one that it asks.
+    asked_by: tuple[str, ...] = ()
+    asked: str = ""
+    #: Numbers of the submissions that it has chosen for a final.
+    chosen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +402,10 @@ class ChallengeView:
     withheld: tuple[str, ...] = ()
     #: For organisers: how much a team can learn, for each phase.
     bounds: tuple[Bound, ...] = ()
+    #: The most that a submission takes; None: the lab cannot say it now.
+    cost: Cost | None = None
+    #: Teams merge until then; None: until the first final begins.
+    merge_until: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +442,8 @@ class SubmissionView:
     estimated_start: Moment | None = None
     #: For organisers: the scores that its team is shown, where these are others.
     shown: Mapping[str, float] = field(default_factory=dict)
+    #: The phase with what is left after it, for who has just sent it.
+    phase: PhaseView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +451,8 @@ class SubmissionList:
     """Submissions, newest first."""
 
     submissions: tuple[SubmissionView, ...]
+    #: The phase of now, with what is left to the reader's team; None: there is none.
+    phase: PhaseView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

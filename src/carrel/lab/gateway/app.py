@@ -42,6 +42,7 @@ from carrel.lab.gateway.auditing import Auditing
 from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.boundary import Boundary, storage_header
 from carrel.lab.gateway.call_bodies import CallBodies
+from carrel.lab.gateway.challenge_finals import ChallengeFinals
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
 from carrel.lab.gateway.challenges import Challenges
@@ -192,6 +193,7 @@ def create_app(
             loops = [] if pools is None else [PoolLoop(pools, lab.event_store)]
             loops += [] if swept is None else [PoolLoop(swept, lab.event_store, name="sweeps")]
             loops += [] if organised is None else [PoolLoop(organised.runs, lab.event_store, name="challenges")]
+            loops += [] if organised is None else [PoolLoop(ChallengeFinals(organised), lab.event_store, name="finals")]
             await to_thread.run_sync(body_files.start)
             for loop in loops:
                 await to_thread.run_sync(loop.start)

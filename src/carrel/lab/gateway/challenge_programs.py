@@ -15,12 +15,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from carrel.core.challenges.cost import cost_of
 from carrel.core.challenges.reading import read_challenge
 from carrel.core.challenges.scores import LARGEST, SCORES
 from carrel.core.control.lab import Lab
-from carrel.core.domain.challenge import FILE, Challenge, ChallengeSpec, ChallengeSubmission
+from carrel.core.domain.challenge import FILE, Challenge, ChallengeSpec, ChallengeSubmission, Cost
 from carrel.core.domain.errors import Invalid, NotFound
 from carrel.core.domain.network import Network
+from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import ChallengeProgram, InputSpec, TaskSpec
 from carrel.core.domain.user import Caller
 from carrel.core.snapshots import Kind, SnapshotStore, extract, pack
@@ -46,8 +48,8 @@ class ChallengePrograms:
     def __init__(self, root: Path, lab: Lab, snapshots: SnapshotStore, submissions: Submissions) -> None:
         self._root, self._lab, self._snapshots, self._submissions = root, lab, snapshots, submissions
         self._known = lru_cache(maxsize=256)(self._read)
-        self.longest = lru_cache(maxsize=256)(self._longest)
         self.size = lru_cache(maxsize=256)(self._size)
+        self._costs = lru_cache(maxsize=256)(self._cost)
 
     # ---- directories
 
@@ -126,19 +128,21 @@ class ChallengePrograms:
 
     def check(self, challenge: Challenge, version: str) -> None:
         """Raise what keeps the programs of a version from being submitted."""
-        spec = self.spec(challenge.name, version)
         for stage in (INGESTION, SCORING):
-            code = self._pack(challenge, version, _program(spec, stage), None)
-            self._submissions.check(self._caller(challenge), _request(spec, code, f"{spec.name}-{stage}"))
+            self._asked(challenge, version, stage)
 
-    def _longest(self, name: str, version: str) -> float:
-        """Seconds that the programs of a version can take for a submission."""
-        challenge, spec, found = Challenge(name=name), self.spec(name, version), 0
-        for stage in (INGESTION, SCORING):
-            code = self._pack(challenge, version, _program(spec, stage), None)
-            _, resources, _ = self._submissions.check(self._caller(challenge), _request(spec, code, f"{spec.name}-{stage}"))
-            found += resources.time
-        return found
+    def cost(self, name: str, version: str) -> Cost:
+        """The most that a submission takes. Raises what keeps the programs from being submitted."""
+        return self._costs(name, version)
+
+    def _cost(self, name: str, version: str) -> Cost:
+        return cost_of([self._asked(Challenge(name=name), version, stage) for stage in (INGESTION, SCORING)])
+
+    def _asked(self, challenge: Challenge, version: str, stage: str) -> Resources:
+        """What a program asks for. Raises what keeps it from being submitted."""
+        spec = self.spec(challenge.name, version)
+        code = self._pack(challenge, version, _program(spec, stage), None)
+        return self._submissions.check(self._caller(challenge), _request(spec, code, f"{spec.name}-{stage}"))[1]
 
     def _size(self, name: str, version: str, path: str) -> int:
         """Bytes of the files in a directory of the challenge."""

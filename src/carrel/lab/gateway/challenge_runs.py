@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from carrel.core.challenges.cost import taken
 from carrel.core.challenges.scores import read_scores
 from carrel.core.challenges.seen import readable
 from carrel.core.control.keeper import RecordStore
@@ -171,12 +172,23 @@ class ChallengeRuns:
             _log.warning("Submission %d has no scores: %s", one.id, error)
             self._fail(one, Fault.ORGANISER, "The scoring program wrote no scores.")
             return
-        self._submissions.put(replace(one, state=SubmissionState.COMPLETED, scores=scores, ended_at=self._lab.clock()))
+        self._submissions.put(
+            replace(
+                one, state=SubmissionState.COMPLETED, scores=scores, ended_at=self._lab.clock(), gpu_hours=self._gpu_hours(one)
+            )
+        )
 
     def _fail(self, one: ChallengeSubmission, fault: Fault, message: str) -> None:
+        hours = 0.0 if fault is Fault.LAB else self._gpu_hours(one)
         self._submissions.put(
-            replace(one, state=SubmissionState.FAILED, fault=fault, message=message, ended_at=self._lab.clock())
+            replace(one, state=SubmissionState.FAILED, fault=fault, message=message, ended_at=self._lab.clock(), gpu_hours=hours)
         )
+
+    def _gpu_hours(self, one: ChallengeSubmission) -> float:
+        """What its programs took, of that which was announced."""
+        jobs = [job for number in (one.ingestion_job, one.scoring_job) if (job := self._lab.jobs_store.get(number)) is not None]
+        attempts = [(job.resources.total_gpus, row) for job in jobs for row in self._lab.jobs_store.attempts(job.id)]
+        return taken(attempts, most=one.gpu_hours)
 
 
 def blame(job: Job, *, scoring: bool) -> tuple[Fault, str]:

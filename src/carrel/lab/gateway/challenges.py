@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from carrel.core.challenges import teams
 from carrel.core.challenges.board import board
 from carrel.core.challenges.bound import bound
-from carrel.core.challenges.limits import Left, left
+from carrel.core.challenges.limits import left
 from carrel.core.challenges.seen import seen, withheld
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
@@ -25,6 +26,8 @@ from carrel.core.domain.challenge import (
     ChallengeSpec,
     ChallengeSubmission,
     ChallengeView,
+    Choice,
+    Cost,
     Fault,
     Phase,
     PhaseView,
@@ -60,6 +63,8 @@ class Challenges:
     walls: Callable[[str], LaunchWalls | None]
     #: Where the files of sessions lie, a directory for each user.
     files: Path
+    #: Called when finals may begin at another time than before.
+    finals_changed: Callable[[], None] = lambda: None
     _guard: threading.RLock = field(default_factory=threading.RLock)
 
     # ---- organisers
@@ -124,7 +129,9 @@ class Challenges:
                         remedy="Wait for it." if not baseline.state.ended else f"`carrel challenge log {name} {baseline.id}`.",
                     )
             spec = self.programs.spec(name, challenge.draft)
-            return self.challenges.put(replace(challenge, version=challenge.draft, draft="", train=spec.train))
+            published = self.challenges.put(replace(challenge, version=challenge.draft, draft="", train=spec.train))
+        self.finals_changed()
+        return published
 
     def freeze(self, caller: Caller, name: str) -> Challenge:
         """End a challenge: it takes nothing any more, and its boards stay. Again changes nothing."""
@@ -176,7 +183,7 @@ class Challenges:
             state=_state(challenge),
             phase=phase.name if phase else "",
             end=phase.end if phase else None,
-            teams=len(self._teams(challenge.name)),
+            teams=len(self.present(challenge.name)),
             team=mine.name if mine else "",
         )
 
@@ -185,7 +192,6 @@ class Challenges:
         challenge = self.find(caller, name)
         spec, version = self._spec(challenge), challenge.version or challenge.draft
         team, now = self._team_of(challenge, caller.user.subject), self.lab.clock()
-        sent = self._seen(challenge, team.name) if team else ()
         phase = spec.phase_at(now) if challenge.frozen_at is None else None
         train = self.programs.directory(name, version, challenge.train) if team and challenge.train else ""
         return ChallengeView(
@@ -194,32 +200,73 @@ class Challenges:
             state=_state(challenge),
             pages={title: self.programs.text(name, version, path) for title, path in spec.pages.items()},
             rules=self.programs.text(name, version, spec.rules) if spec.rules else "",
-            phases=tuple(_phase(one, left(one, sent, now=now, zone=spec.zone) if team else None) for one in spec.phases),
+            phases=self._phases(challenge, spec, team, version),
             phase=phase.name if phase else "",
             board=spec.board,
             largest_team=spec.largest_team,
             zone=spec.zone,
-            teams=len(self._teams(name)),
+            teams=len(self.present(name)),
             train=str(train),
             baselines=tuple(spec.baselines),
             starter=bool(spec.starter),
             feedback=spec.feedback,
-            team=TeamView(name=team.name, members=team.members, code=team.code) if team else None,
+            team=self._team_view(team) if team else None,
             organised=self._organises(caller, challenge),
+            cost=self.cost(name, version),
+            merge_until=spec.merge_until,
             withheld=withheld(spec),
             bounds=self._bounds(challenge, spec, version) if self._organises(caller, challenge) else (),
         )
 
     def _bounds(self, challenge: Challenge, spec: ChallengeSpec, version: str) -> tuple[Bound, ...]:
+        cost = self.cost(challenge.name, version)
+
         def of(phase: Phase) -> Bound:
-            try:
-                longest = self.programs.longest(challenge.name, version)
-            except CarrelError:  # the lab's rules have changed: it would not take them now
-                longest = phase.end - phase.begin
+            longest = cost.seconds if cost else phase.end - phase.begin
             size = self.programs.size(challenge.name, version, spec.splits[phase.split].reference)
             return bound(spec, phase, longest=longest, reference_bytes=size)
 
         return tuple(map(of, spec.phases))
+
+    def _phases(self, challenge: Challenge, spec: ChallengeSpec, team: Team | None, version: str) -> tuple[PhaseView, ...]:
+        """Each with what is left of it to a team."""
+        now, cost = self.lab.clock(), self.cost(challenge.name, version)
+        sent = self._counted(challenge, team) if team else ()
+        found = []
+        for phase in spec.phases:
+            view = PhaseView(name=phase.name, begin=phase.begin, end=phase.end, limits=phase.limits, final=phase.final)
+            if team and phase.final is None:
+                rest, refusal = left(phase, sent, now=now, zone=spec.zone), ""
+                if phase.begin <= now < phase.end:
+                    try:
+                        rest.check(cost.gpu_hours if cost else 0.0)
+                    except Conflict as error:
+                        refusal = f"{error.message} {error.remedy}"
+                total = max(0, rest.total)
+                view = replace(
+                    view,
+                    today=min(total, max(0, rest.today)),
+                    total=total,
+                    at_once=max(0, rest.at_once),
+                    next_day=rest.next_day,
+                    failures=max(0, rest.failures),
+                    gpu_hours=None if rest.gpu_hours is None else max(0.0, rest.gpu_hours),
+                    refusal=refusal,
+                )
+            found.append(view)
+        return tuple(found)
+
+    def _phase_now(self, challenge: Challenge, team: Team) -> PhaseView | None:
+        spec, now = self._spec(challenge), self.lab.clock()
+        found = self._phases(challenge, spec, team, challenge.version)
+        return next((one for one in found if one.begin <= now < one.end), None) if challenge.frozen_at is None else None
+
+    def cost(self, name: str, version: str) -> Cost | None:
+        """The most that a submission takes; None: its programs cannot be submitted now."""
+        try:
+            return self.programs.cost(name, version)
+        except (CarrelError, OSError):
+            return None
 
     def board(self, caller: Caller, name: str, phase: str | None = None) -> Board:
         """The board of a phase; by default of that of now, else of the last that has begun."""
@@ -230,7 +277,8 @@ class Challenges:
         if chosen is None:
             raise NotFound(f'There is no phase "{phase}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}.")
         version = challenge.version or challenge.draft
-        sent = [one for one in self._seen(challenge) if one.phase == chosen.name and (one.team or one.version == version)]
+        sent = self._seen(challenge, self._sent(name))
+        sent = [one for one in sent if one.phase == chosen.name and (one.team or one.version == version)]
         places = tuple(board(spec.board, sent))
         return Board(challenge=name, phase=chosen.name, columns=spec.board, places=places)
 
@@ -253,24 +301,92 @@ class Challenges:
                 mine = self._joined(challenge, spec, me, team, code)
             elif team not in ("", mine.name) or code not in ("", mine.code):
                 raise Conflict(f'You are in the team "{mine.name}".', remedy="A person is in one team of a challenge.")
-            return TeamView(name=mine.name, members=mine.members, code=mine.code)
+            return self._team_view(mine)
 
     def _joined(self, challenge: Challenge, spec: ChallengeSpec, me: str, name: str, code: str) -> Team:
         there = self._teams(challenge.name)
         if code:
-            found = next((one for one in there if secrets.compare_digest(one.code.encode(), code.encode())), None)
-            if found is None:
-                raise NotFound("No team has this code.", remedy="Ask a member of the team for it.")
-            if len(found.members) >= spec.largest_team:
-                raise Conflict(f'The team "{found.name}" has {len(found.members)} members, as many as a team may have.')
-            return self.teams.put(replace(found, members=(*found.members, me)))
+            found = _with_code(teams.present(there), code)
+            teams.check_size(spec, found, 1)
+            joined = replace(found, members=(*found.members, me))
+            sent = self._counted(challenge, joined)
+            if len(sent) > len(self._counted(challenge, found)):  # by teams that they were in before
+                teams.check_sum(spec, sent, self.lab.clock())
+            return self.teams.put(joined)
         name = " ".join((name or me[:40]).split())
         if not _TEAM.fullmatch(name):
             raise Invalid(f'"{name[:60]}" cannot be the name of a team.', remedy="Use up to 40 letters, digits, blanks, . _ -")
         if any(one.name.casefold() == name.casefold() for one in there):
             raise Conflict(f'There is a team "{name}".', remedy="Choose another name, or join it with the code of a member.")
-        made = Team(challenge=challenge.name, name=name, members=(me,), code=secrets.token_urlsafe(9), made_at=self.lab.clock())
+        made = Team(challenge=challenge.name, name=name, members=(me,), code=_new_code(), made_at=self.lab.clock())
         return self.teams.put(made)
+
+    def invite(self, caller: Caller, name: str) -> TeamView:
+        """Give the caller's team a new code; the one before is void."""
+        with self._guard:
+            return self._team_view(self.teams.put(replace(self._own_team(caller, self.find(caller, name)), code=_new_code())))
+
+    def leave(self, caller: Caller, name: str) -> None:
+        """Leave one's team. What it has sent stays its own, and counts against the limits of who has sent it with it."""
+        me = caller.user.subject
+        with self._guard:
+            self._own_team(caller, self.find(caller, name))
+            # Those that merged into another one come first: killed in between, one is still in that one, and leaves again.
+            there = self._teams(name)
+            for team in sorted(there, key=lambda one: one in teams.present(there)):
+                if me in team.members:
+                    self.teams.put(teams.without(team, me, _new_code()))
+
+    def merge(self, caller: Caller, name: str, *, code: str = "", team: str = "") -> TeamView:
+        """Ask the team with this code to merge; or agree with the team of this name, which then is a part of one's own."""
+        with self._guard:
+            challenge = self.find(caller, name)
+            self._check_open(challenge)
+            mine, spec, now = self._own_team(caller, challenge), self._spec(challenge), self.lab.clock()
+            others = [one for one in self.present(name) if one.name != mine.name]
+            if code:
+                other = _with_code(others, code)
+            else:
+                found = next((one for one in others if one.name == team and one.asked == mine.name), None)
+                if found is None:
+                    raise NotFound(f'No team "{team[:60]}" asks to merge with yours.', remedy="Ask it, with its code.")
+                other = found
+            teams.check_merging(spec, now)
+            teams.check_size(spec, mine, len(other.members))
+            both = teams.together(mine, other)
+            teams.check_sum(spec, self._counted(challenge, both), now)
+            return self._team_view(self.teams.put(both if other.asked == mine.name else replace(mine, asked=other.name)))
+
+    def choose(self, caller: Caller, name: str, numbers: Sequence[int]) -> TeamView:
+        """Choose which submissions go on to the next final, in the place of what was chosen before."""
+        with self._guard:
+            challenge = self.find(caller, name)
+            self._check_open(challenge)
+            mine, now = self._own_team(caller, challenge), self.lab.clock()
+            coming = [one for one in self._spec(challenge).phases if one.final and one.begin > now]
+            final = coming[0].final if coming else None
+            if final is None or final.choose is not Choice.TEAM:
+                raise Conflict("There is nothing to choose now.", remedy=f"`carrel challenge show {name}` says what goes on.")
+            if len(set(numbers)) > final.number:
+                raise Invalid(f"{len(set(numbers))} submissions are too many.", remedy=f"Choose up to {final.number}.")
+            there = {one.id: one for one in self._seen(challenge, self.own(name, mine)) if one.phase == final.source}
+            for number in numbers:
+                if number not in there:
+                    raise _no_submission(number)
+                if there[number].state is SubmissionState.FAILED:
+                    raise Conflict(f"The submission {number} has failed.", remedy="Choose one that was scored.")
+            return self._team_view(self.teams.put(replace(mine, chosen=tuple(sorted(set(numbers))))))
+
+    def _team_view(self, team: Team) -> TeamView:
+        asking = [one.name for one in self.present(team.challenge) if one.asked == team.name]
+        return TeamView(
+            name=team.name,
+            members=team.members,
+            code=team.code,
+            asked_by=tuple(asking),
+            asked=team.asked if team.asked not in team.merged else "",
+            chosen=team.chosen,
+        )
 
     def starter(self, caller: Caller, name: str) -> BinaryIO:
         """The files that participants begin with, as an archive. Raises `NotFound`."""
@@ -301,53 +417,84 @@ class Challenges:
                 raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
             if not self.lab.has_snapshot(caller, snapshot):
                 raise NotFound("That code is not here.", remedy="Send it again.")
-            left(phase, self._seen(challenge, team.name), now=now, zone=spec.zone).check()
-            made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team.name)
-        return self.runs.view(made)
+            if phase.final is not None:
+                raise Conflict(
+                    f'The phase "{phase.name}" takes no submissions: it scores those of "{phase.final.source}" again.',
+                    remedy=f"`carrel challenge board {name}`.",
+                )
+            cost = self.cost(name, challenge.version)
+            if cost is None and phase.limits.gpu_hours is not None:
+                self.programs.cost(name, challenge.version)  # raises why it cannot be said
+            most = cost.gpu_hours if cost else 0.0
+            left(phase, self._counted(challenge, team), now=now, zone=spec.zone).check(most)
+            made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team, most=most)
+            after = self._phase_now(challenge, team)
+        return replace(self.runs.view(made), phase=after)
 
     def sent(self, caller: Caller, name: str) -> SubmissionList:
         """The submissions of the caller's team; for organisers those of all teams."""
         challenge = self.find(caller, name)
+        team = self._team_of(challenge, caller.user.subject)
         if self._organises(caller, challenge):
-            shown = {one.id: one.scores for one in self._seen(challenge)}
-            views = [self._with_shown(self.runs.view(one), shown[one.id]) for one in self._sent(name) if one.team]
+            shown = {one.id: one.scores for one in self._seen(challenge, self._sent(name))}
+            there = teams.renamed(self._sent(name), self._teams(name))
+            views = [self._with_shown(self.runs.view(one), shown[one.id]) for one in there if one.team]
         else:
-            views = [self.runs.view(one) for one in self._seen(challenge, self._own_team(caller, challenge).name)]
-        return SubmissionList(submissions=tuple(reversed(views)))
+            own = self.own(name, team or self._own_team(caller, challenge))
+            views = [self.runs.view(one) for one in self._seen(challenge, own)]
+        phase = self._phase_now(challenge, team) if team else None
+        return SubmissionList(submissions=tuple(reversed(views)), phase=phase)
 
     def submission(self, caller: Caller, name: str, number: int) -> SubmissionView:
         """One submission."""
         challenge = self.find(caller, name)
         one = self._submission(challenge, number)
-        team = self.teams.get(name, one.team) if one.team else None
+        team = next((team for team in self.present(name) if one.team in team.names), None)
         organisers = {challenge.organiser, *self._spec(challenge).organisers}
         users = frozenset({*organisers, *(team.members if team else ())})
         allowed(caller, Action.SEE_SUBMISSIONS, Resource(users=users)).check(_no_submission(number))
-        shown = next(it for it in self._seen(challenge, one.team) if it.id == number)
-        return (
-            self._with_shown(self.runs.view(one), shown.scores) if self._organises(caller, challenge) else self.runs.view(shown)
-        )
+        beside = self.own(name, team) if team else self._sent(name, one.team)
+        shown = next(it for it in self._seen(challenge, beside) if it.id == number)
+        if not self._organises(caller, challenge):
+            return self.runs.view(shown)
+        return self._with_shown(self.runs.view(replace(one, team=shown.team)), shown.scores)
 
     def _with_shown(self, view: SubmissionView, shown: Mapping[str, float]) -> SubmissionView:
         return replace(view, shown={} if shown == view.submission.scores else shown)
 
     def _send(
-        self, challenge: Challenge, version: str, phase: Phase, caller: Caller, code: str, *, team: str = "", baseline: str = ""
+        self,
+        challenge: Challenge,
+        version: str,
+        phase: Phase,
+        caller: Caller,
+        code: str,
+        *,
+        team: Team | None = None,
+        baseline: str = "",
+        most: float = 0.0,
     ) -> ChallengeSubmission:
         return self.runs.add(
             ChallengeSubmission(
                 challenge=challenge.name,
                 version=version,
                 phase=phase.name,
-                team=team,
+                team=team.name if team else "",
                 baseline=baseline,
                 by=caller.user.subject,
                 snapshot=code,
                 made_at=self.lab.clock(),
+                members=team.members if team else (),
+                gpu_hours=most,
             )
         )
 
     # ---- parts
+
+    @property
+    def guard(self) -> threading.RLock:
+        """Held while it is decided what a team may do."""
+        return self._guard
 
     def find(self, caller: Caller, name: str) -> Challenge:
         """The challenge, if the caller may see it. Raises `NotFound`."""
@@ -385,15 +532,32 @@ class Challenges:
         """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
         return [one for one in self.submissions.all() if one.challenge == name and team in (None, one.team)]
 
-    def _seen(self, challenge: Challenge, team: str | None = None) -> Sequence[ChallengeSubmission]:
-        """The same, as teams see them: all that leaves the lab but to organisers goes by it."""
-        return seen(self._spec(challenge), self._sent(challenge.name, team), self.lab.clock())
+    def _seen(self, challenge: Challenge, sent: Sequence[ChallengeSubmission]) -> Sequence[ChallengeSubmission]:
+        """These, all or those of a team, as teams see them: all that leaves the lab but to organisers goes by it."""
+        named = list(teams.renamed(sent, self._teams(challenge.name)))
+        return seen(self._spec(challenge), named, self.lab.clock())
 
     def _teams(self, name: str) -> Sequence[Team]:
         return [one for one in self.teams.all() if one.challenge == name]
 
     def _team_of(self, challenge: Challenge, subject: str) -> Team | None:
-        return next((one for one in self._teams(challenge.name) if subject in one.members), None)
+        return next((one for one in self.present(challenge.name) if subject in one.members), None)
+
+    def present(self, name: str) -> Sequence[Team]:
+        """The teams of a challenge that are no part of another one."""
+        return teams.present(self._teams(name))
+
+    def own(self, name: str, team: Team) -> Sequence[ChallengeSubmission]:
+        """What is a team's own, in the order in which it was sent."""
+        return self._named(name, team.names)
+
+    def _counted(self, challenge: Challenge, team: Team) -> Sequence[ChallengeSubmission]:
+        """What counts against the limits of a team, as it sees that."""
+        names = team.names | teams.others_of(team, self._teams(challenge.name))
+        return teams.counted(team, self._seen(challenge, self._named(challenge.name, names)))
+
+    def _named(self, name: str, names: Collection[str]) -> Sequence[ChallengeSubmission]:
+        return sorted((one for team in names for one in self._sent(name, team)), key=lambda one: one.id)
 
     def _own_team(self, caller: Caller, challenge: Challenge) -> Team:
         found = self._team_of(challenge, caller.user.subject)
@@ -418,10 +582,12 @@ def _state(challenge: Challenge) -> str:
     return "frozen" if challenge.frozen_at is not None else "published" if challenge.version else "draft"
 
 
-def _phase(phase: Phase, found: Left | None) -> PhaseView:
-    more: Mapping[str, float] = (
-        {}
-        if found is None
-        else {"today": found.today, "total": found.total, "at_once": found.at_once, "next_day": found.next_day}
-    )
-    return PhaseView(name=phase.name, begin=phase.begin, end=phase.end, limits=phase.limits, **more)  # type: ignore[arg-type]
+def _new_code() -> str:
+    return secrets.token_urlsafe(9)
+
+
+def _with_code(there: Sequence[Team], code: str) -> Team:
+    found = next((one for one in there if secrets.compare_digest(one.code.encode(), code.encode())), None)
+    if found is None:
+        raise NotFound("No team has this code.", remedy="Ask a member of the team for it.")
+    return found

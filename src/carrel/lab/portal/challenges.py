@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
@@ -12,6 +13,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from carrel.core.domain.challenge import (
+    ChallengeSubmission,
+    ChallengeView,
+    Choice,
+    Final,
+    PhaseView,
+    SubmissionState,
+    SubmissionView,
+)
 from carrel.core.domain.errors import CarrelError, Conflict, Denied, Impossible, Invalid, NotFound
 from carrel.core.domain.session import SessionKind
 from carrel.core.domain.user import Caller
@@ -26,6 +36,8 @@ from carrel.lab.portal.templating import Templates
 
 #: Submissions on the page; the command line has all.
 _LISTED = 50
+#: What the names of fields begin with that choose a submission; its number follows.
+_CHOSEN = "submission-"
 
 
 class ChallengePages:
@@ -47,6 +59,8 @@ class ChallengePages:
             Route("/challenges", self.all, methods=["GET"]),
             Route(one, self.one, methods=["GET"]),
             Route(f"{one}/join", self.join, methods=["POST"]),
+            Route(f"{one}/team", self.team, methods=["POST"]),
+            Route(f"{one}/choose", self.choose, methods=["POST"]),
             Route(f"{one}/start", self.start, methods=["POST"]),
             Route(f"{one}/submit", self.submit, methods=["POST"]),
         ]
@@ -78,11 +92,24 @@ class ChallengePages:
             board=self._challenges.board(caller, name, phase),
             sent=sent[:_LISTED],
             more=len(sent) - _LISTED,
+            now=next((one for one in found.phases if one.name == found.phase), None),
+            choices=self._choices(found, sent) if found.team and found.state == "published" else None,
             moment=self._look.moment,
             going_on=any(not one.submission.state.ended for one in sent),
             problem=problem,
             last_event=last_event,
         )
+
+    def _choices(
+        self, found: ChallengeView, sent: Sequence[SubmissionView]
+    ) -> tuple[PhaseView, Final, Sequence[ChallengeSubmission]] | None:
+        """The final for which a team chooses now, and what it chooses from; None: it does not."""
+        coming = next((one for one in found.phases if one.final and one.begin > self._gateway.lab.clock()), None)
+        if coming is None or coming.final is None or coming.final.choose is not Choice.TEAM:
+            return None
+        there = [one.submission for one in sent if one.submission.phase == coming.final.source]
+        mine = [one for one in there if one.state is not SubmissionState.FAILED]
+        return coming, coming.final, mine
 
     # ---- buttons
 
@@ -96,6 +123,34 @@ class ChallengePages:
             return f"/challenges/{quote(name)}"
 
         return await self._press(request, join)
+
+    async def team(self, request: Request) -> Response:
+        """Give one's team a new code, leave it, ask another one to merge, or agree."""
+        fields = await checked_form(request, self._look)
+
+        def change(caller: Caller, name: str) -> str:
+            if fields.get("act") == "invite":
+                self._challenges.invite(caller, name)
+            elif fields.get("act") == "leave":
+                self._challenges.leave(caller, name)
+            else:
+                self._challenges.merge(caller, name, code=fields.get("code", "").strip(), team=fields.get("team", ""))
+            return f"/challenges/{quote(name)}"
+
+        return await self._press(request, change)
+
+    async def choose(self, request: Request) -> Response:
+        """Choose what goes on to the final: a field for each submission."""
+        fields = await checked_form(request, self._look)
+
+        def choose(caller: Caller, name: str) -> str:
+            numbers = [
+                int(key.removeprefix(_CHOSEN)) for key in fields if re.fullmatch(rf"{_CHOSEN}[0-9]{{1,18}}", key, re.ASCII)
+            ]
+            self._challenges.choose(caller, name, numbers)
+            return f"/challenges/{quote(name)}#final"
+
+        return await self._press(request, choose)
 
     async def start(self, request: Request) -> Response:
         """Put what it begins with among the caller's files, and go to a new notebook there."""

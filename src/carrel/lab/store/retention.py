@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from carrel.core.domain.retention import Stored
 from carrel.lab.store.call_tables import LYING_ONLY, cached_results, calls, pool_functions, pools
 from carrel.lab.store.database import Database
-from carrel.lab.store.tables import attempts, cells, jobs, outbox, outputs, snapshots
+from carrel.lab.store.tables import VALUE, attempts, cells, challenge_submissions, jobs, outbox, outputs, snapshots
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 #: Rows that are fetched at a time.
@@ -55,13 +55,15 @@ class RetentionTable:
             return connection.execute(query).scalar()
 
     def named(self) -> Set[str]:
-        """The digests that some job names: its code, its lock, its stored outputs; and what still has to be sent to MLflow."""
+        """The digests that some job names: its code, its lock, its stored outputs; what still has to be sent to MLflow; the code
+        of submissions to challenges, which finals run again.
+        """
         found: set[str] = set()
         columns = (
             sa.select(attempts.c.environment_lock).where(attempts.c.environment_lock.is_not(None)).distinct(),
             sa.select(outputs.c.digest).where(outputs.c.removed_at.is_(None)).distinct(),
         )
-        texts = (sa.select(jobs.c.spec), sa.select(outbox.c.payload))
+        texts = (sa.select(jobs.c.spec), sa.select(outbox.c.payload), sa.select(challenge_submissions.c[VALUE]))
         with self._database.read() as connection:
             for query in columns:
                 found.update(connection.execute(query).scalars())

@@ -29,3 +29,18 @@ class StarterView(Response):
 
     #: Relative to the files of the user's sessions.
     directory: str
+
+
+class MergeRequest(Request):
+    """The team that another one asks to merge with it, or agrees with."""
+
+    #: The code of the team that is asked.
+    code: str = Field("", max_length=64)
+    #: The name of a team that has asked.
+    team: str = Field("", max_length=40)
+
+
+class ChoiceRequest(Request):
+    """Submissions that are to go on to a final."""
+
+    submissions: list[int] = Field(max_length=100)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.wire.v1 import API, CodeRequest, StarterView, TeamRequest
+from carrel.wire.v1 import API, ChoiceRequest, CodeRequest, MergeRequest, StarterView, TeamRequest
 
 router = APIRouter(prefix=f"{API}/challenges", tags=["challenges"], route_class=Endpoint)
 
@@ -57,6 +57,30 @@ def freeze(name: Name, ctx: Ctx, who: Who) -> Challenge:
 def join(name: Name, request: TeamRequest, ctx: Ctx, who: Who) -> TeamView:
     """Makes a team, or joins the one whose `code` is sent. Again changes nothing."""
     return ctx.challenges.join(who, name, team=request.team, code=request.code, accepts=request.accept_rules)
+
+
+@router.post("/{name}/invite", summary="Give one's team a new code")
+def invite(name: Name, ctx: Ctx, who: Who) -> TeamView:
+    """The one before is void."""
+    return ctx.challenges.invite(who, name)
+
+
+@router.post("/{name}/leave", status_code=204, summary="Leave one's team")
+def leave(name: Name, ctx: Ctx, who: Who) -> None:
+    """Its submissions stay its own, and count against the limits of who was in it when they were sent."""
+    ctx.challenges.leave(who, name)
+
+
+@router.post("/{name}/merge", summary="Ask a team to merge with one's own, or agree")
+def merge(name: Name, request: MergeRequest, ctx: Ctx, who: Who) -> TeamView:
+    """`code`: of the team that is asked. `team`: the name of one that has asked, which is a part of one's own then."""
+    return ctx.challenges.merge(who, name, code=request.code, team=request.team)
+
+
+@router.post("/{name}/choose", summary="Choose which submissions go on to the next final")
+def choose(name: Name, request: ChoiceRequest, ctx: Ctx, who: Who) -> TeamView:
+    """Until it begins, in the place of what was chosen before."""
+    return ctx.challenges.choose(who, name, request.submissions)
 
 
 @router.post("/{name}/start", summary="Put what a challenge begins with among the files of one's sessions")
