@@ -214,7 +214,10 @@ class Challenges:
         def of(phase: Phase) -> Bound:
             try:
                 longest = self.programs.longest(challenge.name, version)
-            except CarrelError:  # the lab's rules have changed: it would not take them now
+            except (
+                CarrelError,
+                OSError,
+            ):  # the lab's rules have changed, so that it would not take them now, or there is no room
                 longest = phase.end - phase.begin
             size = self.programs.size(challenge.name, version, spec.splits[phase.split].reference)
             return bound(spec, phase, longest=longest, reference_bytes=size)
