@@ -391,6 +391,14 @@ def test_a_final_waits_for_what_has_not_ended(world: World) -> None:
     assert len(finals(world)) == 2
 
 
+def test_code_is_kept_as_long_as_its_submission(world: World) -> None:
+    """No job names it, and a final needs it."""
+    world.challenge()
+    world.join("ada", "A")
+    world.scored("ada")
+    assert world.code in world.rig.store.retention.named()
+
+
 def test_what_the_lab_cannot_carry_out_is_not_sent_for_ever(world: World) -> None:
     world.challenge()
     world.join("ada", "A")
