@@ -259,6 +259,20 @@ def test_who_has_sent_too_much_elsewhere_does_not_join(world: World) -> None:
     assert world.challenges.view(world.callers["ada"], world.name).phases[0].total == 4
 
 
+def test_a_team_that_sent_nothing_ends_with_its_last_member(world: World) -> None:
+    world.challenge()
+    world.join("ada", "A")
+    world.challenges.leave(world.callers["ada"], world.name)
+    assert not world.teams()
+    code = world.join("bob", "A").code
+    world.join("ada", "B")
+    world.challenges.merge(world.callers["ada"], world.name, code=code)
+    world.challenges.merge(world.callers["bob"], world.name, team="B")
+    world.challenges.leave(world.callers["ada"], world.name)
+    with pytest.raises(Conflict, match='There is a team "B"'):
+        world.join("ada", "B")  # what has that name is a part of A
+
+
 def test_a_new_code_makes_the_old_one_void(world: World) -> None:
     world.challenge()
     old = world.join("ada").code
@@ -389,6 +403,14 @@ def test_a_final_waits_for_what_has_not_ended(world: World) -> None:
     assert finals(world) == []
     world.end(next(one for one in world.sent() if one.id == last.id), score=0.9)
     assert len(finals(world)) == 2
+
+
+def test_code_is_kept_as_long_as_its_submission(world: World) -> None:
+    """No job names it, and a final needs it."""
+    world.challenge()
+    world.join("ada", "A")
+    world.scored("ada")
+    assert world.code in world.rig.store.retention.named()
 
 
 def test_what_the_lab_cannot_carry_out_is_not_sent_for_ever(world: World) -> None:

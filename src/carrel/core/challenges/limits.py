@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from carrel.core.domain.challenge import ChallengeSubmission, Fault, Phase, SubmissionState
+from carrel.core.domain.challenge import ChallengeSubmission, Fault, Phase, PhaseView, SubmissionState
 from carrel.core.domain.errors import Conflict
 
 
@@ -86,6 +86,32 @@ def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float
         next_day=end,
         zone=zone,
         gpu_hours=None if limits.gpu_hours is None else round(limits.gpu_hours - sum(map(_gpu_hours, mine)), 2),
+    )
+
+
+def phase_view(
+    phase: Phase, submissions: Iterable[ChallengeSubmission] | None, *, most: float, now: float, zone: str
+) -> PhaseView:
+    """Return a phase as a team sees it that sends submissions of at most so many GPU-hours; None: its reader has no team."""
+    view = PhaseView(name=phase.name, begin=phase.begin, end=phase.end, limits=phase.limits, final=phase.final)
+    if submissions is None or phase.final is not None:
+        return view
+    rest, refusal = left(phase, submissions, now=now, zone=zone), ""
+    if phase.begin <= now < phase.end:
+        try:
+            rest.check(most)
+        except Conflict as error:
+            refusal = f"{error.message} {error.remedy}"
+    total = max(0, rest.total)
+    return replace(
+        view,
+        today=min(total, max(0, rest.today)),
+        total=total,
+        at_once=max(0, rest.at_once),
+        next_day=rest.next_day,
+        failures=max(0, rest.failures),
+        gpu_hours=None if rest.gpu_hours is None else max(0.0, rest.gpu_hours),
+        refusal=refusal,
     )
 
 

@@ -91,7 +91,7 @@ def check_sum(spec: ChallengeSpec, submissions: Sequence[ChallengeSubmission], n
                 f"{min(limits.per_day * days, limits.total)}: {limits.per_day} on each of {days} days, {limits.total} in all.",
                 remedy=_when(phase, spec.zone, sent),
             )
-        if limits.gpu_hours is not None and sum(one.gpu_hours for one in mine) > limits.gpu_hours:
+        if limits.gpu_hours is not None and round(sum(one.gpu_hours for one in mine), 2) > limits.gpu_hours:
             raise Conflict(f'Together you have used more than the {limits.gpu_hours:g} GPU-hours of the phase "{phase.name}".')
 
 

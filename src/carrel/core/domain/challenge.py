@@ -335,7 +335,7 @@ class PhaseView:
         if self.today is None:
             return ""
         hours = "" if self.gpu_hours is None else f", {self.gpu_hours:g} GPU-hours"
-        return f"{self.today} today, {self.total} in all, {self.at_once} at once, {self.failures} failures today{hours}"
+        return f"{self.today} today, {self.total} in all, {self.at_once} at once, {self.failures} that may fail today{hours}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,15 @@ that are there, and sends the others.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from carrel.core.challenges.finals import chosen, to_send
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Final, Phase, Team
+from carrel.core.domain.errors import CarrelError
 from carrel.lab.gateway.challenges import Challenges
 
+_log = logging.getLogger(__name__)
 #: Seconds before a final begins from which on it is waited for. More than those after which the loop looks by itself.
 _SOON = 700.0
 
@@ -39,26 +42,31 @@ class ChallengeFinals:
 
     def start_missing(self) -> bool:
         """Send what goes on to each final that has begun. Returns False where there will be more to do soon."""
-        well, now = True, self._challenges.lab.clock()
+        well = True
         for challenge in self._challenges.challenges.all():
-            if not challenge.version or challenge.frozen_at is not None:
-                continue
-            for phase in self._challenges.programs.spec(challenge.name, challenge.version).phases:
-                key = (challenge.name, challenge.version, phase.name)
-                if phase.final is None or key in self._over:
-                    continue
-                if now < phase.begin:
-                    well &= phase.begin - now > _SOON
-                elif self._begin(challenge, phase, phase.final):
-                    self._over.add(key)
-                else:
-                    well = False
+            try:
+                well &= not challenge.version or challenge.frozen_at is not None or self._look(challenge)
+            except (CarrelError, OSError) as error:  # a disk is full, or does not answer; others are looked after
+                _log.warning("The finals of the challenge %s cannot be looked after now: %s", challenge.name, error)
+                well = False
         return well
 
-    def _begin(self, challenge: Challenge, phase: Phase, final: Final) -> bool:
-        """Send what goes on of each team. Returns True where nothing is left to do."""
-        there = self._challenges.present(challenge.name)
-        return sum(self._send(challenge, phase, final, team) for team in there) == len(there)
+    def _look(self, challenge: Challenge) -> bool:
+        """Send what goes on to finals of a challenge. Returns False where there will be more to do soon."""
+        well, now = True, self._challenges.lab.clock()
+        for phase in self._challenges.programs.spec(challenge.name, challenge.version).phases:
+            key = (challenge.name, challenge.version, phase.name)
+            if phase.final is None or key in self._over:
+                continue
+            if now < phase.begin:
+                well &= phase.begin - now > _SOON
+                continue
+            there = self._challenges.present(challenge.name)
+            if sum(self._send(challenge, phase, phase.final, team) for team in there) == len(there):
+                self._over.add(key)
+            else:
+                well = False
+        return well
 
     def _send(self, challenge: Challenge, phase: Phase, final: Final, team: Team) -> bool:
         """Send what goes on of one team. Returns True where nothing is left to do."""

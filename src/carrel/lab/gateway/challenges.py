@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +12,7 @@ from typing import BinaryIO
 from carrel.core.challenges import teams
 from carrel.core.challenges.board import board
 from carrel.core.challenges.bound import bound
-from carrel.core.challenges.limits import left
+from carrel.core.challenges.limits import left, phase_view
 from carrel.core.challenges.seen import seen, withheld
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
@@ -26,8 +25,6 @@ from carrel.core.domain.challenge import (
     ChallengeSpec,
     ChallengeSubmission,
     ChallengeView,
-    Choice,
-    Cost,
     Fault,
     Phase,
     PhaseView,
@@ -37,12 +34,13 @@ from carrel.core.domain.challenge import (
     Team,
     TeamView,
 )
-from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, NotFound
+from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import Caller, directory_name
 from carrel.core.policy.access import Action, Resource, allowed
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
+from carrel.lab.gateway.challenge_teams import ChallengeTeams, new_code, no_submission, with_code
 
 _TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
 #: Bytes of a log that organisers are shown.
@@ -50,7 +48,7 @@ _LOG = 256 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
-class Challenges:
+class Challenges(ChallengeTeams):
     """Thread-safe; raises the errors of `carrel.core.domain.errors`."""
 
     lab: Lab
@@ -210,7 +208,7 @@ class Challenges:
             baselines=tuple(spec.baselines),
             starter=bool(spec.starter),
             feedback=spec.feedback,
-            team=self._team_view(team) if team else None,
+            team=self.team_view(team) if team else None,
             organised=self._organises(caller, challenge),
             cost=self.cost(name, version),
             merge_until=spec.merge_until,
@@ -230,43 +228,14 @@ class Challenges:
 
     def _phases(self, challenge: Challenge, spec: ChallengeSpec, team: Team | None, version: str) -> tuple[PhaseView, ...]:
         """Each with what is left of it to a team."""
-        now, cost = self.lab.clock(), self.cost(challenge.name, version)
-        sent = self._counted(challenge, team) if team else ()
-        found = []
-        for phase in spec.phases:
-            view = PhaseView(name=phase.name, begin=phase.begin, end=phase.end, limits=phase.limits, final=phase.final)
-            if team and phase.final is None:
-                rest, refusal = left(phase, sent, now=now, zone=spec.zone), ""
-                if phase.begin <= now < phase.end:
-                    try:
-                        rest.check(cost.gpu_hours if cost else 0.0)
-                    except Conflict as error:
-                        refusal = f"{error.message} {error.remedy}"
-                total = max(0, rest.total)
-                view = replace(
-                    view,
-                    today=min(total, max(0, rest.today)),
-                    total=total,
-                    at_once=max(0, rest.at_once),
-                    next_day=rest.next_day,
-                    failures=max(0, rest.failures),
-                    gpu_hours=None if rest.gpu_hours is None else max(0.0, rest.gpu_hours),
-                    refusal=refusal,
-                )
-            found.append(view)
-        return tuple(found)
+        cost, sent = self.cost(challenge.name, version), self.counted(challenge, team) if team else None
+        most = cost.gpu_hours if cost else 0.0
+        return tuple(phase_view(phase, sent, most=most, now=self.lab.clock(), zone=spec.zone) for phase in spec.phases)
 
     def _phase_now(self, challenge: Challenge, team: Team) -> PhaseView | None:
         spec, now = self._spec(challenge), self.lab.clock()
         found = self._phases(challenge, spec, team, challenge.version)
         return next((one for one in found if one.begin <= now < one.end), None) if challenge.frozen_at is None else None
-
-    def cost(self, name: str, version: str) -> Cost | None:
-        """The most that a submission takes; None: its programs cannot be submitted now."""
-        try:
-            return self.programs.cost(name, version)
-        except (CarrelError, OSError):
-            return None
 
     def board(self, caller: Caller, name: str, phase: str | None = None) -> Board:
         """The board of a phase; by default of that of now, else of the last that has begun."""
@@ -301,16 +270,16 @@ class Challenges:
                 mine = self._joined(challenge, spec, me, team, code)
             elif team not in ("", mine.name) or code not in ("", mine.code):
                 raise Conflict(f'You are in the team "{mine.name}".', remedy="A person is in one team of a challenge.")
-            return self._team_view(mine)
+            return self.team_view(mine)
 
     def _joined(self, challenge: Challenge, spec: ChallengeSpec, me: str, name: str, code: str) -> Team:
         there = self._teams(challenge.name)
         if code:
-            found = _with_code(teams.present(there), code)
+            found = with_code(teams.present(there), code)
             teams.check_size(spec, found, 1)
             joined = replace(found, members=(*found.members, me))
-            sent = self._counted(challenge, joined)
-            if len(sent) > len(self._counted(challenge, found)):  # by teams that they were in before
+            sent = self.counted(challenge, joined)
+            if len(sent) > len(self.counted(challenge, found)):  # by teams that they were in before
                 teams.check_sum(spec, sent, self.lab.clock())
             return self.teams.put(joined)
         name = " ".join((name or me[:40]).split())
@@ -318,75 +287,8 @@ class Challenges:
             raise Invalid(f'"{name[:60]}" cannot be the name of a team.', remedy="Use up to 40 letters, digits, blanks, . _ -")
         if any(one.name.casefold() == name.casefold() for one in there):
             raise Conflict(f'There is a team "{name}".', remedy="Choose another name, or join it with the code of a member.")
-        made = Team(challenge=challenge.name, name=name, members=(me,), code=_new_code(), made_at=self.lab.clock())
+        made = Team(challenge=challenge.name, name=name, members=(me,), code=new_code(), made_at=self.lab.clock())
         return self.teams.put(made)
-
-    def invite(self, caller: Caller, name: str) -> TeamView:
-        """Give the caller's team a new code; the one before is void."""
-        with self._guard:
-            return self._team_view(self.teams.put(replace(self._own_team(caller, self.find(caller, name)), code=_new_code())))
-
-    def leave(self, caller: Caller, name: str) -> None:
-        """Leave one's team. What it has sent stays its own, and counts against the limits of who has sent it with it."""
-        me = caller.user.subject
-        with self._guard:
-            self._own_team(caller, self.find(caller, name))
-            # Those that merged into another one come first: killed in between, one is still in that one, and leaves again.
-            there = self._teams(name)
-            for team in sorted(there, key=lambda one: one in teams.present(there)):
-                if me in team.members:
-                    self.teams.put(teams.without(team, me, _new_code()))
-
-    def merge(self, caller: Caller, name: str, *, code: str = "", team: str = "") -> TeamView:
-        """Ask the team with this code to merge; or agree with the team of this name, which then is a part of one's own."""
-        with self._guard:
-            challenge = self.find(caller, name)
-            self._check_open(challenge)
-            mine, spec, now = self._own_team(caller, challenge), self._spec(challenge), self.lab.clock()
-            others = [one for one in self.present(name) if one.name != mine.name]
-            if code:
-                other = _with_code(others, code)
-            else:
-                found = next((one for one in others if one.name == team and one.asked == mine.name), None)
-                if found is None:
-                    raise NotFound(f'No team "{team[:60]}" asks to merge with yours.', remedy="Ask it, with its code.")
-                other = found
-            teams.check_merging(spec, now)
-            teams.check_size(spec, mine, len(other.members))
-            both = teams.together(mine, other)
-            teams.check_sum(spec, self._counted(challenge, both), now)
-            return self._team_view(self.teams.put(both if other.asked == mine.name else replace(mine, asked=other.name)))
-
-    def choose(self, caller: Caller, name: str, numbers: Sequence[int]) -> TeamView:
-        """Choose which submissions go on to the next final, in the place of what was chosen before."""
-        with self._guard:
-            challenge = self.find(caller, name)
-            self._check_open(challenge)
-            mine, now = self._own_team(caller, challenge), self.lab.clock()
-            coming = [one for one in self._spec(challenge).phases if one.final and one.begin > now]
-            final = coming[0].final if coming else None
-            if final is None or final.choose is not Choice.TEAM:
-                raise Conflict("There is nothing to choose now.", remedy=f"`carrel challenge show {name}` says what goes on.")
-            if len(set(numbers)) > final.number:
-                raise Invalid(f"{len(set(numbers))} submissions are too many.", remedy=f"Choose up to {final.number}.")
-            there = {one.id: one for one in self._seen(challenge, self.own(name, mine)) if one.phase == final.source}
-            for number in numbers:
-                if number not in there:
-                    raise _no_submission(number)
-                if there[number].state is SubmissionState.FAILED:
-                    raise Conflict(f"The submission {number} has failed.", remedy="Choose one that was scored.")
-            return self._team_view(self.teams.put(replace(mine, chosen=tuple(sorted(set(numbers))))))
-
-    def _team_view(self, team: Team) -> TeamView:
-        asking = [one.name for one in self.present(team.challenge) if one.asked == team.name]
-        return TeamView(
-            name=team.name,
-            members=team.members,
-            code=team.code,
-            asked_by=tuple(asking),
-            asked=team.asked if team.asked not in team.merged else "",
-            chosen=team.chosen,
-        )
 
     def starter(self, caller: Caller, name: str) -> BinaryIO:
         """The files that participants begin with, as an archive. Raises `NotFound`."""
@@ -426,7 +328,7 @@ class Challenges:
             if cost is None and phase.limits.gpu_hours is not None:
                 self.programs.cost(name, challenge.version)  # raises why it cannot be said
             most = cost.gpu_hours if cost else 0.0
-            left(phase, self._counted(challenge, team), now=now, zone=spec.zone).check(most)
+            left(phase, self.counted(challenge, team), now=now, zone=spec.zone).check(most)
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team, most=most)
             after = self._phase_now(challenge, team)
         return replace(self.runs.view(made), phase=after)
@@ -452,7 +354,7 @@ class Challenges:
         team = next((team for team in self.present(name) if one.team in team.names), None)
         organisers = {challenge.organiser, *self._spec(challenge).organisers}
         users = frozenset({*organisers, *(team.members if team else ())})
-        allowed(caller, Action.SEE_SUBMISSIONS, Resource(users=users)).check(_no_submission(number))
+        allowed(caller, Action.SEE_SUBMISSIONS, Resource(users=users)).check(no_submission(number))
         beside = self.own(name, team) if team else self._sent(name, one.team)
         shown = next(it for it in self._seen(challenge, beside) if it.id == number)
         if not self._organises(caller, challenge):
@@ -490,11 +392,6 @@ class Challenges:
         )
 
     # ---- parts
-
-    @property
-    def guard(self) -> threading.RLock:
-        """Held while it is decided what a team may do."""
-        return self._guard
 
     def find(self, caller: Caller, name: str) -> Challenge:
         """The challenge, if the caller may see it. Raises `NotFound`."""
@@ -543,22 +440,6 @@ class Challenges:
     def _team_of(self, challenge: Challenge, subject: str) -> Team | None:
         return next((one for one in self.present(challenge.name) if subject in one.members), None)
 
-    def present(self, name: str) -> Sequence[Team]:
-        """The teams of a challenge that are no part of another one."""
-        return teams.present(self._teams(name))
-
-    def own(self, name: str, team: Team) -> Sequence[ChallengeSubmission]:
-        """What is a team's own, in the order in which it was sent."""
-        return self._named(name, team.names)
-
-    def _counted(self, challenge: Challenge, team: Team) -> Sequence[ChallengeSubmission]:
-        """What counts against the limits of a team, as it sees that."""
-        names = team.names | teams.others_of(team, self._teams(challenge.name))
-        return teams.counted(team, self._seen(challenge, self._named(challenge.name, names)))
-
-    def _named(self, name: str, names: Collection[str]) -> Sequence[ChallengeSubmission]:
-        return sorted((one for team in names for one in self._sent(name, team)), key=lambda one: one.id)
-
     def _own_team(self, caller: Caller, challenge: Challenge) -> Team:
         found = self._team_of(challenge, caller.user.subject)
         if found is None:
@@ -570,24 +451,9 @@ class Challenges:
     def _submission(self, challenge: Challenge, number: int) -> ChallengeSubmission:
         found = self.submissions.get(number)
         if found is None or found.challenge != challenge.name:
-            raise _no_submission(number)
+            raise no_submission(number)
         return found
-
-
-def _no_submission(number: int) -> NotFound:
-    return NotFound(f"There is no submission {number}.", remedy="`carrel challenge submissions NAME` lists those of your team.")
 
 
 def _state(challenge: Challenge) -> str:
     return "frozen" if challenge.frozen_at is not None else "published" if challenge.version else "draft"
-
-
-def _new_code() -> str:
-    return secrets.token_urlsafe(9)
-
-
-def _with_code(there: Sequence[Team], code: str) -> Team:
-    found = next((one for one in there if secrets.compare_digest(one.code.encode(), code.encode())), None)
-    if found is None:
-        raise NotFound("No team has this code.", remedy="Ask a member of the team for it.")
-    return found
