@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from carrel.core.domain.challenge import ChallengeSubmission, Fault, Phase, SubmissionState
 from carrel.core.domain.errors import Conflict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """Submissions that a team has more than the phase says, or fewer."""
+
+    today: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +53,15 @@ class Left:
             )
 
 
-def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float, zone: str) -> Left:
-    """Return what is left to a team in `phase`; `submissions` are all that it has sent.
+def left(
+    phase: Phase,
+    submissions: Iterable[ChallengeSubmission],
+    *,
+    now: float,
+    zone: str,
+    extra: Extra = Extra(),
+) -> Left:
+    """Return what is left to a team in `phase`; `submissions` are all that it has sent, `extra` is what organisers gave it.
 
     A submission counts from the moment when it was sent. One that failed counts no more: by the lab it costs nothing, else it is
     a failure, also of the organiser's programs, for a team can make these fail. A day is one of the challenge's zone.
@@ -58,12 +73,13 @@ def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float
     counted = [one for one in mine if one.state is not SubmissionState.FAILED]
     failed = [one for one in mine if one.state is SubmissionState.FAILED and one.fault is not Fault.LAB]
     limits = phase.limits
+    limits = replace(limits, per_day=max(0, limits.per_day + extra.today), total=max(0, limits.total + extra.total))
 
     def today(found: Iterable[ChallengeSubmission]) -> int:
         return sum(begin <= one.made_at < end for one in found)
 
     return Left(
-        phase=phase,
+        phase=replace(phase, limits=limits),
         today=limits.per_day - today(counted),
         total=limits.total - len(counted),
         at_once=limits.at_once - sum(not one.state.ended for one in mine),

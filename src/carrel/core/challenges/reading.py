@@ -19,6 +19,7 @@ T = TypeVar("T")
 KEYS = (
     *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
     *("teams", "feedback", "zone", "organisers", "qos", "account"),
+    "asks",
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -29,6 +30,8 @@ _TRAIN = "train"
 _MOST_FEEDBACK = 1000
 #: Digits that a score can have: what a float has.
 _MOST_DIGITS = 15
+#: Answers to choose from where people are asked something at joining, and characters of one.
+_MOST_ANSWERS, _LONGEST_ANSWER = 30, 60
 
 
 def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
@@ -84,6 +87,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         organisers=one("organisers", lambda value: tuple(item.text() for item in value.items()), ()),
         qos=one("qos", Value.text, ""),
         account=one("account", Value.text, ""),
+        asks=one("asks", _asks, {}),
     )
     _check_apart(spec, lambda key: said.get(key, top))
     return spec
@@ -183,6 +187,17 @@ def _column(value: Value) -> Column:
         larger=better == "larger",
         precision=_number(said["precision"], most=_MOST_DIGITS) if "precision" in said else 3,
     )
+
+
+def _asks(value: Value) -> Mapping[str, tuple[str, ...]]:
+    found = {_matching_key(name, it): tuple(one.text() for one in it.items()) for name, it in value.mapping().items()}
+    for name, answers in found.items():
+        if not 2 <= len(answers) <= _MOST_ANSWERS or any(len(one) > _LONGEST_ANSWER for one in answers):
+            raise value.wrong(
+                f'"{name}" has {len(answers)} answers to choose from.',
+                f"Write 2 to {_MOST_ANSWERS}, of at most {_LONGEST_ANSWER} characters.",
+            )
+    return found
 
 
 def _number(value: Value, *, least: int = 0, most: int = 1_000_000) -> int:

@@ -93,6 +93,8 @@ class ChallengeSpec:
     #: The class of service, and the account, of its programs; "": the lab's default.
     qos: str = ""
     account: str = ""
+    #: What those who take part are asked when they join, with the answers to choose from; they may leave it out.
+    asks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""
@@ -137,6 +139,9 @@ class Team:
     #: With it others join.
     code: str = private(default="")
     made_at: Moment = stamped(default=0.0)
+    #: By member: the digest of the rules that were accepted, and answers by what the challenge asks.
+    accepted: Mapping[str, str] = private(default_factory=dict)
+    answers: Mapping[str, Mapping[str, str]] = private(default_factory=dict)
 
 
 class SubmissionState(StrEnum):
@@ -190,6 +195,8 @@ class ChallengeSubmission:
     fault: Fault | None = stamped(default=None)
     made_at: Moment = stamped(default=0.0)
     ended_at: Moment | None = stamped(default=None)
+    #: The kind of failure, for organisers: it may hold words of the log ("code: ValueError").
+    kind: str = private(default="")
 
     @property
     def job(self) -> int:
@@ -261,6 +268,10 @@ class ChallengeView:
     team: TeamView | None = None
     #: True for organisers.
     organised: bool = False
+    #: What one is asked at joining, with the answers to choose from.
+    asks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: False: the rules are others than those that the reader accepted, and nothing is taken before they are accepted again.
+    rules_accepted: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

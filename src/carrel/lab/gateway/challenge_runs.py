@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from carrel.core.challenges.report import failure_kind
 from carrel.core.challenges.scores import read_scores
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
@@ -127,7 +128,8 @@ class ChallengeRuns:
             self._start(challenge, one, INGESTION)
         elif job.state is not JobState.COMPLETED:
             fault, message = _blame(job, scoring=bool(one.scoring_job))
-            self._fail(one, fault, f"{message} {self._feedback(challenge, one, job)}".strip())
+            told = f"{message} {self._feedback(challenge, one, job)}".strip()
+            self._fail(one, fault, told, self._kind(challenge, one, job, fault))
         elif not one.scoring_job:
             self._start(challenge, one, SCORING)
         else:
@@ -141,7 +143,9 @@ class ChallengeRuns:
         except CarrelError as error:
             # What is wrong with the team's code itself cannot be told from what is wrong with the programs: it costs nothing.
             _log.warning("The %s of submission %d cannot be started: %s", stage, one.id, error)
-            self._fail(one, Fault.ORGANISER, f"Its {stage} could not be started. The organisers can see why.")
+            self._fail(
+                one, Fault.ORGANISER, f"Its {stage} could not be started. The organisers can see why.", "programs: not started"
+            )
             return
         started: dict[str, Any] = {"ingestion_job" if stage == INGESTION else "scoring_job": job_id}
         self._submissions.put(replace(one, state=SubmissionState.RUNNING, **started))
@@ -164,14 +168,19 @@ class ChallengeRuns:
             scores = read_scores(self._programs.scores(challenge, one.scoring_job), spec.board)
         except (Invalid, NotFound) as error:
             _log.warning("Submission %d has no scores: %s", one.id, error)
-            self._fail(one, Fault.ORGANISER, "The scoring program wrote no scores.")
+            self._fail(one, Fault.ORGANISER, "The scoring program wrote no scores.", "programs: no scores")
             return
         self._submissions.put(replace(one, state=SubmissionState.COMPLETED, scores=scores, ended_at=self._lab.clock()))
 
-    def _fail(self, one: ChallengeSubmission, fault: Fault, message: str) -> None:
-        self._submissions.put(
-            replace(one, state=SubmissionState.FAILED, fault=fault, message=message, ended_at=self._lab.clock())
-        )
+    def _kind(self, challenge: Challenge, one: ChallengeSubmission, job: Job, fault: Fault) -> str:
+        """How it failed, for organisers."""
+        if fault is Fault.TEAM and job.exit_code == REFUSED:
+            return "refused predictions" if one.scoring_job else "refused code"
+        return failure_kind(job, fault, self._programs.log(challenge, job.id, _LINE) if fault is Fault.TEAM else b"")
+
+    def _fail(self, one: ChallengeSubmission, fault: Fault, message: str, kind: str) -> None:
+        ended = self._lab.clock()
+        self._submissions.put(replace(one, state=SubmissionState.FAILED, fault=fault, message=message, kind=kind, ended_at=ended))
 
 
 def _blame(job: Job, *, scoring: bool) -> tuple[Fault, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 import threading
@@ -12,6 +13,7 @@ from typing import BinaryIO
 
 from carrel.core.challenges.board import board
 from carrel.core.challenges.limits import Left, left
+from carrel.core.challenges.notices import changes, extra
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import (
@@ -31,6 +33,7 @@ from carrel.core.domain.challenge import (
     Team,
     TeamView,
 )
+from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import Caller, directory_name
@@ -53,6 +56,7 @@ class Challenges:
     challenges: RecordStore[Challenge]
     teams: RecordStore[Team]
     submissions: RecordStore[ChallengeSubmission]
+    notices: RecordStore[ChallengeNotice]
     #: What jobs of a user do not see of the machine; None: nothing keeps jobs apart.
     walls: Callable[[str], LaunchWalls | None]
     #: Where the files of sessions lie, a directory for each user.
@@ -106,8 +110,12 @@ class Challenges:
         found = [one for one in self._sent(name, "") if one.version == version]
         return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
 
-    def publish(self, caller: Caller, name: str) -> Challenge:
-        """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored."""
+    def publish(self, caller: Caller, name: str, reason: str = "") -> Challenge:
+        """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored.
+
+        Where it changes dates, limits or rules of what was published, everybody is told so with the reason, and `Invalid` is
+        raised where none is given.
+        """
         with self._guard:
             challenge = self._organised(caller, name)
             self._check_open(challenge)
@@ -121,7 +129,29 @@ class Challenges:
                         remedy="Wait for it." if not baseline.state.ended else f"`carrel challenge log {name} {baseline.id}`.",
                     )
             spec = self.programs.spec(name, challenge.draft)
+            self._tell_changes(caller, challenge, spec, reason)
             return self.challenges.put(replace(challenge, version=challenge.draft, draft="", train=spec.train))
+
+    def _tell_changes(self, caller: Caller, challenge: Challenge, new: ChallengeSpec, reason: str) -> None:
+        if not challenge.version:
+            return
+        old, differ = self._spec(challenge), self.rules_digest(challenge) != self.rules_digest(challenge, challenge.draft)
+        found = changes(old, new, rules_differ=differ and bool(new.rules))
+        told = [one for one in self.notices.select(challenge=challenge.name) if one.kind is NoticeKind.CHANGE]
+        if not found or (told and told[-1].version == challenge.draft):  # the lab was killed after it had written this line
+            return
+        if not reason.strip():
+            raise Invalid(f"It changes: {'; '.join(found)}.", remedy="Say why, to those who take part: --reason.")
+        self.notices.put(
+            ChallengeNotice(
+                challenge=challenge.name,
+                kind=NoticeKind.CHANGE,
+                text=f"{'; '.join(found)}. Reason: {' '.join(reason.split())[:LONGEST]}",
+                by=caller.user.subject,
+                made_at=self.lab.clock(),
+                version=challenge.draft,
+            )
+        )
 
     def freeze(self, caller: Caller, name: str) -> Challenge:
         """End a challenge: it takes nothing any more, and its boards stay. Again changes nothing."""
@@ -173,7 +203,7 @@ class Challenges:
             state=_state(challenge),
             pages={title: self.programs.text(name, version, path) for title, path in spec.pages.items()},
             rules=self.programs.text(name, version, spec.rules) if spec.rules else "",
-            phases=tuple(_phase(one, left(one, sent, now=now, zone=spec.zone) if team else None) for one in spec.phases),
+            phases=tuple(_phase(one, self.left(challenge, team, one, sent) if team else None) for one in spec.phases),
             phase=phase.name if phase else "",
             board=spec.board,
             largest_team=spec.largest_team,
@@ -185,6 +215,8 @@ class Challenges:
             feedback=spec.feedback,
             team=TeamView(name=team.name, members=team.members, code=team.code) if team else None,
             organised=self._organises(caller, challenge),
+            asks=spec.asks,
+            rules_accepted=team is None or self._accepted(challenge, team, caller.user.subject),
         )
 
     def board(self, caller: Caller, name: str, phase: str | None = None) -> Board:
@@ -202,7 +234,9 @@ class Challenges:
 
     # ---- teams
 
-    def join(self, caller: Caller, name: str, *, team: str, code: str, accepts: bool) -> TeamView:
+    def join(
+        self, caller: Caller, name: str, *, team: str, code: str, accepts: bool, answers: Mapping[str, str] | None = None
+    ) -> TeamView:
         """Take part: make a team (by default of one's own name), or join one with its code. Again changes nothing."""
         allowed(caller, Action.TAKE_PART).check()
         me = caller.user.subject
@@ -213,12 +247,14 @@ class Challenges:
                 raise Conflict(f"The challenge {name} is not published yet.", remedy=f"`carrel challenge publish {name}`.")
             spec = self._spec(challenge)
             mine = self._team_of(challenge, me)
+            _check_answers(spec, answers or {})
             if mine is None:
                 if spec.rules and not accepts:
                     raise Denied("The rules have to be accepted first.", remedy="Read them, and say --accept-rules.")
                 mine = self._joined(challenge, spec, me, team, code)
             elif team not in ("", mine.name) or code not in ("", mine.code):
                 raise Conflict(f'You are in the team "{mine.name}".', remedy="A person is in one team of a challenge.")
+            mine = self._agreed(challenge, spec, mine, me, accepts=accepts, answers=answers or {})
             return TeamView(name=mine.name, members=mine.members, code=mine.code)
 
     def _joined(self, challenge: Challenge, spec: ChallengeSpec, me: str, name: str, code: str) -> Team:
@@ -237,6 +273,32 @@ class Challenges:
             raise Conflict(f'There is a team "{name}".', remedy="Choose another name, or join it with the code of a member.")
         made = Team(challenge=challenge.name, name=name, members=(me,), code=secrets.token_urlsafe(9), made_at=self.lab.clock())
         return self.teams.put(made)
+
+    def _agreed(
+        self, challenge: Challenge, spec: ChallengeSpec, team: Team, me: str, *, accepts: bool, answers: Mapping[str, str]
+    ) -> Team:
+        """The team, with what a member has accepted and answered now."""
+        accepted = {**team.accepted, me: self.rules_digest(challenge)} if accepts and spec.rules else team.accepted
+        answered = {**team.answers, me: {**team.answers.get(me, {}), **answers}} if answers else team.answers
+        changed = replace(team, accepted=accepted, answers=answered)
+        return team if changed == team else self.teams.put(changed)
+
+    def _accepted(self, challenge: Challenge, team: Team, subject: str) -> bool:
+        digest = self.rules_digest(challenge)
+        return not digest or team.accepted.get(subject) == digest
+
+    def rules_digest(self, challenge: Challenge, version: str = "") -> str:
+        """Digest of the text of the rules; "": there are none."""
+        version = version or challenge.version or challenge.draft
+        spec = self.programs.spec(challenge.name, version)
+        text = self.programs.text(challenge.name, version, spec.rules) if spec.rules else ""
+        return hashlib.sha256(text.encode()).hexdigest() if text else ""
+
+    def left(self, challenge: Challenge, team: Team, phase: Phase, sent: Sequence[ChallengeSubmission]) -> Left:
+        """What is left to a team in a phase, with what organisers have given it; `sent` are its submissions."""
+        now, zone = self.lab.clock(), self._spec(challenge).zone
+        mine = extra(self._notices(challenge.name), team.name, phase.name, now=now, zone=zone)
+        return left(phase, sent, now=now, zone=zone, extra=mine)
 
     def starter(self, caller: Caller, name: str) -> BinaryIO:
         """The files that participants begin with, as an archive. Raises `NotFound`."""
@@ -267,7 +329,12 @@ class Challenges:
                 raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
             if not self.lab.has_snapshot(caller, snapshot):
                 raise NotFound("That code is not here.", remedy="Send it again.")
-            left(phase, self._sent(name, team.name), now=now, zone=spec.zone).check()
+            if not self._accepted(challenge, team, caller.user.subject):
+                raise Denied(
+                    "The rules have changed, and have to be accepted again.",
+                    remedy=f"Read them (`carrel challenge show {name}`), then `carrel challenge join {name} --accept-rules`.",
+                )
+            self.left(challenge, team, phase, self._sent(name, team.name)).check()
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team.name)
         return self.runs.view(made)
 
@@ -347,6 +414,9 @@ class Challenges:
     def _teams(self, name: str) -> Sequence[Team]:
         return [one for one in self.teams.all() if one.challenge == name]
 
+    def _notices(self, name: str) -> Sequence[ChallengeNotice]:
+        return [one for one in self.notices.all() if one.challenge == name]
+
     def _team_of(self, challenge: Challenge, subject: str) -> Team | None:
         return next((one for one in self._teams(challenge.name) if subject in one.members), None)
 
@@ -364,9 +434,22 @@ class Challenges:
             raise _no_submission(number)
         return found
 
+    # For the work of organisers (`carrel.lab.gateway.challenge_organising`).
+    organised, organises, team_of, own_team, spec, of = _organised, _organises, _team_of, _own_team, _spec, _sent
+
 
 def _no_submission(number: int) -> NotFound:
     return NotFound(f"There is no submission {number}.", remedy="`carrel challenge submissions NAME` lists those of your team.")
+
+
+def _check_answers(spec: ChallengeSpec, answers: Mapping[str, str]) -> None:
+    """Raise `Invalid` for an answer to what the challenge does not ask, or that it does not have."""
+    for name, answer in answers.items():
+        if answer not in spec.asks.get(name, ()):
+            raise Invalid(
+                f'"{name[:60]}" cannot be answered with "{answer[:60]}".',
+                remedy="; ".join(f"{one}: {', '.join(choices)}" for one, choices in spec.asks.items()) or "Nothing is asked.",
+            )
 
 
 def _state(challenge: Challenge) -> str:

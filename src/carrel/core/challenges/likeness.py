@@ -1,0 +1,122 @@
+"""Likeness of submissions: of their code by fingerprints, of their predictions by what is equal at the same place.
+
+Fingerprints are chosen by winnowing (Schleimer, Wilkerson and Aiken, "Winnowing: Local Algorithms for Document Fingerprinting",
+SIGMOD 2003): of each window of hashes of k-grams the least one. Names, numbers and texts are all alike, comments and blanks are
+left out. So a copy with other names is found, in any order of its functions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from keyword import kwlist
+
+#: Tokens of a k-gram, and hashes of a window: what two have in common is found from 29 tokens on.
+_GRAM, _WINDOW = 20, 10
+#: Fewer fingerprints than these say nothing.
+_LEAST = 5
+#: Lines of a file of predictions that are compared.
+_MOST_LINES = 20_000
+#: What is told: from these parts on.
+CODE, PREDICTIONS = 0.5, 0.95
+#: No alternative can match again what one before it has read in vain, so that a hostile text takes no longer than another.
+_TOKEN = re.compile(
+    r"#[^\n]*|(?P<text>\"\"\"[\s\S]*?(?:\"\"\"|\Z)|'''[\s\S]*?(?:'''|\Z)|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?)"
+    r"|(?P<name>[^\W\d]\w*)|(?P<number>\d[\w.]*)|(?P<sign>\S)"
+)
+_KEYWORDS = frozenset(kwlist)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A submission, as it is compared."""
+
+    team: str
+    number: int
+    #: Fingerprints of its code.
+    code: frozenset[int]
+    #: Hashes of the lines of its predictions, by the path of the file.
+    predictions: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikePair:
+    """Two teams whose best submissions are alike. That proves nothing: right predictions are equal, and so is what is usual."""
+
+    teams: tuple[str, ...]
+    submissions: tuple[int, ...]
+    #: The part of the shorter one's code that the other one has too, from 0 to 1.
+    code: float
+    #: The part of their predictions that is equal, from 0 to 1.
+    predictions: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """Pairs of teams whose best submissions in a phase are alike, those first that are most."""
+
+    phase: str
+    #: Submissions that were compared, and the parts from which on a pair is told.
+    compared: int
+    code: float = CODE
+    predictions: float = PREDICTIONS
+    pairs: tuple[LikePair, ...] = ()
+
+
+def fingerprints(text: str) -> frozenset[int]:
+    """Return the fingerprints of a Python program."""
+    tokens = [_symbol(found) for found in _TOKEN.finditer(text) if found.lastgroup]
+    hashes = [zlib.crc32(" ".join(tokens[at : at + _GRAM]).encode()) for at in range(len(tokens) - _GRAM + 1)]
+    return frozenset(min(hashes[at : at + _WINDOW]) for at in range(max(1, len(hashes) - _WINDOW + 1)) if hashes)
+
+
+def _symbol(found: re.Match[str]) -> str:
+    text = found[0]
+    return text if found.lastgroup == "sign" or text in _KEYWORDS else f"<{found.lastgroup}>"
+
+
+def program(path: str, data: bytes) -> str:
+    """Return the Python text of a file: of a notebook its code cells, of other files than .py and .ipynb nothing."""
+    text = data.decode(errors="replace")
+    if path.endswith(".py"):
+        return text
+    try:
+        found = json.loads(text) if path.endswith(".ipynb") else {}
+        cells = [cell["source"] for cell in found.get("cells", []) if cell["cell_type"] == "code"]
+        return "\n".join("".join(source) for source in cells)
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return ""
+
+
+def lines(data: bytes) -> Sequence[int]:
+    """Return hashes of the first lines of a file; where it holds zeros and so is none of lines, of each 64 bytes of it."""
+    parts = data.splitlines() if b"\0" not in data else (data[at : at + 64] for at in range(0, len(data), 64))
+    return [zlib.crc32(part) for part in islice(parts, _MOST_LINES)]
+
+
+def alike(phase: str, found: Sequence[Submitted]) -> Likeness:
+    """Compare each with each."""
+    pairs = [_pair(one, other) for one, other in combinations(found, 2)]
+    told = [pair for pair in pairs if pair.code >= CODE or pair.predictions >= PREDICTIONS]
+    told.sort(key=lambda pair: (-max(pair.code, pair.predictions), pair.submissions))
+    return Likeness(phase=phase, compared=len(found), pairs=tuple(told))
+
+
+def _pair(one: Submitted, other: Submitted) -> LikePair:
+    shorter = min(len(one.code), len(other.code))
+    code = len(one.code & other.code) / shorter if shorter >= _LEAST else 0.0
+    equal = most = 0
+    for path in one.predictions.keys() | other.predictions.keys():
+        mine, its = one.predictions.get(path, ()), other.predictions.get(path, ())
+        equal += sum(a == b for a, b in zip(mine, its, strict=False))
+        most += max(len(mine), len(its))
+    return LikePair(
+        teams=(one.team, other.team),
+        submissions=(one.number, other.number),
+        code=round(code, 3),
+        predictions=round(equal / most, 3) if most else 0.0,
+    )

@@ -1,0 +1,220 @@
+"""The work of organisers while a challenge runs: notices, questions, quotas of teams, what failed, likeness, the report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import fsum
+from pathlib import Path
+
+from carrel.core.challenges import report as reports
+from carrel.core.challenges.board import board
+from carrel.core.challenges.likeness import Likeness, Submitted, alike, fingerprints, lines, program
+from carrel.core.challenges.notices import seen
+from carrel.core.challenges.report import ChallengeReport, TeamLine
+from carrel.core.control.keeper import RecordStore
+from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
+from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind, NoticeList
+from carrel.core.domain.control_characters import visible
+from carrel.core.domain.errors import Conflict, Invalid, NotFound
+from carrel.core.domain.user import Caller
+from carrel.core.policy.access import Action, allowed
+from carrel.core.snapshots import Kind, SnapshotStore
+from carrel.lab.gateway.challenges import Challenges
+
+#: Questions of a person that wait for an answer.
+_MOST_QUESTIONS = 10
+#: Submissions that a team is given, or that are taken from it, at a time.
+MOST_MORE = 10_000
+#: Bytes of code, and of predictions, that are compared of a submission, and files of each.
+_BYTES, _FILES = 256 * 1024, 100
+#: Teams that are compared: the first ones of the board.
+_TEAMS = 100
+
+
+@dataclass(slots=True, kw_only=True)
+class Organising:
+    """Thread-safe; raises the errors of `carrel.core.domain.errors`."""
+
+    challenges: Challenges
+    notices: RecordStore[ChallengeNotice]
+    snapshots: SnapshotStore
+    #: GPU-hours of jobs that have ended, by submission.
+    _spent: dict[int, float] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    #: One comparison at a time: it reads the code of all teams.
+    _comparing: threading.Lock = field(default_factory=threading.Lock)
+
+    # ---- notices
+
+    def list(self, caller: Caller, name: str) -> NoticeList:
+        """Those that the caller may see, newest first."""
+        challenge = self.challenges.find(caller, name)
+        me, organises = caller.user.subject, self.challenges.organises(caller, challenge)
+        team = self.challenges.team_of(challenge, me)
+        found = (
+            seen(one, me, team.name if team else "", organises=organises) for one in reversed(self.notices.select(challenge=name))
+        )
+        return NoticeList(notices=tuple(one for one in found if one is not None))
+
+    def announce(self, caller: Caller, name: str, text: str) -> ChallengeNotice:
+        """Tell everybody something."""
+        self.challenges.organised(caller, name)
+        return self._put(caller, ChallengeNotice(challenge=name, kind=NoticeKind.ANNOUNCEMENT, text=_line(text)))
+
+    def grant(self, caller: Caller, name: str, team: str, *, today: int, total: int, reason: str) -> ChallengeNotice:
+        """Give a team submissions more in the phase of now, today or in all, or take some away; its members read why."""
+        challenge = self.challenges.organised(caller, name)
+        if self.challenges.teams.get(name, team) is None:
+            raise NotFound(f'There is no team "{team[:60]}".', remedy=f"`carrel challenge report {name}` lists them.")
+        phase = self.challenges.spec(challenge).phase_at(self.challenges.lab.clock())
+        if phase is None:
+            raise Conflict(f"The challenge {name} has no phase now.", remedy="Submissions are given in a phase.")
+        if not (today or total):
+            raise Invalid("Nothing is given, and nothing taken away.", remedy="Say how many: --today 1, or --total 5.")
+        more = [f"{count:+d} {words}" for count, words in ((today, "today"), (total, f"in {phase.name}")) if count]
+        text = f"Submissions of {team}: {', '.join(more)}. {_line(reason)}"
+        asked = ChallengeNotice(challenge=name, kind=NoticeKind.QUOTA, text=text)
+        return self._put(caller, replace(asked, team=team, phase=phase.name, today=today, total=total))
+
+    def ask(self, caller: Caller, name: str, text: str) -> ChallengeNotice:
+        """Ask the organisers something; for those who take part."""
+        allowed(caller, Action.TAKE_PART).check()
+        self.challenges.own_team(caller, self.challenges.find(caller, name))
+        with self._guard:
+            mine = [one for one in self.notices.select(challenge=name) if one.by == caller.user.subject and not one.answer]
+            if sum(one.kind is NoticeKind.QUESTION for one in mine) >= _MOST_QUESTIONS:
+                raise Conflict(f"{_MOST_QUESTIONS} of your questions have no answer yet.", remedy="Ask again when they have one.")
+            return self._put(caller, ChallengeNotice(challenge=name, kind=NoticeKind.QUESTION, text=_line(text)))
+
+    def answer(self, caller: Caller, name: str, number: int, text: str, *, publish: bool) -> ChallengeNotice:
+        """Answer a question, to its asker or to everybody; again changes the answer."""
+        self.challenges.organised(caller, name)
+        with self._guard:
+            found = self.notices.get(number)
+            if found is None or (found.challenge, found.kind) != (name, NoticeKind.QUESTION):
+                raise NotFound(f"There is no question {number}.", remedy=f"`carrel challenge notices {name}` lists them.")
+            by, now = caller.user.subject, self.challenges.lab.clock()
+            return self.notices.put(replace(found, answer=_line(text), answered_by=by, answered_at=now, published=publish))
+
+    def _put(self, caller: Caller, notice: ChallengeNotice) -> ChallengeNotice:
+        return self.notices.put(replace(notice, by=caller.user.subject, made_at=self.challenges.lab.clock()))
+
+    # ---- report
+
+    def report(self, caller: Caller, name: str) -> ChallengeReport:
+        """What became of it until now."""
+        challenge = self.challenges.organised(caller, name)
+        spec, now = self.challenges.spec(challenge), self.challenges.lab.clock()
+        sent = [one for one in self.challenges.of(name) if one.team]
+        teams = [one for one in self.challenges.teams.all() if one.challenge == name]
+        phases = [one.name for one in spec.phases if one.begin <= now]
+        return ChallengeReport(
+            challenge=name,
+            title=spec.title,
+            made_at=now,
+            gpu_hours=fsum(map(self._gpu_hours, sent)),
+            days=reports.days(sent, spec.zone),
+            teams=tuple(self._team(challenge, team, [one for one in sent if one.team == team.name]) for team in teams),
+            failures=reports.failures(sent, spec.zone),
+            answers=reports.answers(spec.asks, teams),
+            boards=tuple(self.challenges.board(caller, name, phase) for phase in phases),
+        )
+
+    def _team(self, challenge: Challenge, team: Team, sent: Sequence[ChallengeSubmission]) -> TeamLine:
+        phase = self.challenges.spec(challenge).phase_at(self.challenges.lab.clock())
+        left = None if phase is None else self.challenges.left(challenge, team, phase, sent)
+        return reports.team_line(team, sent, fsum(map(self._gpu_hours, sent)), left)
+
+    def _gpu_hours(self, one: ChallengeSubmission) -> float:
+        known = self._spent.get(one.id)
+        if known is not None:
+            return known
+        lab, hours = self.challenges.lab, 0.0
+        for job in filter(None, (lab.jobs_store.get(number) for number in (one.ingestion_job, one.scoring_job) if number)):
+            if job.started_at is not None:
+                ran = (job.ended_at or lab.clock()) - job.started_at - job.suspended_seconds
+                hours += len(job.devices) * max(0.0, ran) / 3600
+        if one.state.ended:
+            self._spent[one.id] = hours
+        return hours
+
+    # ---- likeness
+
+    def likeness(self, caller: Caller, name: str, phase: str) -> Likeness:
+        """Pairs of teams whose best submissions in a phase are alike. What the challenge itself gives away does not count."""
+        challenge = self.challenges.organised(caller, name)
+        spec = self.challenges.spec(challenge)
+        if spec.phase(phase) is None:
+            raise NotFound(
+                f'There is no phase "{phase[:60]}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}."
+            )
+        sent = {one.id: one for one in self.challenges.of(name) if one.phase == phase and one.team}
+        with self._comparing:
+            given = _given(self.challenges, challenge)
+            best = [sent[place.submission] for place in board(spec.board, sent.values())[:_TEAMS]]
+            return alike(phase, [self._submitted(challenge, one, given) for one in best])
+
+    def _submitted(self, challenge: Challenge, one: ChallengeSubmission, given: frozenset[int]) -> Submitted:
+        return Submitted(
+            team=one.team,
+            number=one.id,
+            code=_code(self.snapshots, one.snapshot) - given,
+            predictions=_predictions(self.challenges, challenge, one.ingestion_job),
+        )
+
+
+@lru_cache(maxsize=512)
+def _code(snapshots: SnapshotStore, digest: str) -> frozenset[int]:
+    """Fingerprints of code that was sent; of code that is kept no longer, none."""
+    if not snapshots.has(digest):
+        return frozenset()
+    files, paths = snapshots.files(digest), [one for one in snapshots.entries(digest) if one.kind is Kind.FILE]
+    chosen = [one.path for one in paths if one.path.endswith((".py", ".ipynb")) and one.size <= _BYTES]
+    return _fingerprints((path, files.read(path, _BYTES)) for path in sorted(chosen)[:_FILES])
+
+
+@lru_cache(maxsize=16)
+def _of_directory(place: Path) -> frozenset[int]:
+    found = sorted(one for one in place.rglob("*") if one.suffix in (".py", ".ipynb") and one.is_file() and not one.is_symlink())
+    return _fingerprints((path.name, path.read_bytes()) for path in found[:_FILES] if path.stat().st_size <= _BYTES)
+
+
+def _fingerprints(files: Iterator[tuple[str, bytes]]) -> frozenset[int]:
+    found, left = frozenset[int](), _BYTES
+    for path, data in files:
+        found |= fingerprints(program(path, data)[:left])
+        left -= len(data)
+        if left <= 0:
+            break
+    return found
+
+
+def _given(challenges: Challenges, challenge: Challenge) -> frozenset[int]:
+    """Fingerprints of what the challenge begins with, and of its baselines."""
+    spec, version = challenges.spec(challenge), challenge.version or challenge.draft
+    parts = [*filter(None, (spec.starter,)), *spec.baselines.values()]
+    found = (_of_directory(challenges.programs.directory(challenge.name, version, part)) for part in parts)
+    return frozenset().union(*found)
+
+
+@lru_cache(maxsize=512)
+def _lines(place: Path) -> Sequence[int]:
+    """Lines of a file that has its name by its content."""
+    with place.open("rb") as file:
+        return lines(file.read(_BYTES))
+
+
+def _predictions(challenges: Challenges, challenge: Challenge, job_id: int) -> Mapping[str, Sequence[int]]:
+    """Lines of what the ingestion program left, as far as it is kept."""
+    return {path: _lines(place) for path, place in challenges.programs.outputs(challenge, job_id)[:_FILES]}
+
+
+def _line(text: str) -> str:
+    """Text of a user's on one line. Raises `Invalid` where there is none, or too much."""
+    found = visible(" ".join(text.split()))
+    if not 0 < len(found) <= LONGEST:
+        raise Invalid(f"The text has {len(found)} characters.", remedy=f"Write 1 to {LONGEST}.")
+    return found
