@@ -17,7 +17,7 @@ from carrel.core.domain.noun import Moment
 #: Answers that fewer people gave are not told to everybody.
 _FEW = 3
 _ENDS = {JobState.TIMEOUT: "time limit", JobState.OUT_OF_MEMORY: "memory"}
-_EXCEPTION = re.compile(rb"^([A-Za-z_][\w.]{0,60}(?:Error|Exception|Interrupt|Exit))(?::|\r?$)", re.MULTILINE)
+_EXCEPTION = re.compile(rb"^([A-Za-z_][\w.]{0,60}(?:Error|Exception|Interrupt|Exit))(?=[:\s]|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

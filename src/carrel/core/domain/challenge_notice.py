@@ -9,6 +9,8 @@ from carrel.core.domain.noun import Moment, stamped
 
 #: Characters of a text.
 LONGEST = 1000
+#: Submissions that a team is given, or that are taken from it, at a time.
+MOST_MORE = 10_000
 
 
 class NoticeKind(StrEnum):

@@ -26,8 +26,6 @@ from carrel.lab.gateway.challenges import Challenges
 
 #: Questions of a person that wait for an answer.
 _MOST_QUESTIONS = 10
-#: Submissions that a team is given, or that are taken from it, at a time.
-MOST_MORE = 10_000
 #: Bytes of code, and of predictions, that are compared of a submission, and files of each.
 _BYTES, _FILES = 256 * 1024, 100
 #: Teams that are compared: the first ones of the board.
@@ -143,19 +141,18 @@ class Organising:
 
     # ---- likeness
 
-    def likeness(self, caller: Caller, name: str, phase: str) -> Likeness:
-        """Pairs of teams whose best submissions in a phase are alike. What the challenge itself gives away does not count."""
+    def likeness(self, caller: Caller, name: str, phase: str | None = None) -> Likeness:
+        """Pairs of teams whose best submissions in a phase, by default that of now, are alike.
+
+        What the challenge itself gives away, in what one begins with and in baselines, does not count.
+        """
         challenge = self.challenges.organised(caller, name)
-        spec = self.challenges.spec(challenge)
-        if spec.phase(phase) is None:
-            raise NotFound(
-                f'There is no phase "{phase[:60]}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}."
-            )
-        sent = {one.id: one for one in self.challenges.of(name) if one.phase == phase and one.team}
+        spec, chosen = self.challenges.spec(challenge), self.challenges.board(caller, name, phase).phase
+        sent = {one.id: one for one in self.challenges.of(name) if one.phase == chosen and one.team}
         with self._comparing:
             given = _given(self.challenges, challenge)
             best = [sent[place.submission] for place in board(spec.board, sent.values())[:_TEAMS]]
-            return alike(phase, [self._submitted(challenge, one, given) for one in best])
+            return alike(chosen, [self._submitted(challenge, one, given) for one in best])
 
     def _submitted(self, challenge: Challenge, one: ChallengeSubmission, given: frozenset[int]) -> Submitted:
         return Submitted(
@@ -209,6 +206,8 @@ def _lines(place: Path) -> Sequence[int]:
 
 def _predictions(challenges: Challenges, challenge: Challenge, job_id: int) -> Mapping[str, Sequence[int]]:
     """Lines of what the ingestion program left, as far as it is kept."""
+    if not job_id:
+        return {}
     return {path: _lines(place) for path, place in challenges.programs.outputs(challenge, job_id)[:_FILES]}
 
 

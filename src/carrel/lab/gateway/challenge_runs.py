@@ -174,8 +174,8 @@ class ChallengeRuns:
 
     def _kind(self, challenge: Challenge, one: ChallengeSubmission, job: Job, fault: Fault) -> str:
         """How it failed, for organisers."""
-        if fault is Fault.TEAM and job.exit_code == REFUSED:
-            return "refused predictions" if one.scoring_job else "refused code"
+        if fault is Fault.TEAM and one.scoring_job:
+            return "refused predictions"
         return failure_kind(job, fault, self._programs.log(challenge, job.id, _LINE) if fault is Fault.TEAM else b"")
 
     def _fail(self, one: ChallengeSubmission, fault: Fault, message: str, kind: str) -> None:

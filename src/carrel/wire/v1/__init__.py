@@ -13,7 +13,15 @@ from carrel.wire.v1.baselines import (
     CalibrationView,
     DriftView,
 )
-from carrel.wire.v1.challenges import CodeRequest, StarterView, TeamRequest
+from carrel.wire.v1.challenges import (
+    AnswerRequest,
+    CodeRequest,
+    PublishRequest,
+    QuotaRequest,
+    StarterView,
+    TeamRequest,
+    TextRequest,
+)
 from carrel.wire.v1.comparison import (
     CandidateView,
     ChangeView,
