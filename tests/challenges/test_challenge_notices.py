@@ -12,9 +12,10 @@ import pytest
 from carrel.core.challenges.likeness import Submitted, alike, fingerprints, lines, program
 from carrel.core.challenges.limits import Extra, left
 from carrel.core.challenges.notices import changes, extra, seen
-from carrel.core.challenges.report import ChallengeReport, days, failure_kind, failures, markdown, team_line
+from carrel.core.challenges.report import days, failure_kind, failures, markdown, team_line
 from carrel.core.domain.challenge import ChallengeSpec, ChallengeSubmission, Fault, Limits, Phase, Split, SubmissionState, Team
 from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeKind
+from carrel.core.domain.challenge_report import ChallengeReport
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -235,8 +234,6 @@ def test_the_page_of_organisers(chromium: Browser, client: Client, person: Perso
         assert [(one["id"], one["nodes"][0]["html"][:200]) for one in violations] == []
     assert organiser.title() != "ran"
     assert not organiser.locator("main b, main script, main img, main a[href^=javascript]").count()
-    if pictures := os.environ.get("PICTURES"):
-        organiser.screenshot(path=f"{pictures}/organise.png", full_page=True)
     organiser.get_by_label("Number for ella").fill("0")
     organiser.get_by_role("button", name="Today for ella").click()
     expect(organiser.get_by_role("alert")).to_contain_text("Nothing is given")

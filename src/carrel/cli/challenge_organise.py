@@ -12,9 +12,9 @@ from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
-    from carrel.core.challenges.report import ChallengeReport
     from carrel.core.domain.challenge import SubmissionList
     from carrel.core.domain.challenge_notice import ChallengeNotice
+    from carrel.core.domain.challenge_report import ChallengeReport
 
 organise_commands = typer.Typer()
 Name = Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from carrel.core.domain.errors import Conflict
 
 if TYPE_CHECKING:
-    from carrel.core.challenges.report import ChallengeReport
     from carrel.core.domain.challenge import ChallengeView
+    from carrel.core.domain.challenge_report import ChallengeReport
 
 
 def page(title: str, text: str, *, links: str = "") -> str:

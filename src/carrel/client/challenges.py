@@ -8,10 +8,9 @@ from types import MappingProxyType
 from urllib.parse import quote
 
 from carrel.client.transport import Transport
-from carrel.core.challenges.likeness import Likeness
-from carrel.core.challenges.report import ChallengeReport
 from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
 from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
+from carrel.core.domain.challenge_report import ChallengeReport, Likeness
 from carrel.core.domain.errors import Conflict
 from carrel.wire import v1
 

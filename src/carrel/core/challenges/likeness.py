@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 from keyword import kwlist
 
+from carrel.core.domain.challenge_report import Likeness, LikePair
+
 #: Tokens of a k-gram, and hashes of a window: what two have in common is found from 29 tokens on.
 _GRAM, _WINDOW = 20, 10
 #: Fewer fingerprints than these say nothing.
@@ -41,30 +43,6 @@ class Submitted:
     code: frozenset[int]
     #: Hashes of the lines of its predictions, by the path of the file.
     predictions: Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LikePair:
-    """Two teams whose best submissions are alike. That proves nothing: right predictions are equal, and so is what is usual."""
-
-    teams: tuple[str, ...]
-    submissions: tuple[int, ...]
-    #: The part of the shorter one's code that the other one has too, from 0 to 1.
-    code: float
-    #: The part of their predictions that is equal, from 0 to 1.
-    predictions: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Likeness:
-    """Pairs of teams whose best submissions in a phase are alike, those first that are most."""
-
-    phase: str
-    #: Submissions that were compared, and the parts from which on a pair is told.
-    compared: int
-    code: float = CODE
-    predictions: float = PREDICTIONS
-    pairs: tuple[LikePair, ...] = ()
 
 
 def fingerprints(text: str) -> frozenset[int]:
@@ -103,7 +81,7 @@ def alike(phase: str, found: Sequence[Submitted]) -> Likeness:
     pairs = [_pair(one, other) for one, other in combinations(found, 2)]
     told = [pair for pair in pairs if pair.code >= CODE or pair.predictions >= PREDICTIONS]
     told.sort(key=lambda pair: (-max(pair.code, pair.predictions), pair.submissions))
-    return Likeness(phase=phase, compared=len(found), pairs=tuple(told))
+    return Likeness(phase=phase, compared=len(found), code=CODE, predictions=PREDICTIONS, pairs=tuple(told))
 
 
 def _pair(one: Submitted, other: Submitted) -> LikePair:

@@ -5,76 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from carrel.core.challenges.limits import Left
 from carrel.core.domain.challenge import Board, ChallengeSubmission, Fault, SubmissionState, Team
+from carrel.core.domain.challenge_report import ChallengeReport, DayLine, FailureLine, TeamLine
 from carrel.core.domain.job import Job, JobState
-from carrel.core.domain.noun import Moment
 
 #: Answers that fewer people gave are not told to everybody.
 _FEW = 3
 _ENDS = {JobState.TIMEOUT: "time limit", JobState.OUT_OF_MEMORY: "memory"}
 _EXCEPTION = re.compile(rb"^([A-Za-z_][\w.]{0,60}(?:Error|Exception|Interrupt|Exit))(?=[:\s]|$)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureLine:
-    """Submissions that failed in the same way."""
-
-    kind: str
-    count: int
-    #: How many, by day of the challenge's zone and by team.
-    days: Mapping[str, int]
-    teams: Mapping[str, int]
-    #: The number of the last one: `carrel challenge log` has its log.
-    newest: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayLine:
-    """A day of the challenge's zone on which something was sent."""
-
-    day: str
-    #: Teams that sent something.
-    teams: int
-    submissions: int
-    scored: int
-    failed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeamLine:
-    """A team, what it has sent, and what is left to it in the phase of now (None: there is none)."""
-
-    name: str
-    members: tuple[str, ...]
-    made_at: Moment
-    submissions: int
-    scored: int
-    failed: int
-    gpu_hours: float
-    today: int | None = None
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChallengeReport:
-    """What became of a challenge, for its organisers."""
-
-    challenge: str
-    title: str
-    made_at: Moment
-    #: Of the last attempt of each job of its programs, without those of baselines.
-    gpu_hours: float
-    days: tuple[DayLine, ...]
-    teams: tuple[TeamLine, ...]
-    failures: tuple[FailureLine, ...]
-    #: How many people gave which answer, by what they were asked.
-    answers: Mapping[str, Mapping[str, int]]
-    boards: tuple[Board, ...]
 
 
 def failure_kind(job: Job, fault: Fault, log: bytes) -> str:

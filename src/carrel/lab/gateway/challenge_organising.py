@@ -11,12 +11,12 @@ from pathlib import Path
 
 from carrel.core.challenges import report as reports
 from carrel.core.challenges.board import board
-from carrel.core.challenges.likeness import Likeness, Submitted, alike, fingerprints, lines, program
+from carrel.core.challenges.likeness import Submitted, alike, fingerprints, lines, program
 from carrel.core.challenges.notices import seen
-from carrel.core.challenges.report import ChallengeReport, TeamLine
 from carrel.core.control.keeper import RecordStore
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
 from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind, NoticeList
+from carrel.core.domain.challenge_report import ChallengeReport, Likeness, TeamLine
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Conflict, Invalid, NotFound
 from carrel.core.domain.user import Caller

@@ -6,10 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from carrel.core.challenges.likeness import Likeness
-from carrel.core.challenges.report import ChallengeReport
 from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
 from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
+from carrel.core.domain.challenge_report import ChallengeReport, Likeness
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.wire.v1 import (
