@@ -7,9 +7,11 @@ left out. So a copy with other names is found, in any order of its functions.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zlib
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
@@ -21,8 +23,8 @@ from carrel.core.domain.challenge_report import Likeness, LikePair
 _GRAM, _WINDOW = 20, 10
 #: Fewer fingerprints than these say nothing.
 _LEAST = 5
-#: Lines of a file of predictions that are compared.
-_MOST_LINES = 20_000
+#: Lines of the predictions of a submission that are compared.
+MOST_LINES = 20_000
 #: What is told: from these parts on.
 CODE, PREDICTIONS = 0.5, 0.95
 #: No alternative can match again what one before it has read in vain, so that a hostile text takes no longer than another.
@@ -70,10 +72,10 @@ def program(path: str, data: bytes) -> str:
         return ""
 
 
-def lines(data: bytes) -> Sequence[int]:
+def lines(data: bytes, most: int = MOST_LINES) -> Sequence[int]:
     """Return hashes of the first lines of a file; where it holds zeros and so is none of lines, of each 64 bytes of it."""
-    parts = data.splitlines() if b"\0" not in data else (data[at : at + 64] for at in range(0, len(data), 64))
-    return [zlib.crc32(part) for part in islice(parts, _MOST_LINES)]
+    parts = io.BytesIO(data) if b"\0" not in data else (data[at : at + 64] for at in range(0, len(data), 64))
+    return array("L", (zlib.crc32(part.rstrip(b"\r\n")) for part in islice(parts, most)))
 
 
 def alike(phase: str, found: Sequence[Submitted]) -> Likeness:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from carrel.core.challenges import report as reports
 from carrel.core.challenges.board import board
-from carrel.core.challenges.likeness import Submitted, alike, fingerprints, lines, program
+from carrel.core.challenges.likeness import MOST_LINES, Submitted, alike, fingerprints, lines, program
 from carrel.core.challenges.notices import seen
 from carrel.core.control.keeper import RecordStore
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
@@ -26,10 +26,12 @@ from carrel.lab.gateway.challenges import Challenges
 
 #: Questions of a person that wait for an answer.
 _MOST_QUESTIONS = 10
-#: Bytes of code, and of predictions, that are compared of a submission, and files of each.
-_BYTES, _FILES = 256 * 1024, 100
+#: Bytes of a file that is read, files of a submission, and characters of their programs that are compared.
+_LARGEST, _FILES, _PROGRAM = 4 * 1024**2, 100, 64 * 1024
 #: Teams that are compared: the first ones of the board.
 _TEAMS = 100
+#: Files of programs.
+_PROGRAMS = (".py", ".ipynb")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,9 +54,8 @@ class Organising:
         challenge = self.challenges.find(caller, name)
         me, organises = caller.user.subject, self.challenges.organises(caller, challenge)
         team = self.challenges.team_of(challenge, me)
-        found = (
-            seen(one, me, team.name if team else "", organises=organises) for one in reversed(self.notices.select(challenge=name))
-        )
+        told = reversed([one for one in self.notices.all() if one.challenge == name])
+        found = (seen(one, me, team.name if team else "", organises=organises) for one in told)
         return NoticeList(notices=tuple(one for one in found if one is not None))
 
     def announce(self, caller: Caller, name: str, text: str) -> ChallengeNotice:
@@ -155,35 +156,40 @@ class Organising:
             return alike(chosen, [self._submitted(challenge, one, given) for one in best])
 
     def _submitted(self, challenge: Challenge, one: ChallengeSubmission, given: frozenset[int]) -> Submitted:
+        job = one.ingestion_job
+        stored = tuple(self.challenges.programs.outputs(challenge, job)[:_FILES]) if job else ()
         return Submitted(
             team=one.team,
             number=one.id,
             code=_code(self.snapshots, one.snapshot) - given,
-            predictions=_predictions(self.challenges, challenge, one.ingestion_job),
+            predictions=_predictions(stored),
         )
 
 
-@lru_cache(maxsize=512)
+# What is known is as much as two phases of the most teams have, and of each a few MB at most, whatever they have sent.
+
+
+@lru_cache(maxsize=2 * _TEAMS)
 def _code(snapshots: SnapshotStore, digest: str) -> frozenset[int]:
     """Fingerprints of code that was sent; of code that is kept no longer, none."""
     if not snapshots.has(digest):
         return frozenset()
-    files, paths = snapshots.files(digest), [one for one in snapshots.entries(digest) if one.kind is Kind.FILE]
-    chosen = [one.path for one in paths if one.path.endswith((".py", ".ipynb")) and one.size <= _BYTES]
-    return _fingerprints((path, files.read(path, _BYTES)) for path in sorted(chosen)[:_FILES])
+    files, entries = snapshots.files(digest), [one for one in snapshots.entries(digest) if one.kind is Kind.FILE]
+    chosen = sorted(one.path for one in entries if one.path.endswith(_PROGRAMS) and one.size <= _LARGEST)
+    return _fingerprints((path, files.read(path, _LARGEST)) for path in chosen[:_FILES])
 
 
 @lru_cache(maxsize=16)
 def _of_directory(place: Path) -> frozenset[int]:
-    found = sorted(one for one in place.rglob("*") if one.suffix in (".py", ".ipynb") and one.is_file() and not one.is_symlink())
-    return _fingerprints((path.name, path.read_bytes()) for path in found[:_FILES] if path.stat().st_size <= _BYTES)
+    found = sorted(one for one in place.rglob("*") if one.name.endswith(_PROGRAMS) and one.is_file() and not one.is_symlink())
+    return _fingerprints((path.name, path.read_bytes()) for path in found[:_FILES] if path.stat().st_size <= _LARGEST)
 
 
 def _fingerprints(files: Iterator[tuple[str, bytes]]) -> frozenset[int]:
-    found, left = frozenset[int](), _BYTES
+    found, left = frozenset[int](), _PROGRAM
     for path, data in files:
-        found |= fingerprints(program(path, data)[:left])
-        left -= len(data)
+        text = program(path, data)[:left]
+        found, left = found | fingerprints(text), left - len(text)
         if left <= 0:
             break
     return found
@@ -197,18 +203,16 @@ def _given(challenges: Challenges, challenge: Challenge) -> frozenset[int]:
     return frozenset().union(*found)
 
 
-@lru_cache(maxsize=512)
-def _lines(place: Path) -> Sequence[int]:
-    """Lines of a file that has its name by its content."""
-    with place.open("rb") as file:
-        return lines(file.read(_BYTES))
-
-
-def _predictions(challenges: Challenges, challenge: Challenge, job_id: int) -> Mapping[str, Sequence[int]]:
-    """Lines of what the ingestion program left, as far as it is kept."""
-    if not job_id:
-        return {}
-    return {path: _lines(place) for path, place in challenges.programs.outputs(challenge, job_id)[:_FILES]}
+@lru_cache(maxsize=2 * _TEAMS)
+def _predictions(stored: tuple[tuple[str, Path], ...]) -> Mapping[str, Sequence[int]]:
+    """Lines of predictions, as many as are compared, by their paths; a file has its name by its content."""
+    found: dict[str, Sequence[int]] = {}
+    left = MOST_LINES
+    for path, place in stored:
+        with place.open("rb") as file:
+            found[path] = lines(file.read(_LARGEST), left)
+        left -= len(found[path])
+    return found
 
 
 def _line(text: str) -> str:

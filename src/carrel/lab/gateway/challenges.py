@@ -34,6 +34,7 @@ from carrel.core.domain.challenge import (
     TeamView,
 )
 from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind
+from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import Caller, directory_name
@@ -137,7 +138,7 @@ class Challenges:
             return
         old, differ = self._spec(challenge), self.rules_digest(challenge) != self.rules_digest(challenge, challenge.draft)
         found = changes(old, new, rules_differ=differ and bool(new.rules))
-        told = [one for one in self.notices.select(challenge=challenge.name) if one.kind is NoticeKind.CHANGE]
+        told = [one for one in self._notices(challenge.name) if one.kind is NoticeKind.CHANGE]
         if not found or (told and told[-1].version == challenge.draft):  # the lab was killed after it had written this line
             return
         if not reason.strip():
@@ -146,7 +147,7 @@ class Challenges:
             ChallengeNotice(
                 challenge=challenge.name,
                 kind=NoticeKind.CHANGE,
-                text=f"{'; '.join(found)}. Reason: {' '.join(reason.split())[:LONGEST]}",
+                text=f"{'; '.join(found)}. Reason: {visible(' '.join(reason.split()))[:LONGEST]}",
                 by=caller.user.subject,
                 made_at=self.lab.clock(),
                 version=challenge.draft,
