@@ -144,7 +144,9 @@ def test_code_is_alike_under_other_names_and_in_a_notebook() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ['"' + '\\"' * 60_000, "'''" + '"' * 120_000, "#" * 120_000, "0x" * 60_000, "é" * 120_000])
+@pytest.mark.parametrize(
+    "text", ['"' + '\\"' * 60_000, "'''" + '"' * 120_000, "#" * 120_000, "0x" * 60_000, "é" * 120_000, "\ud800 " * 60]
+)
 def test_a_hostile_program_takes_no_longer_than_another(text: str) -> None:
     """Seconds, where reading it again and again would take hours."""
     begun = time.monotonic()

@@ -241,6 +241,17 @@ def test_the_page_of_organisers(chromium: Browser, client: Client, person: Perso
     expect(page.locator("[data-part=notices]")).to_contain_text("Yes.")
     expect(page.locator("[data-part=notices]")).to_contain_text("+1 today")
 
+    (tmp_path / "desk/pages/rules.md").write_text("Other rules.")
+    client.keep_challenge(tmp_path / "desk")
+    checked(client, "desk")
+    client.publish_challenge("desk", reason="they were too short")
+    page.reload()
+    expect(page.locator("[data-part=notices]")).to_contain_text("they were too short")
+    page.get_by_label("I have read the rules again").check()
+    page.get_by_role("button", name="Accept").click()
+    expect(page.get_by_role("heading", name="The rules have changed")).not_to_be_attached()
+    assert Axe().run(page).response["violations"] == []
+
 
 @pytest.mark.browser
 def test_a_frozen_challenge_as_files(chromium: Browser, client: Client, person: Person, lab: LabProcess, tmp_path: Path) -> None:
@@ -254,6 +265,7 @@ def test_a_frozen_challenge_as_files(chromium: Browser, client: Client, person: 
     ada.join_challenge("files", team="Odds", accept_rules=True)
     scored(ada, CODE.format(zero=0), tmp_path, "files")
     client.announce_in_challenge("files", "soon over")
+    ada.ask_in_challenge("files", "who is edith?")
     at = ["--home", str(lab.home)]
     assert main(["challenge", "freeze", "files", "--output", str(place), *at]) == 5
     assert client.challenge("files").state == "published"
@@ -273,6 +285,8 @@ def test_a_frozen_challenge_as_files(chromium: Browser, client: Client, person: 
     assert said == []
     assert Axe().run(page).response["violations"] == []
     text = "".join(one.read_text() for one in site.iterdir())
+    with pytest.raises(Conflict, match="frozen"):
+        client.change_quota("files", "Odds", today=1, reason="late")
     code = ada.challenge("files").team
     assert code is not None
     assert not [word for word in ("edith", code.code, LABEL, str(lab.home), "<script") if word in text]

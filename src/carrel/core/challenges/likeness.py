@@ -50,7 +50,8 @@ class Submitted:
 def fingerprints(text: str) -> frozenset[int]:
     """Return the fingerprints of a Python program."""
     tokens = [_symbol(found) for found in _TOKEN.finditer(text) if found.lastgroup]
-    hashes = [zlib.crc32(" ".join(tokens[at : at + _GRAM]).encode()) for at in range(len(tokens) - _GRAM + 1)]
+    grams = (" ".join(tokens[at : at + _GRAM]) for at in range(len(tokens) - _GRAM + 1))
+    hashes = [zlib.crc32(gram.encode(errors="replace")) for gram in grams]
     return frozenset(min(hashes[at : at + _WINDOW]) for at in range(max(1, len(hashes) - _WINDOW + 1)) if hashes)
 
 

@@ -66,6 +66,7 @@ class Organising:
     def grant(self, caller: Caller, name: str, team: str, *, today: int, total: int, reason: str) -> ChallengeNotice:
         """Give a team submissions more in the phase of now, today or in all, or take some away; its members read why."""
         challenge = self.challenges.organised(caller, name)
+        self.challenges.check_open(challenge)
         if self.challenges.teams.get(name, team) is None:
             raise NotFound(f'There is no team "{team[:60]}".', remedy=f"`carrel challenge report {name}` lists them.")
         phase = self.challenges.spec(challenge).phase_at(self.challenges.lab.clock())
@@ -81,7 +82,9 @@ class Organising:
     def ask(self, caller: Caller, name: str, text: str) -> ChallengeNotice:
         """Ask the organisers something; for those who take part."""
         allowed(caller, Action.TAKE_PART).check()
-        self.challenges.own_team(caller, self.challenges.find(caller, name))
+        challenge = self.challenges.find(caller, name)
+        self.challenges.check_open(challenge)
+        self.challenges.own_team(caller, challenge)
         with self._guard:
             mine = [one for one in self.notices.select(challenge=name) if one.by == caller.user.subject and not one.answer]
             if sum(one.kind is NoticeKind.QUESTION for one in mine) >= _MOST_QUESTIONS:

@@ -436,7 +436,8 @@ class Challenges:
         return found
 
     # For the work of organisers (`carrel.lab.gateway.challenge_organising`).
-    organised, organises, team_of, own_team, spec, of = _organised, _organises, _team_of, _own_team, _spec, _sent
+    organised, organises, team_of, own_team = _organised, _organises, _team_of, _own_team
+    check_open, spec, of = _check_open, _spec, _sent
 
 
 def _no_submission(number: int) -> NotFound:
