@@ -159,7 +159,7 @@ class ChallengeRuns:
         most = self._programs.spec(challenge.name, one.version).feedback
         if not most or one.scoring_job or job.exit_code != REFUSED:
             return ""
-        lines = [line for line in self._programs.log(challenge, job.id, _LINE).splitlines() if not line.startswith(NOTE)]
+        lines = [line for line in self._end_of_log(challenge, job).splitlines() if not line.startswith(NOTE)]
         return visible(lines[-1].decode(errors="replace"))[:most] if lines else ""
 
     def _score(self, challenge: Challenge, one: ChallengeSubmission) -> None:
@@ -176,7 +176,13 @@ class ChallengeRuns:
         """How it failed, for organisers."""
         if fault is Fault.TEAM and one.scoring_job:
             return "refused predictions"
-        return failure_kind(job, fault, self._programs.log(challenge, job.id, _LINE) if fault is Fault.TEAM else b"")
+        return failure_kind(job, fault, self._end_of_log(challenge, job) if fault is Fault.TEAM else b"")
+
+    def _end_of_log(self, challenge: Challenge, job: Job) -> bytes:
+        try:
+            return self._programs.log(challenge, job.id, _LINE)
+        except NotFound:  # the lab was down for longer than it keeps logs
+            return b""
 
     def _fail(self, one: ChallengeSubmission, fault: Fault, message: str, kind: str) -> None:
         ended = self._lab.clock()
