@@ -83,6 +83,12 @@ def test_a_zone_that_there_is_not(paths: list[str]) -> None:
         read_challenge(YAML + "zone: Europe/Nowhere\n", paths)
 
 
+def test_what_people_are_asked_at_joining(paths: list[str]) -> None:
+    assert read_challenge(YAML + "asks: {occupation: [student, other]}\n", paths).asks == {"occupation": ("student", "other")}
+    with pytest.raises(Invalid, match='line 15: "occupation" has 1 answers'):
+        read_challenge(YAML + "asks: {occupation: [student]}\n", paths)
+
+
 def test_days_are_those_of_the_zone(paths: list[str]) -> None:
     here, there = read_challenge(YAML, paths), read_challenge(YAML + "zone: Europe/Berlin\n", paths)
     assert here.phases[0].begin - there.phases[0].begin == 3600

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli.challenge_organise import organise_commands, print_notice
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
 
@@ -25,9 +26,12 @@ challenge_command = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Take part in challenges, and run them: shared tasks whose test data no participant sees.",
 )
+challenge_command.add_typer(organise_commands)
 Name = Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)]
 #: Seconds between two looks at submissions that one waits for.
 _LOOK = 1.0
+#: Notices that `show` prints; `notices` prints all.
+_NOTICES = 5
 
 
 @challenge_command.command("list")
@@ -53,6 +57,7 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     """Show a challenge: its pages, its phases, your team, and what is left to it."""
     with open_client(home) as client:
         found = client.challenge(name)
+        told = client.challenge_notices(name).notices
     if as_json:
         return _print(found)
     from carrel.cli.screen import clean, paint
@@ -66,6 +71,12 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     for phase in found.phases:
         _print_phase(phase, now=phase.name == found.phase)
     _print_bounds(found)
+    for notice in told[:_NOTICES]:
+        print_notice(notice)
+    if not found.rules_accepted:
+        print(paint(f"The rules have changed. Accept them again: carrel challenge join {name} --accept-rules", "yellow"))
+    for asked, choices in found.asks.items():
+        print(f"Asked at joining (--answer {asked}=…): {', '.join(map(clean, choices))}")
     if found.team is None:
         print(paint(f"  take part: carrel challenge join {name}" + (" --accept-rules" if found.rules else ""), "dim"))
         return OK
@@ -181,12 +192,19 @@ def join(
         str, typer.Option("--code", metavar="CODE", help="Join the team whose member has given you this.", show_default=False)
     ] = "",
     accept_rules: Annotated[bool, typer.Option("--accept-rules", help="You have read the rules, and accept them.")] = False,
+    answers: Annotated[
+        list[str],
+        typer.Option(
+            "--answer", metavar="NAME=ANSWER", help="To what the challenge asks; you may leave it out.", show_default=False
+        ),
+    ] = [],  # noqa: B006 - typer reads it
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Take part in a challenge, in a team of your own or in that of others."""
     with open_client(home) as client:
-        found = client.join_challenge(name, team=team, code=code, accept_rules=accept_rules)
+        given = {key: value for key, _, value in (one.partition("=") for one in answers)}
+        found = client.join_challenge(name, team=team, code=code, accept_rules=accept_rules, answers=given)
     if as_json:
         return _print(found)
     from carrel.cli.screen import clean
@@ -382,10 +400,20 @@ def _print_bounds(view: ChallengeView) -> None:
 
 
 @challenge_command.command("publish")
-def publish(name: Name, home: Home = None, as_json: AsJson = False) -> int:
+def publish(
+    name: Name,
+    reason: Annotated[
+        str,
+        typer.Option(
+            "--reason", metavar="TEXT", help="Why dates, limits or rules change: everybody reads it.", show_default=False
+        ),
+    ] = "",
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
     """Show the draft of a challenge to everybody, when all its baselines were scored. For its organisers."""
     with open_client(home) as client:
-        found = client.publish_challenge(name)
+        found = client.publish_challenge(name, reason=reason)
     if as_json:
         return _print(found)
     print(f"The challenge {found.name} is published: carrel challenge join {found.name}")
@@ -393,13 +421,29 @@ def publish(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 
 @challenge_command.command("freeze")
-def freeze(name: Name, home: Home = None, as_json: AsJson = False) -> int:
+def freeze(
+    name: Name,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIRECTORY", help="Write its public pages and results there, as HTML.", show_default=False
+        ),
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
     """End a challenge: it takes nothing any more, and its boards stay. For its organisers."""
+    from carrel.cli.challenge_site import check_place, write_site
+
+    if output is not None:
+        check_place(output)
     with open_client(home) as client:
         found = client.freeze_challenge(name)
+        if output is not None:
+            write_site(output, client.challenge(name), client.challenge_report(name))
     if as_json:
         return _print(found)
-    print(f"The challenge {found.name} is frozen.")
+    print(f"The challenge {found.name} is frozen." + (f" Its pages are in {output}." if output else ""))
     return OK
 
 

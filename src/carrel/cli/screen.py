@@ -70,11 +70,14 @@ def columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 
 
-def print_csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print CSV (RFC 4180). A text that a spreadsheet would read as a formula gets an apostrophe before it."""
+def print_csv(heads: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO | None = None) -> None:
+    """Print CSV (RFC 4180), or write it into a file.
+
+    A text that a spreadsheet would read as a formula gets an apostrophe before it.
+    """
     import csv
 
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer = csv.writer(file or sys.stdout, lineterminator="\n")
     writer.writerow(heads)
     for row in rows:
         writer.writerow(f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row)

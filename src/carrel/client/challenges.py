@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote
 
 from carrel.client.transport import Transport
 from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
+from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
+from carrel.core.domain.challenge_report import ChallengeReport, Likeness
 from carrel.core.domain.errors import Conflict
 from carrel.wire import v1
 
@@ -35,17 +38,26 @@ class ChallengeCalls:
         """The baselines of the draft, as they are doing."""
         return self._submissions(f"{_path(name)}/checks")
 
-    def publish_challenge(self, name: str) -> Challenge:
-        """Show the draft to everybody."""
-        return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), f"{_path(name)}/publish"))
+    def publish_challenge(self, name: str, *, reason: str = "") -> Challenge:
+        """Show the draft to everybody. A change of dates, limits or rules needs a reason, which everybody is told."""
+        request = v1.PublishRequest(reason=reason)
+        return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), f"{_path(name)}/publish", request))
 
     def freeze_challenge(self, name: str) -> Challenge:
         """End it."""
         return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), f"{_path(name)}/freeze"))
 
-    def join_challenge(self, name: str, *, team: str = "", code: str = "", accept_rules: bool = False) -> TeamView:
-        """Take part: in a new team, or in the one that has this code."""
-        request = v1.TeamRequest(team=team, code=code, accept_rules=accept_rules)
+    def join_challenge(
+        self,
+        name: str,
+        *,
+        team: str = "",
+        code: str = "",
+        accept_rules: bool = False,
+        answers: Mapping[str, str] = MappingProxyType({}),
+    ) -> TeamView:
+        """Take part: in a new team, or in the one that has this code. `answers` are to what the challenge asks."""
+        request = v1.TeamRequest(team=team, code=code, accept_rules=accept_rules, answers=dict(answers))
         return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/join", request))
 
     def new_team_code(self, name: str) -> TeamView:
@@ -106,6 +118,40 @@ class ChallengeCalls:
         """The board of a phase, by default of that of now."""
         params = {} if phase is None else {"phase": phase}
         return v1.value_of(Board, self._http.get(v1.shown_of(Board), f"{_path(name)}/board", params=params))
+
+    def challenge_notices(self, name: str) -> NoticeList:
+        """What it tells one, newest first."""
+        return v1.value_of(NoticeList, self._http.get(v1.shown_of(NoticeList), f"{_path(name)}/notices"))
+
+    def announce_in_challenge(self, name: str, text: str) -> ChallengeNotice:
+        """Tell everybody something; for organisers."""
+        return self._notice(f"{_path(name)}/notices", v1.TextRequest(text=text))
+
+    def ask_in_challenge(self, name: str, text: str) -> ChallengeNotice:
+        """Ask the organisers something."""
+        return self._notice(f"{_path(name)}/questions", v1.TextRequest(text=text))
+
+    def answer_in_challenge(self, name: str, number: int, text: str, *, publish: bool = False) -> ChallengeNotice:
+        """Answer a question, to its asker or to everybody; for organisers."""
+        return self._notice(f"{_path(name)}/questions/{number}/answer", v1.AnswerRequest(text=text, publish=publish))
+
+    def change_quota(self, name: str, team: str, *, today: int = 0, total: int = 0, reason: str) -> ChallengeNotice:
+        """Give a team submissions more, or take some away; for organisers."""
+        request = v1.QuotaRequest(team=team, today=today, total=total, reason=reason)
+        return self._notice(f"{_path(name)}/quotas", request)
+
+    def challenge_report(self, name: str) -> ChallengeReport:
+        """What became of it; for organisers."""
+        return v1.value_of(ChallengeReport, self._http.get(v1.shown_of(ChallengeReport), f"{_path(name)}/report"))
+
+    def challenge_likeness(self, name: str, phase: str | None = None) -> Likeness:
+        """Pairs of teams whose best submissions in a phase, by default that of now, are alike; for organisers."""
+        params = {} if phase is None else {"phase": phase}
+        found = self._http.get(v1.shown_of(Likeness), f"{_path(name)}/likeness", params=params)
+        return v1.value_of(Likeness, found)
+
+    def _notice(self, path: str, request: v1.TextRequest | v1.QuotaRequest) -> ChallengeNotice:
+        return v1.value_of(ChallengeNotice, self._http.post(v1.shown_of(ChallengeNotice), path, request))
 
     def _submissions(self, path: str) -> SubmissionList:
         return v1.value_of(SubmissionList, self._http.get(v1.shown_of(SubmissionList), path))

@@ -12,6 +12,14 @@ from carrel.core.domain.errors import Conflict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """Submissions that a team has more than the phase says, or fewer."""
+
+    today: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The rest of a team's limits in a phase."""
 
@@ -58,8 +66,16 @@ class Left:
             )
 
 
-def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float, zone: str) -> Left:
-    """Return what is left to a team in `phase`; `submissions` are all that count for it (`carrel.core.challenges.teams`).
+def left(
+    phase: Phase,
+    submissions: Iterable[ChallengeSubmission],
+    *,
+    now: float,
+    zone: str,
+    extra: Extra = Extra(),
+) -> Left:
+    """Return what is left to a team in `phase`; `submissions` are all that count for it
+    (`carrel.core.challenges.teams`), `extra` is what organisers gave it.
 
     A submission counts from the moment when it was sent. One that failed counts no more: by the lab it costs nothing, else it is
     a failure, also of the organiser's programs, for a team can make these fail; its GPU-hours count. A day is one of the
@@ -73,12 +89,13 @@ def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float
     # What goes on may fail yet: so many are kept for it.
     failed = [one for one in mine if not one.state.ended or (one.state is SubmissionState.FAILED and one.fault is not Fault.LAB)]
     limits = phase.limits
+    limits = replace(limits, per_day=max(0, limits.per_day + extra.today), total=max(0, limits.total + extra.total))
 
     def today(found: Iterable[ChallengeSubmission]) -> int:
         return sum(begin <= one.made_at < end for one in found)
 
     return Left(
-        phase=phase,
+        phase=replace(phase, limits=limits),
         today=limits.per_day - today(counted),
         total=limits.total - len(counted),
         at_once=limits.at_once - sum(not one.state.ended for one in mine),
@@ -90,13 +107,19 @@ def left(phase: Phase, submissions: Iterable[ChallengeSubmission], *, now: float
 
 
 def phase_view(
-    phase: Phase, submissions: Iterable[ChallengeSubmission] | None, *, most: float, now: float, zone: str
+    phase: Phase,
+    submissions: Iterable[ChallengeSubmission] | None,
+    *,
+    most: float,
+    now: float,
+    zone: str,
+    extra: Extra = Extra(),
 ) -> PhaseView:
     """Return a phase as a team sees it that sends submissions of at most so many GPU-hours; None: its reader has no team."""
     view = PhaseView(name=phase.name, begin=phase.begin, end=phase.end, limits=phase.limits, final=phase.final)
     if submissions is None or phase.final is not None:
         return view
-    rest, refusal = left(phase, submissions, now=now, zone=zone), ""
+    rest, refusal = left(phase, submissions, now=now, zone=zone, extra=extra), ""
     if phase.begin <= now < phase.end:
         try:
             rest.check(most)

@@ -32,6 +32,7 @@ KEYS = (
     *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
     *("teams", "feedback", "zone", "organisers", "qos", "account"),
     *("ladder", "steps", "log"),
+    "asks",
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
 #: This one is no whole number.
@@ -48,6 +49,8 @@ _MOST_LOG = 64 * 1024
 _MOST_FINALS = 10
 #: Digits that a score can have: what a float has.
 _MOST_DIGITS = 15
+#: Answers to choose from where people are asked something at joining, and characters of one.
+_MOST_ANSWERS, _LONGEST_ANSWER = 30, 60
 
 
 def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
@@ -109,6 +112,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         step=one("steps", lambda value: _steps(value)[0], 0),
         one_end=one("steps", lambda value: _steps(value)[1], False),
         merge_until=_moment(teams["merge_until"], _zone(said.get("zone"))) if "merge_until" in teams else None,
+        asks=one("asks", _asks, {}),
     )
     _check_apart(spec, lambda key: said.get(key, top))
     if spec.one_end and spec.feedback:
@@ -239,6 +243,17 @@ def _column(value: Value) -> Column:
         precision=_number(said["precision"], most=_MOST_DIGITS) if "precision" in said else 3,
         range=_range(said["range"]) if "range" in said else None,
     )
+
+
+def _asks(value: Value) -> Mapping[str, tuple[str, ...]]:
+    found = {_matching_key(name, it): tuple(one.text() for one in it.items()) for name, it in value.mapping().items()}
+    for name, answers in found.items():
+        if not 2 <= len(answers) <= _MOST_ANSWERS or any(len(one) > _LONGEST_ANSWER for one in answers):
+            raise value.wrong(
+                f'"{name}" has {len(answers)} answers to choose from.',
+                f"Write 2 to {_MOST_ANSWERS}, of at most {_LONGEST_ANSWER} characters.",
+            )
+    return found
 
 
 def _number(value: Value, *, least: int = 0, most: int = 1_000_000) -> int:

@@ -54,6 +54,8 @@ def together(team: Team, other: Team) -> Team:
         merged=(*team.merged, other.name, *other.merged),
         asked="" if team.asked == other.name else team.asked,
         chosen=(*team.chosen, *other.chosen),
+        accepted={**other.accepted, **team.accepted},
+        answers={**other.answers, **team.answers},
     )
 
 

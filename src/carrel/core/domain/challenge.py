@@ -153,6 +153,8 @@ class ChallengeSpec:
     one_end: bool = False
     #: Teams merge until then; None: until the first final begins.
     merge_until: Moment | None = None
+    #: What those who take part are asked when they join, with the answers to choose from; they may leave it out.
+    asks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""
@@ -210,6 +212,10 @@ class Team:
     def names(self) -> frozenset[str]:
         """The names under which what is its own was sent."""
         return frozenset({self.name, *self.merged})
+
+    #: By member: the digest of the rules that were accepted, and answers by what the challenge asks.
+    accepted: Mapping[str, str] = private(default_factory=dict)
+    answers: Mapping[str, Mapping[str, str]] = private(default_factory=dict)
 
 
 class SubmissionState(StrEnum):
@@ -270,6 +276,8 @@ class ChallengeSubmission:
     gpu_hours: float = private(default=0.0)
     #: In a final: the number of the submission whose code it is; 0: a team has sent it.
     origin: int = stamped(default=0)
+    #: The kind of failure, for organisers: it may hold words of the log ("code: ValueError").
+    kind: str = private(default="")
 
     @property
     def job(self) -> int:
@@ -406,6 +414,10 @@ class ChallengeView:
     cost: Cost | None = None
     #: Teams merge until then; None: until the first final begins.
     merge_until: Moment | None = None
+    #: What one is asked at joining, with the answers to choose from.
+    asks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: False: the rules are others than those that the reader accepted, and nothing is taken before they are accepted again.
+    rules_accepted: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from carrel.core.domain.announcement import Announcement
 from carrel.core.domain.call import WorkerPool
 from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
+from carrel.core.domain.challenge_notice import ChallengeNotice
 from carrel.core.domain.node import Drain
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.reservation import Reservation
@@ -17,6 +18,7 @@ from carrel.core.domain.token import Token
 ANNOUNCEMENTS = Noun(type=Announcement, name="announcement", plural="announcements", key="id", order="begin")
 CELLS = Noun(type=RecordedCell, name="cell", plural="cells", key="id")
 CHALLENGES = Noun(type=Challenge, name="challenge", plural="challenges")
+CHALLENGE_NOTICES = Noun(type=ChallengeNotice, name="challenge_notice", plural="challenge_notices", key="id")
 DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
 POOLS = Noun(type=WorkerPool, name="pool", plural="pools", key="id")
 RESERVATIONS = Noun(type=Reservation, name="reservation", plural="reservations", order="begin")
@@ -26,5 +28,5 @@ TEAMS = Noun(type=Team, name="team", plural="teams")
 TOKENS = Noun(type=Token, name="token", plural="tokens", key="id")
 
 NOUNS: tuple[Noun[Any], ...] = (
-    *(ANNOUNCEMENTS, CELLS, CHALLENGES, DRAINS, POOLS, RESERVATIONS, SECRETS, SUBMISSIONS, TEAMS, TOKENS),
+    *(ANNOUNCEMENTS, CELLS, CHALLENGES, CHALLENGE_NOTICES, DRAINS, POOLS, RESERVATIONS, SECRETS, SUBMISSIONS, TEAMS, TOKENS),
 )

@@ -34,7 +34,7 @@ from carrel.core.control.sweep_ports import Study, SweepStore
 from carrel.core.control.sweeps import Sweeps
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.launch import LaunchWalls
-from carrel.core.domain.nouns import CHALLENGES, SUBMISSIONS, TEAMS
+from carrel.core.domain.nouns import CHALLENGE_NOTICES, CHALLENGES, SUBMISSIONS, TEAMS
 from carrel.core.domain.storage import Room
 from carrel.core.snapshots import SnapshotStore
 from carrel.lab.audit import AuditLog
@@ -43,6 +43,7 @@ from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.boundary import Boundary, storage_header
 from carrel.lab.gateway.call_bodies import CallBodies
 from carrel.lab.gateway.challenge_finals import ChallengeFinals
+from carrel.lab.gateway.challenge_organising import Organising
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
 from carrel.lab.gateway.challenges import Challenges
@@ -155,6 +156,7 @@ def create_app(
             challenges=memory.of(CHALLENGES),
             teams=memory.of(TEAMS),
             submissions=sent,
+            notices=memory.of(CHALLENGE_NOTICES),
             walls=walls,
             files=own_files,
         )
@@ -169,6 +171,9 @@ def create_app(
         own_sweeps=swept,
         own_drifts=drifts,
         own_challenges=organised,
+        own_organising=(
+            None if organised is None else Organising(challenges=organised, notices=organised.notices, snapshots=snapshots)
+        ),
         bodies=CallBodies(settings.calls),
         comparing=comparing,
         explaining=Explaining(comparing=comparing, snapshots=snapshots),

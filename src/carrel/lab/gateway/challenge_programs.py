@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -186,6 +187,12 @@ class ChallengePrograms:
         path = self._lab.produced.blob_path(self._caller(challenge), job_id, SCORES)
         with path.open("rb") as file:
             return file.read(LARGEST + 1)
+
+    def outputs(self, challenge: Challenge, job_id: int) -> Sequence[tuple[str, Path]]:
+        """The outputs of a job of the challenge's that are kept: their paths, and the files that hold them."""
+        caller, produced = self._caller(challenge), self._lab.produced
+        kept = [one.path for one in produced.outputs(caller, job_id) if one.removed_at is None]
+        return [(path, produced.blob_path(caller, job_id, path)) for path in kept]
 
     def log(self, challenge: Challenge, job_id: int, limit: int) -> bytes:
         """The end of the log of a job of the challenge's."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.core.challenges.cost import taken
+from carrel.core.challenges.report import failure_kind
 from carrel.core.challenges.scores import read_scores
 from carrel.core.challenges.seen import readable
 from carrel.core.control.keeper import RecordStore
@@ -128,7 +129,8 @@ class ChallengeRuns:
             self._start(challenge, one, INGESTION)
         elif job.state is not JobState.COMPLETED:
             fault, message = blame(job, scoring=bool(one.scoring_job))
-            self._fail(one, fault, f"{message} {self._feedback(challenge, one, job)}".strip())
+            told = f"{message} {self._feedback(challenge, one, job)}".strip()
+            self._fail(one, fault, told, self._kind(challenge, one, job, fault))
         elif not one.scoring_job:
             self._start(challenge, one, SCORING)
         else:
@@ -142,7 +144,9 @@ class ChallengeRuns:
         except CarrelError as error:
             # What is wrong with the team's code itself cannot be told from what is wrong with the programs: it costs nothing.
             _log.warning("The %s of submission %d cannot be started: %s", stage, one.id, error)
-            self._fail(one, Fault.ORGANISER, f"Its {stage} could not be started. The organisers can see why.")
+            self._fail(
+                one, Fault.ORGANISER, f"Its {stage} could not be started. The organisers can see why.", "programs: not started"
+            )
             return
         started: dict[str, Any] = {"ingestion_job" if stage == INGESTION else "scoring_job": job_id}
         self._submissions.put(replace(one, state=SubmissionState.RUNNING, **started))
@@ -161,7 +165,10 @@ class ChallengeRuns:
 
     def own_log(self, challenge: Challenge, job_id: int, most: int) -> str:
         """The end of what the ingestion program and the team's code printed, without what the lab says of the job."""
-        found = self._programs.log(challenge, job_id, 2 * most + _LINE)
+        try:
+            found = self._programs.log(challenge, job_id, 2 * most + _LINE)
+        except NotFound:  # the lab was down for longer than it keeps logs
+            return ""
         return readable(b"\n".join(line for line in found.splitlines() if not line.startswith(NOTE)), most)
 
     def _score(self, challenge: Challenge, one: ChallengeSubmission) -> None:
@@ -170,7 +177,7 @@ class ChallengeRuns:
             scores = read_scores(self._programs.scores(challenge, one.scoring_job), spec.board)
         except (Invalid, NotFound) as error:
             _log.warning("Submission %d has no scores: %s", one.id, error)
-            self._fail(one, Fault.ORGANISER, "The scoring program wrote no scores.")
+            self._fail(one, Fault.ORGANISER, "The scoring program wrote no scores.", "programs: no scores")
             return
         self._submissions.put(
             replace(
@@ -178,11 +185,16 @@ class ChallengeRuns:
             )
         )
 
-    def _fail(self, one: ChallengeSubmission, fault: Fault, message: str) -> None:
-        hours = 0.0 if fault is Fault.LAB else self._gpu_hours(one)
-        self._submissions.put(
-            replace(one, state=SubmissionState.FAILED, fault=fault, message=message, ended_at=self._lab.clock(), gpu_hours=hours)
-        )
+    def _kind(self, challenge: Challenge, one: ChallengeSubmission, job: Job, fault: Fault) -> str:
+        """How it failed, for organisers."""
+        if fault is Fault.TEAM and one.scoring_job:
+            return "refused predictions"
+        return failure_kind(job, fault, self.own_log(challenge, job.id, _LINE).encode() if fault is Fault.TEAM else b"")
+
+    def _fail(self, one: ChallengeSubmission, fault: Fault, message: str, kind: str) -> None:
+        hours, ended = 0.0 if fault is Fault.LAB else self._gpu_hours(one), self._lab.clock()
+        failed = replace(one, state=SubmissionState.FAILED, fault=fault, message=message, kind=kind, ended_at=ended)
+        self._submissions.put(replace(failed, gpu_hours=hours))
 
     def _gpu_hours(self, one: ChallengeSubmission) -> float:
         """What its programs took, of that which was announced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,8 @@ from typing import BinaryIO
 from carrel.core.challenges import teams
 from carrel.core.challenges.board import board
 from carrel.core.challenges.bound import bound
-from carrel.core.challenges.limits import left, phase_view
+from carrel.core.challenges.limits import Extra, Left, left, phase_view
+from carrel.core.challenges.notices import changes, extra
 from carrel.core.challenges.seen import seen, withheld
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
@@ -34,6 +36,8 @@ from carrel.core.domain.challenge import (
     Team,
     TeamView,
 )
+from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind
+from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import Caller, directory_name
@@ -57,6 +61,7 @@ class Challenges(ChallengeTeams):
     challenges: RecordStore[Challenge]
     teams: RecordStore[Team]
     submissions: RecordStore[ChallengeSubmission]
+    notices: RecordStore[ChallengeNotice]
     #: What jobs of a user do not see of the machine; None: nothing keeps jobs apart.
     walls: Callable[[str], LaunchWalls | None]
     #: Where the files of sessions lie, a directory for each user.
@@ -112,8 +117,12 @@ class Challenges(ChallengeTeams):
         found = [one for one in self._sent(name, "") if one.version == version]
         return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
 
-    def publish(self, caller: Caller, name: str) -> Challenge:
-        """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored."""
+    def publish(self, caller: Caller, name: str, reason: str = "") -> Challenge:
+        """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored.
+
+        Where it changes dates, limits or rules of what was published, everybody is told so with the reason, and `Invalid` is
+        raised where none is given.
+        """
         with self._guard:
             challenge = self._organised(caller, name)
             self._check_open(challenge)
@@ -127,9 +136,31 @@ class Challenges(ChallengeTeams):
                         remedy="Wait for it." if not baseline.state.ended else f"`carrel challenge log {name} {baseline.id}`.",
                     )
             spec = self.programs.spec(name, challenge.draft)
+            self._tell_changes(caller, challenge, spec, reason)
             published = self.challenges.put(replace(challenge, version=challenge.draft, draft="", train=spec.train))
         self.finals_changed()
         return published
+
+    def _tell_changes(self, caller: Caller, challenge: Challenge, new: ChallengeSpec, reason: str) -> None:
+        if not challenge.version:
+            return
+        old, differ = self._spec(challenge), self.rules_digest(challenge) != self.rules_digest(challenge, challenge.draft)
+        found = changes(old, new, rules_differ=differ and bool(new.rules))
+        told = [one for one in self._notices(challenge.name) if one.kind is NoticeKind.CHANGE]
+        if not found or (told and told[-1].version == challenge.draft):  # the lab was killed after it had written this line
+            return
+        if not reason.strip():
+            raise Invalid(f"It changes: {'; '.join(found)}.", remedy="Say why, to those who take part: --reason.")
+        self.notices.put(
+            ChallengeNotice(
+                challenge=challenge.name,
+                kind=NoticeKind.CHANGE,
+                text=f"{'; '.join(found)}. Reason: {visible(' '.join(reason.split()))[:LONGEST]}",
+                by=caller.user.subject,
+                made_at=self.lab.clock(),
+                version=challenge.draft,
+            )
+        )
 
     def freeze(self, caller: Caller, name: str) -> Challenge:
         """End a challenge: it takes nothing any more, and its boards stay. Again changes nothing."""
@@ -214,6 +245,8 @@ class Challenges(ChallengeTeams):
             merge_until=spec.merge_until,
             withheld=withheld(spec),
             bounds=self._bounds(challenge, spec, version) if self._organises(caller, challenge) else (),
+            asks=spec.asks,
+            rules_accepted=team is None or self._accepted(challenge, team, caller.user.subject),
         )
 
     def _bounds(self, challenge: Challenge, spec: ChallengeSpec, version: str) -> tuple[Bound, ...]:
@@ -229,8 +262,13 @@ class Challenges(ChallengeTeams):
     def _phases(self, challenge: Challenge, spec: ChallengeSpec, team: Team | None, version: str) -> tuple[PhaseView, ...]:
         """Each with what is left of it to a team."""
         cost, sent = self.cost(challenge.name, version), self.counted(challenge, team) if team else None
-        most = cost.gpu_hours if cost else 0.0
-        return tuple(phase_view(phase, sent, most=most, now=self.lab.clock(), zone=spec.zone) for phase in spec.phases)
+        most, now = cost.gpu_hours if cost else 0.0, self.lab.clock()
+
+        def view(phase: Phase) -> PhaseView:
+            more = self._extra(challenge, team, phase) if team else Extra()
+            return phase_view(phase, sent, most=most, now=now, zone=spec.zone, extra=more)
+
+        return tuple(map(view, spec.phases))
 
     def _phase_now(self, challenge: Challenge, team: Team) -> PhaseView | None:
         spec, now = self._spec(challenge), self.lab.clock()
@@ -253,7 +291,9 @@ class Challenges(ChallengeTeams):
 
     # ---- teams
 
-    def join(self, caller: Caller, name: str, *, team: str, code: str, accepts: bool) -> TeamView:
+    def join(
+        self, caller: Caller, name: str, *, team: str, code: str, accepts: bool, answers: Mapping[str, str] | None = None
+    ) -> TeamView:
         """Take part: make a team (by default of one's own name), or join one with its code. Again changes nothing."""
         allowed(caller, Action.TAKE_PART).check()
         me = caller.user.subject
@@ -264,12 +304,14 @@ class Challenges(ChallengeTeams):
                 raise Conflict(f"The challenge {name} is not published yet.", remedy=f"`carrel challenge publish {name}`.")
             spec = self._spec(challenge)
             mine = self._team_of(challenge, me)
+            _check_answers(spec, answers or {})
             if mine is None:
                 if spec.rules and not accepts:
                     raise Denied("The rules have to be accepted first.", remedy="Read them, and say --accept-rules.")
                 mine = self._joined(challenge, spec, me, team, code)
             elif team not in ("", mine.name) or code not in ("", mine.code):
                 raise Conflict(f'You are in the team "{mine.name}".', remedy="A person is in one team of a challenge.")
+            mine = self._agreed(challenge, spec, mine, me, accepts=accepts, answers=answers or {})
             return self.team_view(mine)
 
     def _joined(self, challenge: Challenge, spec: ChallengeSpec, me: str, name: str, code: str) -> Team:
@@ -289,6 +331,37 @@ class Challenges(ChallengeTeams):
             raise Conflict(f'There is a team "{name}".', remedy="Choose another name, or join it with the code of a member.")
         made = Team(challenge=challenge.name, name=name, members=(me,), code=new_code(), made_at=self.lab.clock())
         return self.teams.put(made)
+
+    def _agreed(
+        self, challenge: Challenge, spec: ChallengeSpec, team: Team, me: str, *, accepts: bool, answers: Mapping[str, str]
+    ) -> Team:
+        """The team, with what a member has accepted and answered now."""
+        accepted = {**team.accepted, me: self.rules_digest(challenge)} if accepts and spec.rules else team.accepted
+        answered = {**team.answers, me: {**team.answers.get(me, {}), **answers}} if answers else team.answers
+        changed = replace(team, accepted=accepted, answers=answered)
+        return team if changed == team else self.teams.put(changed)
+
+    def _accepted(self, challenge: Challenge, team: Team, subject: str) -> bool:
+        digest = self.rules_digest(challenge)
+        return not digest or team.accepted.get(subject) == digest
+
+    def rules_digest(self, challenge: Challenge, version: str = "") -> str:
+        """Digest of the text of the rules; "": there are none."""
+        version = version or challenge.version or challenge.draft
+        spec = self.programs.spec(challenge.name, version)
+        text = self.programs.text(challenge.name, version, spec.rules) if spec.rules else ""
+        return hashlib.sha256(text.encode()).hexdigest() if text else ""
+
+    def left(self, challenge: Challenge, team: Team, phase: Phase) -> Left:
+        """What is left to a team in a phase, with what organisers have given it."""
+        zone = self._spec(challenge).zone
+        return left(
+            phase, self.counted(challenge, team), now=self.lab.clock(), zone=zone, extra=self._extra(challenge, team, phase)
+        )
+
+    def _extra(self, challenge: Challenge, team: Team, phase: Phase) -> Extra:
+        zone = self._spec(challenge).zone
+        return extra(self._notices(challenge.name), team.names, phase.name, now=self.lab.clock(), zone=zone)
 
     def starter(self, caller: Caller, name: str) -> BinaryIO:
         """The files that participants begin with, as an archive. Raises `NotFound`."""
@@ -319,6 +392,11 @@ class Challenges(ChallengeTeams):
                 raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
             if not self.lab.has_snapshot(caller, snapshot):
                 raise NotFound("That code is not here.", remedy="Send it again.")
+            if not self._accepted(challenge, team, caller.user.subject):
+                raise Denied(
+                    "The rules have changed, and have to be accepted again.",
+                    remedy=f"Read them (`carrel challenge show {name}`), then `carrel challenge join {name} --accept-rules`.",
+                )
             if phase.final is not None:
                 raise Conflict(
                     f'The phase "{phase.name}" takes no submissions: it scores those of "{phase.final.source}" again.',
@@ -328,7 +406,7 @@ class Challenges(ChallengeTeams):
             if cost is None and phase.limits.gpu_hours is not None:
                 self.programs.cost(name, challenge.version)  # raises why it cannot be said
             most = cost.gpu_hours if cost else 0.0
-            left(phase, self.counted(challenge, team), now=now, zone=spec.zone).check(most)
+            self.left(challenge, team, phase).check(most)
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team, most=most)
             after = self._phase_now(challenge, team)
         return replace(self.runs.view(made), phase=after)
@@ -437,6 +515,9 @@ class Challenges(ChallengeTeams):
     def _teams(self, name: str) -> Sequence[Team]:
         return [one for one in self.teams.all() if one.challenge == name]
 
+    def _notices(self, name: str) -> Sequence[ChallengeNotice]:
+        return [one for one in self.notices.all() if one.challenge == name]
+
     def _team_of(self, challenge: Challenge, subject: str) -> Team | None:
         return next((one for one in self.present(challenge.name) if subject in one.members), None)
 
@@ -453,6 +534,20 @@ class Challenges(ChallengeTeams):
         if found is None or found.challenge != challenge.name:
             raise no_submission(number)
         return found
+
+    # For the work of organisers (`carrel.lab.gateway.challenge_organising`).
+    organised, organises, team_of, own_team = _organised, _organises, _team_of, _own_team
+    check_open, spec, of = _check_open, _spec, _sent
+
+
+def _check_answers(spec: ChallengeSpec, answers: Mapping[str, str]) -> None:
+    """Raise `Invalid` for an answer to what the challenge does not ask, or that it does not have."""
+    for name, answer in answers.items():
+        if answer not in spec.asks.get(name, ()):
+            raise Invalid(
+                f'"{name[:60]}" cannot be answered with "{answer[:60]}".',
+                remedy="; ".join(f"{one}: {', '.join(choices)}" for one, choices in spec.asks.items()) or "Nothing is asked.",
+            )
 
 
 def _state(challenge: Challenge) -> str:

@@ -19,6 +19,7 @@ from carrel.core.domain.user import Caller
 from carrel.lab.audit import AuditLog
 from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.call_bodies import CallBodies
+from carrel.lab.gateway.challenge_organising import Organising
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing
 from carrel.lab.gateway.drift import Drifts
@@ -84,6 +85,7 @@ class Gateway:
     own_drifts: Drifts | None = None
     #: None in a lab without challenges (tests).
     own_challenges: Challenges | None = None
+    own_organising: Organising | None = None
     #: None in a lab without sessions.
     sessions: Sessions | None = None
     environments: Environments | None = None
@@ -114,6 +116,13 @@ class Gateway:
         if self.own_challenges is None:
             raise NotFound("This lab has no challenges.")
         return self.own_challenges
+
+    @property
+    def organising(self) -> Organising:
+        """The work of those who organise challenges. Raises `NotFound` in a lab that has none."""
+        if self.own_organising is None:
+            raise NotFound("This lab has no challenges.")
+        return self.own_organising
 
     @property
     def drifts(self) -> Drifts:

@@ -38,6 +38,10 @@ from carrel.lab.portal.templating import Templates
 _LISTED = 50
 #: What the names of fields begin with that choose a submission; its number follows.
 _CHOSEN = "submission-"
+#: Notices on the page.
+_NOTICES = 20
+#: What the fields of answers begin with.
+_ANSWER = "answer-"
 
 
 class ChallengePages:
@@ -98,6 +102,7 @@ class ChallengePages:
             going_on=any(not one.submission.state.ended for one in sent),
             problem=problem,
             last_event=last_event,
+            notices=self._gateway.organising.list(caller, name).notices[:_NOTICES],
         )
 
     def _choices(
@@ -119,7 +124,9 @@ class ChallengePages:
 
         def join(caller: Caller, name: str) -> str:
             accepts = fields.get("accept_rules") == "yes"
-            self._challenges.join(caller, name, team=fields.get("team", ""), code=fields.get("code", "").strip(), accepts=accepts)
+            asked = {key.removeprefix(_ANSWER): one for key, one in fields.items() if key.startswith(_ANSWER) and one}
+            team, code = fields.get("team", ""), fields.get("code", "").strip()
+            self._challenges.join(caller, name, team=team, code=code, accepts=accepts, answers=asked)
             return f"/challenges/{quote(name)}"
 
         return await self._press(request, join)

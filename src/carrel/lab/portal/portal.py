@@ -17,6 +17,7 @@ from carrel.core.domain.user import Caller
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.account import AccountPage
 from carrel.lab.portal.administration import AdministrationPage, may_administer
+from carrel.lab.portal.challenge_organise import OrganisePage
 from carrel.lab.portal.challenges import ChallengePages
 from carrel.lab.portal.comparison import BaselinePage, ComparisonPage
 from carrel.lab.portal.consent import ConsentPages
@@ -113,6 +114,7 @@ class Portal:
                 *use.routes(),
                 *baselines.routes(),
                 *ChallengePages(gateway, self._look).routes(),
+                *(OrganisePage(gateway, self._look).routes() if gateway.own_challenges is not None else ()),
                 *entrance.routes(),
                 *reference.routes(),
             ]

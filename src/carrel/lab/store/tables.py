@@ -320,6 +320,13 @@ challenge_submissions = record_table(
     sqlite_autoincrement=True,
 )
 
+challenge_notices = record_table(
+    "challenge_notices",
+    Column("id", ID, primary_key=True, autoincrement=True),
+    Column("challenge", String(64), ForeignKey("challenges.name"), nullable=False, index=True),
+    sqlite_autoincrement=True,
+)
+
 drains = record_table("drains", Column("node", String(255), primary_key=True))
 
 #: The first range that the owner of a waiting job saw, and when the job started. Unix seconds.

@@ -13,7 +13,17 @@ from carrel.wire.v1.baselines import (
     CalibrationView,
     DriftView,
 )
-from carrel.wire.v1.challenges import ChoiceRequest, CodeRequest, MergeRequest, StarterView, TeamRequest
+from carrel.wire.v1.challenges import (
+    AnswerRequest,
+    ChoiceRequest,
+    CodeRequest,
+    MergeRequest,
+    PublishRequest,
+    QuotaRequest,
+    StarterView,
+    TeamRequest,
+    TextRequest,
+)
 from carrel.wire.v1.comparison import (
     CandidateView,
     ChangeView,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from carrel.core.domain.challenge_notice import LONGEST, MOST_MORE
 from carrel.wire.v1.base import Request, Response
 
 
@@ -22,6 +23,8 @@ class TeamRequest(Request):
     #: The code of a team that is there; "": a new one is made.
     code: str = Field("", max_length=64)
     accept_rules: bool = False
+    #: Answers by what the challenge asks (`asks`); they may be left out.
+    answers: dict[str, str] = Field(default_factory=dict, max_length=30)
 
 
 class StarterView(Response):
@@ -44,3 +47,34 @@ class ChoiceRequest(Request):
     """Submissions that are to go on to a final."""
 
     submissions: list[int] = Field(max_length=100)
+
+
+class PublishRequest(Request):
+    """The reason of a change that those who take part are told."""
+
+    #: Needed where dates, limits or rules of what was published change.
+    reason: str = Field("", max_length=LONGEST)
+
+
+class TextRequest(Request):
+    """An announcement, or a question."""
+
+    text: str = Field(min_length=1, max_length=LONGEST)
+
+
+class AnswerRequest(TextRequest):
+    """The answer to a question."""
+
+    #: True: everybody reads the question and its answer; false: who asked.
+    publish: bool = False
+
+
+class QuotaRequest(Request):
+    """Submissions that a team has more, or fewer."""
+
+    team: str = Field(max_length=64)
+    #: On this day of the challenge's zone, and in the phase of now.
+    today: int = Field(0, ge=-MOST_MORE, le=MOST_MORE)
+    total: int = Field(0, ge=-MOST_MORE, le=MOST_MORE)
+    #: Its members read it.
+    reason: str = Field(min_length=1, max_length=500)

@@ -7,9 +7,22 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
+from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
+from carrel.core.domain.challenge_report import ChallengeReport, Likeness
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.wire.v1 import API, ChoiceRequest, CodeRequest, MergeRequest, StarterView, TeamRequest
+from carrel.wire.v1 import (
+    API,
+    AnswerRequest,
+    ChoiceRequest,
+    CodeRequest,
+    MergeRequest,
+    PublishRequest,
+    QuotaRequest,
+    StarterView,
+    TeamRequest,
+    TextRequest,
+)
 
 router = APIRouter(prefix=f"{API}/challenges", tags=["challenges"], route_class=Endpoint)
 
@@ -42,9 +55,9 @@ def get_checks(name: Name, ctx: Ctx, who: Who) -> SubmissionList:
 
 
 @router.post("/{name}/publish", summary="Show the draft to everybody (organisers)")
-def publish(name: Name, ctx: Ctx, who: Who) -> Challenge:
-    """409 until all its baselines were scored."""
-    return ctx.challenges.publish(who, name)
+def publish(name: Name, ctx: Ctx, who: Who, request: PublishRequest | None = None) -> Challenge:
+    """409 until all its baselines were scored. What changes dates, limits or rules needs a `reason`, which everybody is told."""
+    return ctx.challenges.publish(who, name, "" if request is None else request.reason)
 
 
 @router.post("/{name}/freeze", summary="End a challenge (organisers)")
@@ -56,7 +69,9 @@ def freeze(name: Name, ctx: Ctx, who: Who) -> Challenge:
 @router.post("/{name}/join", summary="Take part in a challenge")
 def join(name: Name, request: TeamRequest, ctx: Ctx, who: Who) -> TeamView:
     """Makes a team, or joins the one whose `code` is sent. Again changes nothing."""
-    return ctx.challenges.join(who, name, team=request.team, code=request.code, accepts=request.accept_rules)
+    return ctx.challenges.join(
+        who, name, team=request.team, code=request.code, accepts=request.accept_rules, answers=request.answers
+    )
 
 
 @router.post("/{name}/invite", summary="Give one's team a new code")
@@ -141,3 +156,51 @@ def get_submission(name: Name, number: Number, ctx: Ctx, who: Who) -> Submission
 def get_log(name: Name, number: Number, ctx: Ctx, who: Who) -> Response:
     """Its last 256 KiB. It may show what the programs saw: a team gets the end of what its own code printed, or 403."""
     return Response(ctx.challenges.log(who, name, number), media_type="text/plain; charset=utf-8")
+
+
+@router.get("/{name}/notices", summary="What a challenge tells, newest first")
+def list_notices(name: Name, ctx: Ctx, who: Who) -> NoticeList:
+    """Announcements, changes, what one's team was given, one's own questions, and those of others that were published."""
+    return ctx.organising.list(who, name)
+
+
+@router.post("/{name}/notices", status_code=201, summary="Tell all who look at a challenge something (organisers)")
+def announce(name: Name, request: TextRequest, ctx: Ctx, who: Who) -> ChallengeNotice:
+    """Plain text on one line."""
+    return ctx.organising.announce(who, name, request.text)
+
+
+@router.post("/{name}/quotas", status_code=201, summary="Give a team submissions more, or take some away (organisers)")
+def grant(name: Name, request: QuotaRequest, ctx: Ctx, who: Who) -> ChallengeNotice:
+    """In the phase of now; its members read how many, from whom and why. 409 where there is no phase."""
+    asked = request
+    return ctx.organising.grant(who, name, asked.team, today=asked.today, total=asked.total, reason=asked.reason)
+
+
+@router.post("/{name}/questions", status_code=201, summary="Ask the organisers of a challenge something")
+def ask(name: Name, request: TextRequest, ctx: Ctx, who: Who) -> ChallengeNotice:
+    """For those who take part. 409 where ten of one's questions wait."""
+    return ctx.organising.ask(who, name, request.text)
+
+
+@router.post("/{name}/questions/{number}/answer", summary="Answer a question (organisers)")
+def answer(name: Name, number: Number, request: AnswerRequest, ctx: Ctx, who: Who) -> ChallengeNotice:
+    """To its asker, or to everybody. Again changes the answer."""
+    return ctx.organising.answer(who, name, number, request.text, publish=request.publish)
+
+
+@router.get("/{name}/report", summary="What became of a challenge (organisers)")
+def get_report(name: Name, ctx: Ctx, who: Who) -> ChallengeReport:
+    """Days, teams with what is left to them, failures by kind, answers, boards and GPU-hours."""
+    return ctx.organising.report(who, name)
+
+
+@router.get("/{name}/likeness", summary="Pairs of teams whose best submissions are alike (organisers)")
+def get_likeness(
+    name: Name,
+    ctx: Ctx,
+    who: Who,
+    phase: Annotated[str | None, Query(max_length=64, description="Default: the one of now.")] = None,
+) -> Likeness:
+    """It proves nothing: right predictions are equal, and so is code that all begin with elsewhere."""
+    return ctx.organising.likeness(who, name, phase)

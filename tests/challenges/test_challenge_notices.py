@@ -1,0 +1,224 @@
+"""Who reads which notice, what a new version is told to change, what a quota gives; likeness and the report, as values."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from carrel.core.challenges.likeness import Submitted, alike, fingerprints, lines, program
+from carrel.core.challenges.limits import Extra, left
+from carrel.core.challenges.notices import changes, extra, seen
+from carrel.core.challenges.report import days, failure_kind, failures, markdown, team_line
+from carrel.core.domain.challenge import ChallengeSpec, ChallengeSubmission, Fault, Limits, Phase, Split, SubmissionState, Team
+from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeKind
+from carrel.core.domain.challenge_report import ChallengeReport
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+
+pytestmark = pytest.mark.quick
+
+DAY = 86_400.0
+NOW = 20_000 * DAY + 43_200
+PHASE = Phase(name="one", begin=0, end=4e9, split="public", limits=Limits(per_day=2, total=3))
+SPEC = ChallengeSpec(
+    name="c",
+    title="C",
+    pages={},
+    rules="rules.md",
+    splits={"public": Split(input="i", reference="r")},
+    ingestion="i",
+    scoring="s",
+    phases=(PHASE,),
+    board=(),
+)
+
+
+def notice(kind: NoticeKind, **more: object) -> ChallengeNotice:
+    return ChallengeNotice(id=1, challenge="c", kind=kind, text="text", by="ada", made_at=NOW, **more)  # type: ignore[arg-type]
+
+
+def readers(one: ChallengeNotice) -> list[str]:
+    people = {"organiser": ("olga", "", True), "member": ("ada", "Waves", False), "other": ("bob", "Owls", False)}
+    return [who for who, (subject, team, organises) in people.items() if seen(one, subject, team, organises=organises)]
+
+
+def test_who_reads_a_notice() -> None:
+    assert readers(notice(NoticeKind.ANNOUNCEMENT)) == ["organiser", "member", "other"]
+    assert readers(notice(NoticeKind.CHANGE)) == ["organiser", "member", "other"]
+    assert readers(notice(NoticeKind.QUOTA, team="Waves")) == ["organiser", "member"]
+    assert readers(notice(NoticeKind.QUESTION)) == ["organiser", "member"]
+    published = notice(NoticeKind.QUESTION, answer="so", published=True)
+    assert readers(published) == ["organiser", "member", "other"]
+    found = seen(published, "bob", "Owls", organises=False)
+    assert found is not None
+    assert found.by == ""  # everybody reads the question, and not whose it is
+
+
+def test_a_quota_of_today_is_gone_tomorrow() -> None:
+    more = notice(NoticeKind.QUOTA, team="Waves", phase="one", today=2, total=5)
+    earlier = replace(more, made_at=NOW - DAY)
+    others = [replace(more, team="Owls"), replace(more, phase="two"), replace(more, kind=NoticeKind.QUESTION)]
+    assert extra([more, earlier, *others], "Waves", "one", now=NOW, zone="UTC") == Extra(today=2, total=10)
+    found = left(PHASE, (), now=NOW, zone="UTC", extra=Extra(today=2, total=-1))
+    assert (found.today, found.total) == (4, 2)
+    assert left(PHASE, (), now=NOW, zone="UTC", extra=Extra(today=-9)).today == 0
+
+
+def test_what_a_new_version_changes() -> None:
+    later = replace(PHASE, end=4e9 + DAY, limits=Limits(per_day=5, total=3))
+    assert changes(SPEC, SPEC, rules_differ=False) == []
+    (told,) = changes(SPEC, replace(SPEC, phases=(later,)), rules_differ=False)
+    assert told == "one: ends 2096-10-02 07:06 UTC → 2096-10-03 07:06 UTC, a day 2 → 5"
+    found = changes(SPEC, replace(SPEC, phases=(replace(PHASE, name="two"),), zone="Europe/Berlin"), rules_differ=True)
+    assert [text[:18] for text in found] == [  # one for each
+        'the phase "one" is',
+        'new phase "two", 1',
+        "days are those of ",
+        "the rules are othe",
+    ]
+
+
+PROGRAM = """
+def read(place):
+    with open(place) as file:  # by line
+        return [float(line) for line in file if line.strip()]
+
+def smooth(signal, width=5):
+    total = sum(signal[:width])
+    for at in range(width, len(signal)):
+        total += signal[at] - signal[at - width]
+        yield total / width
+
+class Model:
+    def __init__(self, limit):
+        self.limit, self.seen = limit, {}
+
+    def predict(self, number):
+        if number not in self.seen and number > self.limit:
+            self.seen[number] = number % 2 == 0 or not number
+        return int(self.seen.get(number, False))
+"""
+RENAMED = {"read": "load", "place": "where", "smooth": "mean", "signal": "values", "total": "s", "at": "i", "limit": "top"}
+OTHER = """
+import numpy as np
+from sklearn.svm import SVC
+x, y = np.load("x.npy"), np.load("y.npy")
+while True:
+    try:
+        best = max(SVC(C=c).fit(x, y).score(x, y) for c in (0.1, 1.0, 10.0))
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    else:
+        assert best is not None, best
+        break
+"""
+
+
+def test_code_is_alike_under_other_names_and_in_a_notebook() -> None:
+    renamed = re.sub(r"\w+", lambda word: RENAMED.get(word[0], word[0]), PROGRAM).replace("# by line", "# another comment")
+    cells = [{"cell_type": "code", "source": [renamed]}, {"cell_type": "markdown", "source": ["text"]}]
+    notebook = program("n.ipynb", json.dumps({"cells": cells}).encode())
+    own = fingerprints(PROGRAM)
+    found = alike(
+        "one",
+        [
+            Submitted(team=team, number=number, code=code, predictions={"p": lines(told)})
+            for number, (team, code, told) in enumerate(
+                [
+                    ("ada", own, b"1\n0\n1\n1\n"),
+                    ("bob", fingerprints(notebook), b"1\n0\n0\n0\n"),
+                    ("eve", fingerprints(OTHER), b"1\n0\n1\n1\n"),
+                ]
+            )
+        ],
+    )
+    assert renamed != PROGRAM
+    assert [(pair.teams, pair.code >= 0.9, pair.predictions) for pair in found.pairs] == [
+        (("ada", "bob"), True, 0.5),
+        (("ada", "eve"), False, 1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ['"' + '\\"' * 60_000, "'''" + '"' * 120_000, "#" * 120_000, "0x" * 60_000, "é" * 120_000, "\ud800 " * 60]
+)
+def test_a_hostile_program_takes_no_longer_than_another(text: str) -> None:
+    """Seconds, where reading it again and again would take hours."""
+    begun = time.monotonic()
+    fingerprints(text)
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"[" * 100_000, b'{"cells": 3}', b'{"cells": [{}]}', b"[]", b'{"cells": [null]}'])
+def test_a_notebook_that_is_none_has_no_program(data: bytes) -> None:
+    assert program("n.ipynb", data) == ""
+
+
+def sent(number: int, team: str, state: SubmissionState, **more: object) -> ChallengeSubmission:
+    made = NOW - (number % 2) * DAY
+    return ChallengeSubmission(id=number, challenge="c", team=team, snapshot="", state=state, made_at=made, **more)  # type: ignore[arg-type]
+
+
+SENT = (
+    sent(1, "Waves", SubmissionState.FAILED, fault=Fault.TEAM, kind="code: ValueError"),
+    sent(2, "Owls", SubmissionState.FAILED, fault=Fault.TEAM, kind="code: ValueError"),
+    sent(3, "Waves", SubmissionState.FAILED, fault=Fault.LAB),
+    sent(4, "Waves", SubmissionState.COMPLETED),
+)
+
+
+def test_failures_are_counted_by_kind_day_and_team() -> None:
+    error, lab = failures(SENT, "UTC")
+    assert (error.kind, error.count, error.newest) == ("code: ValueError", 2, 2)
+    assert (error.days, error.teams) == ({"2024-10-03": 1, "2024-10-04": 1}, {"Waves": 1, "Owls": 1})
+    assert (lab.kind, lab.count) == ("lab", 1)
+    assert [(one.day, one.teams, one.scored, one.failed) for one in days(SENT, "UTC")] == [
+        ("2024-10-03", 1, 0, 2),
+        ("2024-10-04", 2, 1, 1),
+    ]
+
+
+def test_the_public_report_has_no_members_failures_or_rare_answers() -> None:
+    team = Team(challenge="c", name="Waves", members=("ada",), made_at=NOW)
+    found = ChallengeReport(
+        challenge="c",
+        title="C",
+        made_at=NOW,
+        gpu_hours=1.5,
+        days=days(SENT, "UTC"),
+        teams=(team_line(team, SENT, 1.5, None),),
+        failures=failures([replace(SENT[0], kind="code: <script>|`x`_")], "UTC"),
+        answers={"occupation": {"student": 12, "retired": 1}},
+        boards=(),
+    )
+    own, public = markdown(found, public=False), markdown(found, public=True)
+    assert "| code\\: \\<script\\>\\|\\`x\\`\\_ | 1 | Waves | 1 |" in own
+    assert "| Waves | ada |" in own
+    assert "| retired | fewer than 3 |" in public
+    assert not [word for word in ("ada", "script", "Members") if word in public]
+
+
+def test_an_exception_has_its_name() -> None:
+    job = Job(
+        id=1,
+        kind=JobKind.TASK,
+        owner="challenge:c",
+        account="a",
+        name="n",
+        qos="q",
+        resources=Resources(),
+        state=JobState.FAILED,
+        reason=Reason(code="NonZeroExitCode", message=""),
+        submitted_at=0.0,
+    )
+    log = b"Traceback (most recent call last):\n  ...\nValueError: bad\nnumpy.linalg.LinAlgError: worse\n[carrel] it ended\n"
+    assert failure_kind(job, Fault.TEAM, log) == "code: numpy.linalg.LinAlgError"
+    assert failure_kind(job, Fault.TEAM, b"nothing") == "code"
+    assert failure_kind(replace(job, state=JobState.TIMEOUT), Fault.TEAM, log) == "time limit"
+    assert failure_kind(job, Fault.ORGANISER, log) == "programs: NonZeroExitCode"
+    assert failure_kind(job, Fault.LAB, log) == "lab"
