@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from carrel.client.transport import Transport
-from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
+from carrel.core.domain.challenge import (
+    Board,
+    Challenge,
+    ChallengeLines,
+    ChallengeView,
+    Rescore,
+    SubmissionList,
+    SubmissionView,
+    TeamView,
+)
 from carrel.core.domain.errors import Conflict
 from carrel.wire import v1
 
@@ -35,9 +45,20 @@ class ChallengeCalls:
         """The baselines of the draft, as they are doing."""
         return self._submissions(f"{_path(name)}/checks")
 
-    def publish_challenge(self, name: str) -> Challenge:
-        """Show the draft to everybody."""
-        return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), f"{_path(name)}/publish"))
+    def publish_challenge(self, name: str, *, because: str = "", without_failed: bool = False) -> Challenge:
+        """Show the draft to everybody. `because` tells participants why boards change, `without_failed` lets places go."""
+        request = v1.PublishRequest(because=because, without_failed=without_failed)
+        return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), f"{_path(name)}/publish", request))
+
+    def rescore_challenge(self, name: str, *, ask: bool = True) -> Rescore:
+        """Score all submissions by the draft, and return old scores beside new ones; without `ask` only that."""
+        call = self._http.post if ask else self._http.get
+        return v1.value_of(Rescore, call(v1.shown_of(Rescore), f"{_path(name)}/rescore"))
+
+    def challenge_record(self, name: str, number: int) -> dict[str, Any]:
+        """What explains a score: all of it for organisers, for the team what tells nothing of the data."""
+        found: dict[str, Any] = self._http.call("GET", f"{_path(name)}/submissions/{number}/record").json()
+        return found
 
     def freeze_challenge(self, name: str) -> Challenge:
         """End it."""

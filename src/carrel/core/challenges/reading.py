@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeVar, get_args
 from zoneinfo import ZoneInfo
 
-from carrel.core.domain.challenge import FILE, ChallengeSpec, Column, Limits, Phase, Split
+from carrel.core.domain.challenge import FILE, BoardRule, ChallengeSpec, Column, Limits, Phase, Split
 from carrel.core.domain.suggest import suggest
 from carrel.core.tasks.document import Value, read_yaml
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 KEYS = (
     *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
-    *("teams", "feedback", "zone", "organisers", "qos", "account"),
+    *("teams", "feedback", "zone", "organisers", "qos", "account", "intervals"),
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -27,6 +27,8 @@ _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TRAIN = "train"
 #: Bytes of a line that a team is shown.
 _MOST_FEEDBACK = 1000
+#: What no interval can be narrower than.
+_LEAST_LEVEL = 0.5
 #: Digits that a score can have: what a float has.
 _MOST_DIGITS = 15
 
@@ -84,6 +86,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         organisers=one("organisers", lambda value: tuple(item.text() for item in value.items()), ()),
         qos=one("qos", Value.text, ""),
         account=one("account", Value.text, ""),
+        intervals=one("intervals", _level, 0.0),
     )
     _check_apart(spec, lambda key: said.get(key, top))
     return spec
@@ -134,7 +137,7 @@ def _train(value: Value, directory: Callable[[Value], str]) -> str:
 
 
 def _phase(value: Value, splits: Mapping[str, Split], limits: Limits, zone: ZoneInfo) -> Phase:
-    said = value.mapping(("name", "begin", "end", "split", *_LIMITS))
+    said = value.mapping(("name", "begin", "end", "split", *_LIMITS, "board"))
     for key in ("name", "begin", "end", "split"):
         if key not in said:
             raise value.wrong(f'the phase has no "{key}".')
@@ -147,6 +150,7 @@ def _phase(value: Value, splits: Mapping[str, Split], limits: Limits, zone: Zone
         end=_moment(said["end"], zone),
         split=split,
         limits=_limits(value, limits, said),
+        board=_board_rule(said["board"]) if "board" in said else "shown",
     )
     if phase.end <= phase.begin:
         raise said["end"].wrong(f'the phase "{phase.name}" ends before it begins.')
@@ -183,6 +187,24 @@ def _column(value: Value) -> Column:
         larger=better == "larger",
         precision=_number(said["precision"], most=_MOST_DIGITS) if "precision" in said else 3,
     )
+
+
+def _board_rule(value: Value) -> BoardRule:
+    rules = get_args(BoardRule)
+    found = next((rule for rule in rules if rule == value.text()), None)
+    if found is None:
+        raise value.wrong(f'board is "{value.text()[:60]}".', suggest(value.text(), rules, what="Rules"))
+    return found  # type: ignore[no-any-return]
+
+
+def _level(value: Value) -> float:
+    try:
+        level = float(value.text())
+    except ValueError:
+        level = 0.0
+    if not _LEAST_LEVEL <= level < 1:
+        raise value.wrong(f"intervals is {value.text()[:60]}.", f"Write a level from {_LEAST_LEVEL} to 0.999: 0.95.")
+    return level
 
 
 def _number(value: Value, *, least: int = 0, most: int = 1_000_000) -> int:

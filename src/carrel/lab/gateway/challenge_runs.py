@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from carrel.core.challenges.intervals import intervals
 from carrel.core.challenges.scores import read_scores
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
@@ -51,6 +52,8 @@ class ChallengeRuns:
         self._due: set[int] = set()
         #: Wakes the loop.
         self.changed: Callable[[], None] = lambda: None
+        #: Told of the challenges whose submissions were scored.
+        self.scored: Callable[[str], None] = lambda _name: None
 
     def add(self, asked: ChallengeSubmission) -> ChallengeSubmission:
         """Write a submission down; its job is made soon."""
@@ -82,6 +85,8 @@ class ChallengeRuns:
                 self._due.add(one.id)
                 if one.job:
                     self._of_job[one.job] = one.id
+        for challenge in self._challenges.all():
+            self.scored(challenge.name)
 
     def jobs(self) -> Sequence[int]:
         """Jobs whose ends matter."""
@@ -162,11 +167,15 @@ class ChallengeRuns:
         spec = self._programs.spec(challenge.name, one.version)
         try:
             scores = read_scores(self._programs.scores(challenge, one.scoring_job), spec.board)
+            resampled = self._programs.replicates(challenge, one.scoring_job, spec.board) if spec.intervals else {}
         except (Invalid, NotFound) as error:
             _log.warning("Submission %d has no scores: %s", one.id, error)
             self._fail(one, Fault.ORGANISER, "The scoring program wrote no scores.")
             return
-        self._submissions.put(replace(one, state=SubmissionState.COMPLETED, scores=scores, ended_at=self._lab.clock()))
+        ended = replace(one, state=SubmissionState.COMPLETED, scores=scores, ended_at=self._lab.clock())
+        self._submissions.put(replace(ended, intervals=intervals(resampled, spec.board, spec.intervals)))
+        # Another version may have been published since this was begun.
+        self.scored(challenge.name)
 
     def _fail(self, one: ChallengeSubmission, fault: Fault, message: str) -> None:
         self._submissions.put(

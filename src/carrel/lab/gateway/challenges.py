@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from carrel.core.challenges.board import board
 from carrel.core.challenges.limits import Left, left
@@ -16,6 +16,7 @@ from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import (
     Board,
+    BoardChange,
     Challenge,
     ChallengeLine,
     ChallengeLines,
@@ -25,6 +26,9 @@ from carrel.core.domain.challenge import (
     Fault,
     Phase,
     PhaseView,
+    Place,
+    Rescore,
+    RescoredLine,
     SubmissionList,
     SubmissionState,
     SubmissionView,
@@ -33,9 +37,12 @@ from carrel.core.domain.challenge import (
 )
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.noun import shown_fields
+from carrel.core.domain.serial import to_plain
 from carrel.core.domain.user import Caller, directory_name
 from carrel.core.policy.access import Action, Resource, allowed
-from carrel.lab.gateway.challenge_programs import ChallengePrograms
+from carrel.lab.gateway.challenge_programs import INGESTION, SCORING, ChallengePrograms
+from carrel.lab.gateway.challenge_rescoring import Rescoring
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
 
 _TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
@@ -50,6 +57,7 @@ class Challenges:
     lab: Lab
     programs: ChallengePrograms
     runs: ChallengeRuns
+    rescoring: Rescoring
     challenges: RecordStore[Challenge]
     teams: RecordStore[Team]
     submissions: RecordStore[ChallengeSubmission]
@@ -106,8 +114,12 @@ class Challenges:
         found = [one for one in self._sent(name, "") if one.version == version]
         return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
 
-    def publish(self, caller: Caller, name: str) -> Challenge:
-        """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored."""
+    def publish(self, caller: Caller, name: str, *, because: str = "", without_failed: bool = False) -> Challenge:
+        """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored.
+
+        Where the draft scores otherwise, all that was scored before has to be scored by it first (`rescore`), and `because` tells
+        participants why; `without_failed`: what could not be scored again loses its place.
+        """
         with self._guard:
             challenge = self._organised(caller, name)
             self._check_open(challenge)
@@ -120,8 +132,36 @@ class Challenges:
                         f'The baseline "{baseline.baseline}" is {baseline.state} in the phase "{baseline.phase}".',
                         remedy="Wait for it." if not baseline.state.ended else f"`carrel challenge log {name} {baseline.id}`.",
                     )
-            spec = self.programs.spec(name, challenge.draft)
-            return self.challenges.put(replace(challenge, version=challenge.draft, draft="", train=spec.train))
+            spec, draft = self.programs.spec(name, challenge.draft), challenge.draft
+            self.rescoring.check_inputs(challenge)
+            changed = self.rescoring.check_done(challenge, without_failed=without_failed)
+            if changed and not because:
+                raise Conflict(
+                    f"Participants are told why the boards of {', '.join(changed)} change.",
+                    remedy=f'Say it: `carrel challenge publish {name} --because "…"`.',
+                )
+            now = dict.fromkeys(changed, BoardChange(at=self.lab.clock(), because=because))
+            versions = tuple(dict.fromkeys((*challenge.versions, draft)))
+            made = replace(challenge, version=draft, draft="", train=spec.train, versions=versions)
+            made = self.challenges.put(replace(made, rescored={**challenge.rescored, **now}))
+            self.rescoring.catch_up(name)
+            return made
+
+    def rescore(self, caller: Caller, name: str, *, ask: bool = False) -> Rescore:
+        """Old scores and ranks beside those by the draft, for organisers; with `ask`, score what is missing, and what failed."""
+        challenge = self._organised(caller, name)
+        challenge = replace(challenge, draft=challenge.draft or challenge.version)  # or what failed, and was published so
+        if not challenge.version:
+            raise Conflict(f"The challenge {name} is not published: nothing was scored.")
+        if ask:
+            self._check_open(challenge)
+            self.rescoring.check_inputs(challenge)
+            self.rescoring.ask(name, challenge.draft, retry=True)
+        lines: list[RescoredLine] = []
+        for phase in self.programs.spec(name, challenge.draft).phases:
+            before, after = (self._places(challenge, version, phase.name) for version in (challenge.version, challenge.draft))
+            lines += self.rescoring.lines(challenge, phase.name, before, after)
+        return Rescore(challenge=name, lines=tuple(lines))
 
     def freeze(self, caller: Caller, name: str) -> Challenge:
         """End a challenge: it takes nothing any more, and its boards stay. Again changes nothing."""
@@ -134,7 +174,7 @@ class Challenges:
     def log(self, caller: Caller, name: str, number: int) -> str:
         """The end of the log of the last job of a submission; for organisers, because it may show what the programs saw."""
         challenge = self._organised(caller, name)
-        one = self._submission(challenge, number)
+        one = self._submission(challenge, number, again=True)
         return self.programs.log(challenge, one.job, _LOG).decode(errors="replace") if one.job else ""
 
     # ---- everybody
@@ -195,10 +235,46 @@ class Challenges:
         chosen = spec.phase(phase) if phase else begun[-1]
         if chosen is None:
             raise NotFound(f'There is no phase "{phase}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}.")
-        version = challenge.version or challenge.draft
-        sent = [one for one in self._sent(name) if one.phase == chosen.name and (one.team or one.version == version)]
-        places = tuple(board(spec.board, sent))
-        return Board(challenge=name, phase=chosen.name, columns=spec.board, places=places)
+        opens = self._opens(challenge, chosen.name)
+        hidden = opens is not None and not self._organises(caller, challenge)
+        return Board(
+            challenge=name,
+            phase=chosen.name,
+            columns=spec.board,
+            places=() if hidden else tuple(self._places(challenge, challenge.version or challenge.draft, chosen.name)),
+            rescored=challenge.rescored.get(chosen.name),
+            opens=opens,
+            intervals=spec.intervals,
+        )
+
+    def _places(self, challenge: Challenge, version: str, phase: str) -> Sequence[Place]:
+        """The board of a phase, by the scoring program of a version."""
+        spec = self.programs.spec(challenge.name, version)
+        found = [one for one in self._sent_as_scored(challenge.name, version) if one.phase == phase]
+        found = [one for one in found if one.team or one.version == version]
+        return self._told_apart(challenge, spec, board(spec.board, found), found) if spec.phase(phase) else ()
+
+    def _told_apart(
+        self, challenge: Challenge, spec: ChallengeSpec, places: Sequence[Place], sent: Sequence[ChallengeSubmission]
+    ) -> Sequence[Place]:
+        """Places with their intervals, and whether each differs from the one above it."""
+        if not spec.intervals:
+            return places
+        of = {one.id: one for one in sent}
+        jobs = tuple(of[place.submission].scoring_job for place in places)
+        differs = self.programs.differences(challenge.name, jobs, spec.board[0], spec.intervals)
+        return [
+            replace(place, intervals=of[place.submission].intervals, differs=differ)
+            for place, differ in zip(places, differs, strict=True)
+        ]
+
+    def _opens(self, challenge: Challenge, phase: str, version: str = "") -> float | None:
+        """When teams see the scores of a phase; None: they do."""
+        spec = self._spec(challenge)
+        if spec.phase(phase) is None and version:  # it was one of an earlier version
+            spec = self.programs.spec(challenge.name, version)
+        opens = spec.opens(phase)
+        return opens if challenge.frozen_at is None and self.lab.clock() < opens else None
 
     # ---- teams
 
@@ -269,7 +345,7 @@ class Challenges:
                 raise NotFound("That code is not here.", remedy="Send it again.")
             left(phase, self._sent(name, team.name), now=now, zone=spec.zone).check()
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team.name)
-        return self.runs.view(made)
+        return self._view(caller, challenge, made)
 
     def sent(self, caller: Caller, name: str) -> SubmissionList:
         """The submissions of the caller's team; for organisers those of all teams."""
@@ -278,7 +354,7 @@ class Challenges:
             found = [one for one in self._sent(name) if one.team]
         else:
             found = list(self._sent(name, self._own_team(caller, challenge).name))
-        return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
+        return SubmissionList(submissions=tuple(self._view(caller, challenge, one) for one in reversed(found)))
 
     def submission(self, caller: Caller, name: str, number: int) -> SubmissionView:
         """One submission."""
@@ -288,7 +364,53 @@ class Challenges:
         organisers = {challenge.organiser, *self._spec(challenge).organisers}
         users = frozenset({*organisers, *(team.members if team else ())})
         allowed(caller, Action.SEE_SUBMISSIONS, Resource(users=users)).check(_no_submission(number))
-        return self.runs.view(one)
+        return self._view(caller, challenge, one)
+
+    def _view(self, caller: Caller, challenge: Challenge, one: ChallengeSubmission) -> SubmissionView:
+        """A submission as the caller may see it: teams see the number of the version, and no scores while these are hidden."""
+        view = self.runs.view(one)
+        if self._organises(caller, challenge):
+            return view
+        told = replace(one, version=str(challenge.versions.index(one.version) + 1) if one.version in challenge.versions else "")
+        if self._opens(challenge, one.phase, one.version) is not None:
+            said = (
+                "It was scored. Scores are shown when the board opens." if one.state is SubmissionState.COMPLETED else one.message
+            )
+            told = replace(told, scores={}, intervals={}, message=said)
+        return replace(view, submission=told)
+
+    def record(self, caller: Caller, name: str, number: int) -> Mapping[str, Any]:
+        """What explains a score. Teams get what tells nothing of the data: no digest of them, nothing that code has written."""
+        view, challenge = self.submission(caller, name, number), self.find(caller, name)
+        one = self._submission(challenge, number)
+        jobs = {INGESTION: one.ingestion_job, SCORING: one.scoring_job}
+        records = {stage: self.programs.record(challenge, job) for stage, job in jobs.items() if job}
+        change = challenge.rescored.get(one.phase)
+        shown = {key: item for key, item in to_plain(view.submission).items() if key in shown_fields(ChallengeSubmission)}
+        locks = [attempt.get("environment_lock_text") for attempt in records.get(INGESTION, {}).get("attempts", ())]
+        told: dict[str, Any] = {"submission": shown, "environment": next((one for one in reversed(locks) if one), "")}
+        if change is not None:
+            told["board_changed"] = to_plain(change)
+        if not self._organises(caller, challenge):
+            return told
+        every = [each for each in self.submissions.all() if number in (each.id, each.again)]
+        return {
+            **told,
+            "scorings": [
+                {
+                    "number": each.id,
+                    "version": each.version,
+                    "digests": self.programs.digests(name, each.version, one.phase),
+                    "scoring": self.programs.scoring(name, each.version, one.phase),
+                    "state": each.state,
+                    "scores": each.scores,
+                    "intervals": to_plain(each.intervals),
+                    "job": each.scoring_job,
+                }
+                for each in every
+            ],
+            "jobs": records,
+        }
 
     def _send(
         self, challenge: Challenge, version: str, phase: Phase, caller: Caller, code: str, *, team: str = "", baseline: str = ""
@@ -342,7 +464,14 @@ class Challenges:
 
     def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
         """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
-        return [one for one in self.submissions.all() if one.challenge == name and team in (None, one.team)]
+        challenge = self.challenges.get(name)
+        assert challenge is not None
+        found = self._sent_as_scored(name, challenge.version or challenge.draft)
+        return found if team is None else [one for one in found if one.team == team]
+
+    def _sent_as_scored(self, name: str, version: str) -> Sequence[ChallengeSubmission]:
+        found = [one for one in self.submissions.all() if one.challenge == name and not one.again]
+        return self.rescoring.as_scored(name, version, found) if version else found
 
     def _teams(self, name: str) -> Sequence[Team]:
         return [one for one in self.teams.all() if one.challenge == name]
@@ -358,11 +487,11 @@ class Challenges:
             )
         return found
 
-    def _submission(self, challenge: Challenge, number: int) -> ChallengeSubmission:
+    def _submission(self, challenge: Challenge, number: int, *, again: bool = False) -> ChallengeSubmission:
         found = self.submissions.get(number)
-        if found is None or found.challenge != challenge.name:
+        if found is None or found.challenge != challenge.name or (found.again and not again):
             raise _no_submission(number)
-        return found
+        return self.rescoring.as_scored(challenge.name, challenge.version or challenge.draft, [found])[0]
 
 
 def _no_submission(number: int) -> NotFound:

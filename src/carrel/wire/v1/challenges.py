@@ -14,6 +14,15 @@ class CodeRequest(Request):
     snapshot: str = Field(pattern="^sha256:[0-9a-f]{64}$")
 
 
+class PublishRequest(Request):
+    """What is said about a draft that is published."""
+
+    #: Why boards change, for participants; needed where the draft scores otherwise.
+    because: str = Field("", max_length=500)
+    #: True: what could not be scored again loses its place.
+    without_failed: bool = False
+
+
 class TeamRequest(Request):
     """The way in which a user takes part."""
 

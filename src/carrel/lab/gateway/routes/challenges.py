@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
-from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
+from carrel.core.domain.challenge import (
+    Board,
+    Challenge,
+    ChallengeLines,
+    ChallengeView,
+    Rescore,
+    SubmissionList,
+    SubmissionView,
+    TeamView,
+)
+from carrel.core.domain.control_characters import visible
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.wire.v1 import API, CodeRequest, StarterView, TeamRequest
+from carrel.wire.v1 import API, CodeRequest, PublishRequest, StarterView, TeamRequest
 
 router = APIRouter(prefix=f"{API}/challenges", tags=["challenges"], route_class=Endpoint)
 
@@ -42,9 +53,24 @@ def get_checks(name: Name, ctx: Ctx, who: Who) -> SubmissionList:
 
 
 @router.post("/{name}/publish", summary="Show the draft to everybody (organisers)")
-def publish(name: Name, ctx: Ctx, who: Who) -> Challenge:
-    """409 until all its baselines were scored."""
-    return ctx.challenges.publish(who, name)
+def publish(name: Name, ctx: Ctx, who: Who, request: PublishRequest | None = None) -> Challenge:
+    """409 until all its baselines were scored, and where it scores otherwise, all that was scored before."""
+    asked = request or PublishRequest.model_validate({})
+    return ctx.challenges.publish(who, name, because=visible(asked.because), without_failed=asked.without_failed)
+
+
+@router.post(
+    "/{name}/rescore", status_code=202, summary="Score all submissions by the draft, from their kept predictions (organisers)"
+)
+def ask_rescore(name: Name, ctx: Ctx, who: Who) -> Rescore:
+    """Each once, and what failed once more. Boards change when the draft is published."""
+    return ctx.challenges.rescore(who, name, ask=True)
+
+
+@router.get("/{name}/rescore", summary="Old scores and ranks beside those by the draft (organisers)")
+def get_rescore(name: Name, ctx: Ctx, who: Who) -> Rescore:
+    """The submissions that the draft scores otherwise, as far as it has."""
+    return ctx.challenges.rescore(who, name)
 
 
 @router.post("/{name}/freeze", summary="End a challenge (organisers)")
@@ -117,3 +143,9 @@ def get_submission(name: Name, number: Number, ctx: Ctx, who: Who) -> Submission
 def get_log(name: Name, number: Number, ctx: Ctx, who: Who) -> Response:
     """Its last 256 KiB. It may show what the programs saw, so teams do not get it."""
     return Response(ctx.challenges.log(who, name, number), media_type="text/plain; charset=utf-8")
+
+
+@router.get("/{name}/submissions/{number}/record", summary="What explains a score")
+def get_record(name: Name, number: Number, ctx: Ctx, who: Who) -> Mapping[str, Any]:
+    """Code, version, environment, scores; for organisers also digests of programs and data, and the jobs' records with seeds."""
+    return ctx.challenges.record(who, name, number)
