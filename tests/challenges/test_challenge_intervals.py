@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from parity import YAML, checked, scored, write_challenge
 
@@ -14,6 +17,7 @@ from carrel import Client
 from carrel.core.challenges.intervals import intervals, neighbours, read_replicates
 from carrel.core.domain.challenge import Column, Fault
 from carrel.core.domain.errors import Invalid
+from support.lab_process import LabProcess
 
 COLUMNS = (Column(column="a", title="A", precision=1), Column(column="b", title="B", larger=False, precision=0))
 NUMBERS = [number / 1000 for number in range(1001)]
@@ -73,7 +77,7 @@ json.dump({"accuracy": found}, open("outputs/replicates.json", "w"))
 
 
 @pytest.mark.gate
-def test_a_board_with_intervals(client: Client, person: Callable[[str], Client], tmp_path: Path) -> None:
+def test_a_board_with_intervals(client: Client, person: Callable[[str], Client], tmp_path: Path, lab: LabProcess) -> None:
     """Asked for, resampled by the scoring program, shown; a program that does not is found out by the check."""
     yaml = YAML.replace("name: parity", "name: wide") + "intervals: 0.9\n"
     place = write_challenge(tmp_path / "wide", yaml)
@@ -100,3 +104,13 @@ def test_a_board_with_intervals(client: Client, person: Callable[[str], Client],
     assert low < board.places[1].scores["accuracy"] == 0.91 < high == 1.0
     assert done.intervals == board.places[1].intervals
     assert len(str(low)) <= 4  # rounded
+    with httpx.Client(base_url=lab.url, follow_redirects=True, headers={"Sec-Fetch-Site": "same-origin"}) as browser:
+        browser.post("/login", data={"token": one.token}).raise_for_status()
+        page = browser.get("/challenges/wide").text
+    assert "Ranges are 90 % intervals" in page
+    assert page.count("does not differ from the line above") == 2  # the place, and the words below
+    command = [str(Path(sys.executable).with_name("carrel")), "challenge", "board", "wide"]
+    environment = {"CARREL_URL": lab.url, "CARREL_TOKEN": one.token, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert f"0.91 [{low:.2f}, 1.00]" in said
+    assert "~2" in said
