@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from carrel import Client
 from carrel.core.domain.challenge import RescoredLine, SubmissionState
 from carrel.core.domain.errors import Conflict, Denied, NotFound
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess
 from support.small_lab import MortalLab
 
 ODD = "def predict(number): return number % 2"
@@ -57,7 +60,9 @@ def places(client: Client, name: str) -> list[tuple[int, str, float]]:
 
 
 @pytest.mark.gate
-def test_a_changed_scoring_program_scores_all_again_before_boards_change(client: Client, person: Person, tmp_path: Path) -> None:
+def test_a_changed_scoring_program_scores_all_again_before_boards_change(
+    client: Client, person: Person, tmp_path: Path, lab: LabProcess
+) -> None:
     """Old beside new, who moves, and then all at once, with the reason; nothing is run a second time, and nothing is counted."""
     yaml = begun(client, "again", tmp_path)
     ada, bob = person("again-ada"), person("again-bob")
@@ -85,6 +90,13 @@ def test_a_changed_scoring_program_scores_all_again_before_boards_change(client:
     assert [one.after.id for one in rescored(client, "again") if one.after and not one.before.baseline] == again  # each once
     with pytest.raises(NotFound):
         ada.challenge_submission("again", again[0])
+
+    command = [str(Path(sys.executable).with_name("carrel")), "challenge", "rescore", "again"]
+    environment = {"CARREL_URL": lab.url, "CARREL_TOKEN": lab.token, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[-3:-1] for line in said.splitlines()[1:4]] == [["2", "1"], ["1", "1"], ["2", "3"]]
+    assert said.splitlines()[1].split()[2:7] == ["again-ada", "accuracy", "0.55", "accuracy", "1"]
+    assert "carrel challenge publish again --because" in said
 
     with pytest.raises(Conflict, match="told why"):
         client.publish_challenge("again")

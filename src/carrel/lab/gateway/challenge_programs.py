@@ -211,7 +211,7 @@ class ChallengePrograms:
         for job in jobs:
             try:
                 found.append(self.replicates(Challenge(name=name), job, (column,))[column.column])
-            except (NotFound, Invalid):  # they are not kept any more
+            except (NotFound, Invalid, OSError):  # they are not kept any more
                 found.append(None)
         return neighbours(found, larger=column.larger, level=level)
 

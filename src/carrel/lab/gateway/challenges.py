@@ -464,8 +464,7 @@ class Challenges:
 
     def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
         """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
-        challenge = self.challenges.get(name)
-        assert challenge is not None
+        challenge = next(one for one in self.challenges.all() if one.name == name)
         found = self._sent_as_scored(name, challenge.version or challenge.draft)
         return found if team is None else [one for one in found if one.team == team]
 
