@@ -12,6 +12,7 @@ from parity import INPUT, LABEL, YAML, checked, scored, write_challenge, write_c
 from carrel import Client
 from carrel.core.domain.challenge import Fault, SubmissionState
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
+from carrel.testing.waiting import PATIENCE, wait_until
 from support.lab_process import LabProcess
 
 ODD = "def predict(number): return number % 2"
@@ -170,7 +171,7 @@ def test_a_scoring_program_that_fails_is_the_organisers_fault(client: Client, pe
 
 
 def test_a_column_that_comes_later_leaves_boards_readable(client: Client, person: Person, tmp_path: Path) -> None:
-    """What was scored before has no place on the board of the new version."""
+    """What was scored before gets its column before the new version is published."""
     yaml = YAML.replace("name: parity", "name: later")
     client.keep_challenge(write_challenge(tmp_path / "later", yaml))
     checked(client, "later")
@@ -184,8 +185,17 @@ def test_a_column_that_comes_later_leaves_boards_readable(client: Client, person
     score.write_text(score.read_text().replace('"accuracy"', '"hits"'))
     client.keep_challenge(place)
     checked(client, "later")
-    client.publish_challenge("later")
-    assert [one.baseline for one in ada.challenge_board("later").places] == ["zeros"]
+    with pytest.raises(Conflict, match="not scored again yet"):
+        client.publish_challenge("later")
+    assert [one.scores for one in ada.challenge_board("later").places] == [{"accuracy": 1.0}, {"accuracy": 0.55}]
+    client.rescore_challenge("later")
+    wait_until(
+        lambda: all(one.after and one.after.state.ended for one in client.rescore_challenge("later", ask=False).lines),
+        lambda: client.rescore_challenge("later", ask=False),
+        timeout=PATIENCE,
+    )
+    client.publish_challenge("later", reason="Hits are counted.")
+    assert [one.scores for one in ada.challenge_board("later").places] == [{"hits": 1.0}, {"hits": 0.55}]
 
 
 def test_who_may_not_organise_leaves_nothing_on_the_disk(person: Person, published: str, lab: LabProcess, tmp_path: Path) -> None:

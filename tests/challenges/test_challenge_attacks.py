@@ -128,7 +128,8 @@ def test_calls_of_a_team_get_nothing(client: Client, person: Person, published: 
     jobs = [job.id for job in client.jobs("all", limit=None) if job.owner == f"challenge:{published}"]
     assert len(jobs) >= 6
     headers = {"Authorization": f"Bearer {eve.token}"}
-    version = mine.submission.version
+    version = client.challenge_submission(published, mine.submission.id).submission.version
+    assert len(version) > 64 > len(mine.submission.version)  # a digest of all data would confirm who guesses the labels
     paths = [
         *(
             f"/jobs/{job}{part}"
@@ -141,6 +142,8 @@ def test_calls_of_a_team_get_nothing(client: Client, person: Person, published: 
         f"/challenges/{published}/submissions/{done.submission.id}",
         f"/challenges/{published}/submissions/{done.submission.id}/log",
         f"/challenges/{published}/submissions/{mine.submission.id}/log",
+        f"/challenges/{published}/submissions/{done.submission.id}/record",
+        f"/challenges/{published}/rescore",
         f"/challenges/{published}/checks",
         "/jobs?owner=all",
     ]
@@ -156,10 +159,20 @@ def test_calls_of_a_team_get_nothing(client: Client, person: Person, published: 
             http.post(f"{API}/challenges/{published}/submissions", json={"snapshot": done.submission.snapshot}).status_code == 404
         )
         assert http.post(f"{API}/jobs/{jobs[0]}/rerun").status_code in (404, 405)
-        places = [f"/challenges{part}" for part in ("", f"/{published}", f"/{published}/board", f"/{published}/submissions")]
+        places = [
+            f"/challenges{part}"
+            for part in (
+                "",
+                f"/{published}",
+                f"/{published}/board",
+                f"/{published}/submissions",
+                f"/{published}/submissions/{mine.submission.id}/record",
+            )
+        ]
         seen = [http.get(API + path).text for path in (*places, "/nodes", "/report/use", "/report/jobs", "/jobs")]
     for text in seen:
         assert LABEL not in text
         assert INPUT not in text
+        assert version.removeprefix("sha256:") not in text
     # Scores leave the lab rounded, and nothing else that the scoring program wrote.
     assert mine.submission.scores == {"accuracy": 0.45}

@@ -57,6 +57,9 @@ def test_what_it_says(paths: list[str]) -> None:
         ("limits:", "teams: {merge_until: soon}\nlimits:", 14, "is not a date"),
         ("name: parity", "name: Parity!", 1, "lower-case"),
         ("name: parity\n", "", 1, '"name" is missing'),
+        ("split: public", "split: public, board: hiden", 12, '"hidden"'),
+        ("limits:", "intervals: 95\nlimits:", 14, "a level from 0.5"),
+        ("limits:", "intervals: nan\nlimits:", 14, "a level from 0.5"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(paths: list[str], old: str, new: str, line: int, words: str) -> None:

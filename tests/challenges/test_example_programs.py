@@ -59,7 +59,8 @@ class Scoring:
 
     def label(self, **recordings: Times) -> None:
         reference = self.place / "reference"
-        write_rows(reference / "recordings.csv", [("recording", "duration"), *((name, DURATION) for name in recordings)])
+        rows = [(name, DURATION, name[0]) for name in recordings]
+        write_rows(reference / "recordings.csv", [("recording", "duration", "patient"), *rows])
         labels = [(name, *times) for name, events in recordings.items() for times in events]
         write_rows(reference / "events.csv", [("recording", "start", "end"), *labels])
 
@@ -137,9 +138,12 @@ def test_what_the_challenge_names_is_there() -> None:
     challenge = yaml.safe_load((EXAMPLE / "challenge.yaml").read_text())
     files = [*challenge["pages"].values(), challenge["rules"], challenge["starter"], *challenge["baselines"].values()]
     assert [name for name in files if not (EXAMPLE / name).exists()] == []
-    for program, kept in (("ingestion", "outputs/events.csv"), ("scoring", "outputs/scores.json")):
+    for program, kept in (
+        ("ingestion", ("outputs/events.csv",)),
+        ("scoring", ("outputs/scores.json", "outputs/replicates.json")),
+    ):
         task = describe(EXAMPLE / challenge[program])
-        assert (task.options.network, task.outputs) == ("off", (kept,))
+        assert (task.options.network, task.outputs) == ("off", kept)
     assert {phase["split"] for phase in challenge["phases"]} == {"public", "private"}
 
 
@@ -185,6 +189,19 @@ def test_counts_are_added_up_over_recordings(scoring: Scoring) -> None:
     scoring.predict(one=[(100, 120), (200, 220)], without=[(50, 60)])
     expected = {"taes": 2 * 2 / (2 * 2 + 2 + 1), "sensitivity": 0.5, "false_alarms_per_24h": 86400 / (3 * DURATION)}
     assert scoring.scores() == pytest.approx(expected)
+
+
+def test_resamples_draw_patients_and_the_same_ones_for_each_submission(scoring: Scoring) -> None:
+    """Patient x is found whole, patient y not at all: a resample's sensitivity is the part of its draws that are x."""
+    scoring.label(x1=[(0, 10)], x2=[(0, 10)], y1=[(0, 10)], y2=[(0, 10)])
+    found = []
+    for predicted in ({"x1": [(0.0, 10.0)], "x2": [(0.0, 10.0)]}, {"y1": [(0.0, 10.0)], "y2": [(0.0, 10.0)]}):
+        scoring.predict(**predicted)
+        scoring.scores()
+        found.append(json.loads((scoring.place / "program" / "outputs" / "replicates.json").read_text())["sensitivity"])
+    assert set(found[0]) == {0.0, 0.5, 1.0}  # never 0.25: recordings of a patient stay together
+    assert len(found[0]) == 1000
+    assert all(x + y == 1 for x, y in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,18 @@ from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
     from carrel.client import Client
-    from carrel.core.domain.challenge import Board, ChallengeView, PhaseView, SubmissionList, SubmissionView, TeamView
+    from carrel.core.domain.challenge import (
+        Board,
+        ChallengeSubmission,
+        ChallengeView,
+        Column,
+        PhaseView,
+        Place,
+        Rescore,
+        SubmissionList,
+        SubmissionView,
+        TeamView,
+    )
 
 challenge_command = typer.Typer(
     add_completion=False,
@@ -269,7 +280,7 @@ def submit(
         _print_left(after)
         if not found.submission.state.ended:
             print(f"How it is doing: carrel challenge submissions {name}")
-    return OTHER if found.submission.state.ended and not found.submission.scores else OK
+    return OTHER if found.submission.state.value == "FAILED" else OK
 
 
 def _dry_run(found: ChallengeView, *, as_json: bool) -> int:
@@ -405,15 +416,21 @@ def publish(
     reason: Annotated[
         str,
         typer.Option(
-            "--reason", metavar="TEXT", help="Why dates, limits or rules change: everybody reads it.", show_default=False
+            "--reason", metavar="TEXT", help="Why dates, limits, rules or boards change: everybody reads it.", show_default=False
         ),
     ] = "",
+    without_failed: Annotated[
+        bool, typer.Option("--without-failed", help="What could not be scored again loses its place.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show the draft of a challenge to everybody, when all its baselines were scored. For its organisers."""
+    """Show the draft of a challenge to everybody, when all its baselines were scored. For its organisers.
+
+    Where the draft scores otherwise, all that was scored before has to be scored by it first: see rescore.
+    """
     with open_client(home) as client:
-        found = client.publish_challenge(name, reason=reason)
+        found = client.publish_challenge(name, reason=reason, without_failed=without_failed)
     if as_json:
         return _print(found)
     print(f"The challenge {found.name} is published: carrel challenge join {found.name}")
@@ -469,6 +486,66 @@ def log(
     return OK
 
 
+@challenge_command.command("rescore")
+def rescore(name: Name, home: Home = None, as_json: AsJson = False) -> int:
+    """Score all submissions by the draft, from the predictions that the lab has kept, and show old beside new.
+
+    Boards stay as they are until the draft is published. For organisers.
+    """
+    with open_client(home) as client:
+        found = client.rescore_challenge(name)
+        told = -1
+        while (ended := sum(bool(one.after and one.after.state.ended) for one in found.lines)) < len(found.lines):
+            if ended != told:
+                print(f"{ended} of {len(found.lines)} submissions were scored again ...", file=sys.stderr)
+                told = ended
+            time.sleep(_LOOK)
+            found = client.rescore_challenge(name, ask=False)
+    failed = any(one.after and one.after.state.value == "FAILED" for one in found.lines)
+    if as_json:
+        _print(found)
+    else:
+        _print_rescore(found)
+        if failed:
+            print(f"Why: carrel challenge log {name} AGAIN; without places for them: publish --without-failed")
+        if found.lines:
+            print(f'Show it: carrel challenge publish {name} --reason "…"')
+    return OTHER if failed else OK
+
+
+def _print_rescore(found: Rescore) -> None:
+    from carrel.cli.screen import print_table
+
+    rows = [
+        (
+            one.before.phase,
+            str(one.before.id),
+            one.before.team or f"({one.before.baseline})",
+            *(_scores(each) if each else "-" for each in (one.before, one.after)),
+            f"{one.rank or '-'}",
+            f"{one.new_rank or '-'}",
+            f"{one.after.id if one.after else '-'}",
+        )
+        for one in found.lines
+    ]
+    print_table(("PHASE", "NUMBER", "TEAM", "BEFORE", "AFTER", "RANK", "NEW RANK", "AGAIN"), rows)
+
+
+@challenge_command.command("record")
+def record(
+    name: Name,
+    number: Annotated[int, typer.Argument(metavar="SUBMISSION", help="Its number.", min=1, show_default=False)],
+    home: Home = None,
+    as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
+) -> int:
+    """Print what explains a score, as JSON: code, environment, scores. Organisers get digests, and the records of its jobs."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        print_json(client.challenge_record(name, number))
+    return OK
+
+
 def _print_submissions(found: list[SubmissionView] | tuple[SubmissionView, ...]) -> None:
     from carrel.cli.screen import print_table
     from carrel.cli.words import local
@@ -480,7 +557,7 @@ def _print_submissions(found: list[SubmissionView] | tuple[SubmissionView, ...])
             one.submission.phase,
             one.submission.state.value,
             local(one.submission.made_at),
-            ", ".join(f"{column} {value:g}" for column, value in one.submission.scores.items()) + _shown(one) or _told(one),
+            _scores(one.submission) + _shown(one) if one.submission.scores else _told(one),
         )
         for one in found
     ]
@@ -490,6 +567,10 @@ def _print_submissions(found: list[SubmissionView] | tuple[SubmissionView, ...])
 def _shown(one: SubmissionView) -> str:
     said = ", ".join(f"{column} {value:g}" for column, value in one.shown.items())
     return f" (its team sees {said})" if said else ""
+
+
+def _scores(one: ChallengeSubmission) -> str:
+    return ", ".join(f"{column} {value:g}" for column, value in one.scores.items()) or one.message or one.state.value
 
 
 def _told(one: SubmissionView) -> str:
@@ -508,21 +589,33 @@ def _lines(text: str) -> str:
 
 
 def _print_board(found: Board) -> None:
-    from carrel.cli.screen import print_table
+    from carrel.cli.screen import clean, print_table
     from carrel.cli.words import local
 
     heads = ("RANK", "TEAM", *(column.title.upper() for column in found.columns), "SENT", "ENTRIES")
+
+    def score(one: Place, column: Column) -> str:
+        low, high = one.intervals.get(column.column, (None, None))
+        shown = f"{one.scores[column.column]:.{column.precision}f}"
+        return shown if low is None else f"{shown} [{low:.{column.precision}f}, {high:.{column.precision}f}]"
+
+    if found.opens is not None:
+        print(f"Teams see this board from {local(found.opens)} on.")
+    if found.rescored is not None:
+        print(f"All were scored again on {local(found.rescored.at)}: {clean(found.rescored.reason)}")
     rows = [
         (
-            str(one.rank),
+            f"{'~' if one.differs is False else ''}{one.rank}",
             one.team or f"({one.baseline})",
-            *(f"{one.scores[column.column]:.{column.precision}f}" for column in found.columns),
+            *(score(one, column) for column in found.columns),
             local(one.made_at),
             str(one.entries),
         )
         for one in found.places
     ]
     print_table(heads, rows, right=(0, *range(2, 2 + len(found.columns))))
+    if any(one.differs is False for one in found.places):
+        print("~ does not differ from the line above: with other test data of this kind their order may turn.")
 
 
 def _print(found: object) -> int:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import quote
 
 from carrel.client.transport import Transport
-from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
+from carrel.core.domain.challenge import (
+    Board,
+    Challenge,
+    ChallengeLines,
+    ChallengeView,
+    Rescore,
+    SubmissionList,
+    SubmissionView,
+    TeamView,
+)
 from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
 from carrel.core.domain.challenge_report import ChallengeReport, Likeness
 from carrel.core.domain.errors import Conflict
@@ -38,10 +48,23 @@ class ChallengeCalls:
         """The baselines of the draft, as they are doing."""
         return self._submissions(f"{_path(name)}/checks")
 
-    def publish_challenge(self, name: str, *, reason: str = "") -> Challenge:
-        """Show the draft to everybody. A change of dates, limits or rules needs a reason, which everybody is told."""
-        request = v1.PublishRequest(reason=reason)
+    def publish_challenge(self, name: str, *, reason: str = "", without_failed: bool = False) -> Challenge:
+        """Show the draft to everybody. A change of dates, limits, rules or boards needs a reason, which everybody is told.
+
+        `without_failed`: what could not be scored again loses its place.
+        """
+        request = v1.PublishRequest(reason=reason, without_failed=without_failed)
         return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), f"{_path(name)}/publish", request))
+
+    def rescore_challenge(self, name: str, *, ask: bool = True) -> Rescore:
+        """Score all submissions by the draft, and return old scores beside new ones; without `ask` only that."""
+        call = self._http.post if ask else self._http.get
+        return v1.value_of(Rescore, call(v1.shown_of(Rescore), f"{_path(name)}/rescore"))
+
+    def challenge_record(self, name: str, number: int) -> dict[str, Any]:
+        """What explains a score: all of it for organisers, for the team what tells nothing of the data."""
+        found: dict[str, Any] = self._http.call("GET", f"{_path(name)}/submissions/{number}/record").json()
+        return found
 
     def freeze_challenge(self, name: str) -> Challenge:
         """End it."""

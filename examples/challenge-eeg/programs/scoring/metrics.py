@@ -9,6 +9,7 @@ Times are seconds from the beginning of a recording.
 """
 
 import math
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -112,11 +113,40 @@ def scores(
 
     `taes` is F1 of TAES's counts over all recordings; `sensitivity` and `false_alarms_per_24h` are counted with any overlap.
     """
-    pairs = [(labelled.get(name, ()), predicted.get(name, ())) for name in durations]
-    aligned = sum((taes(*pair) for pair in pairs), Counts())
-    overlapping = sum((any_overlap(*pair) for pair in pairs), Counts())
+    return score([count(durations[name], labelled.get(name, ()), predicted.get(name, ())) for name in durations])
+
+
+#: What is counted in a recording: with TAES, with any overlap, and its seconds.
+Recording = tuple[Counts, Counts, float]
+
+
+def count(duration: float, labelled: Sequence[Event], predicted: Sequence[Event]) -> Recording:
+    """Count in one recording."""
+    return taes(labelled, predicted), any_overlap(labelled, predicted), duration
+
+
+def score(recordings: Sequence[Recording]) -> dict[str, float]:
+    """Return the scores of what was counted in recordings; one that is there twice counts twice."""
+    aligned = sum((one for one, _, _ in recordings), Counts())
+    overlapping = sum((one for _, one, _ in recordings), Counts())
     return {
         "taes": aligned.f1,
         "sensitivity": overlapping.sensitivity,
-        "false_alarms_per_24h": overlapping.false_alarms * DAY / sum(durations.values()),
+        "false_alarms_per_24h": overlapping.false_alarms * DAY / sum(seconds for _, _, seconds in recordings),
     }
+
+
+def replicates(recordings: dict[str, Sequence[Recording]], *, number: int, seed: int) -> dict[str, list[float]]:
+    """Return the scores on resamples of patients, who are the keys of `recordings`.
+
+    Patients are drawn, and not recordings: those of one patient are alike (Efron and Tibshirani 1993, section 8.6). The same seed
+    draws the same patients for each submission, so that submissions can be compared resample by resample.
+    """
+    # Sums by patient are all that a resample needs.
+    sums = [
+        (sum((one for one, _, _ in each), Counts()), sum((one for _, one, _ in each), Counts()), sum(s for _, _, s in each))
+        for _, each in sorted(recordings.items())
+    ]
+    draw = random.Random(seed)
+    found = [score(draw.choices(sums, k=len(sums))) for _ in range(number)]
+    return {column: [one[column] for one in found] for column in found[0]}

@@ -1,4 +1,4 @@
-"""Compares the predictions of a submission with the labels, and writes outputs/scores.json.
+"""Compares the predictions of a submission with the labels, and writes outputs/scores.json and outputs/replicates.json.
 
 The predictions are whatever came out of a participant's code. Exit code 3 says that they are at fault, any other code that the
 organiser's data are.
@@ -19,6 +19,8 @@ HEADER = ["recording", "start", "end", "confidence"]
 MOST_BYTES = 1_000_000
 MOST_ROWS = 10_000
 SHOWN = 40
+#: Resamples of patients, the same for each submission, by which the lab says how far a score would move with other patients.
+RESAMPLES, SEED = 1000, 1
 #: The exit code that says: the participant did this.
 PARTICIPANT = 3
 
@@ -66,10 +68,11 @@ def _rows(file: Path) -> list[list[str]]:
     return rows[1:]
 
 
-def read_reference(directory: Path) -> tuple[dict[str, float], dict[str, list[metrics.Event]]]:
-    """Return the duration of each recording in seconds, and its labelled events."""
+def read_reference(directory: Path) -> tuple[dict[str, float], dict[str, list[metrics.Event]], dict[str, str]]:
+    """Return the duration of each recording in seconds, its labelled events, and its patient."""
     with (directory / "recordings.csv").open(newline="") as stream:
-        durations = {row["recording"]: float(row["duration"]) for row in csv.DictReader(stream)}
+        recordings = list(csv.DictReader(stream))
+    durations = {row["recording"]: float(row["duration"]) for row in recordings}
     labelled: defaultdict[str, list[metrics.Event]] = defaultdict(list)
     with (directory / "events.csv").open(newline="") as stream:
         for row in csv.DictReader(stream):
@@ -78,20 +81,25 @@ def read_reference(directory: Path) -> tuple[dict[str, float], dict[str, list[me
         raise SystemExit(
             f"{directory}/events.csv has no labels, or labels of recordings that recordings.csv beside it does not have."
         )
-    return durations, dict(labelled)
+    return durations, dict(labelled), {row["recording"]: row["patient"] for row in recordings}
 
 
 def main() -> None:
-    durations, labelled = read_reference(Path(os.environ["CARREL_REFERENCE"]))
+    durations, labelled, patients = read_reference(Path(os.environ["CARREL_REFERENCE"]))
     try:
         predicted = read_predictions(PREDICTIONS, durations)
     except WrongPredictions as error:
         print(f"{PREDICTIONS}: {error}", file=sys.stderr)
         sys.exit(PARTICIPANT)
     result = metrics.scores(durations, labelled, predicted)
+    of_patients: defaultdict[str, list[metrics.Recording]] = defaultdict(list)
+    for name, patient in patients.items():
+        of_patients[patient].append(metrics.count(durations[name], labelled.get(name, ()), predicted.get(name, ())))
     outputs = Path("outputs")
     outputs.mkdir(exist_ok=True)
     (outputs / "scores.json").write_text(json.dumps(result, indent=2) + "\n")
+    resampled = metrics.replicates(of_patients, number=RESAMPLES, seed=SEED)
+    (outputs / "replicates.json").write_text(json.dumps(resampled) + "\n")
     print(json.dumps(result))
 
 

@@ -1,1 +1,1 @@
-"""Challenges: their description, their boards, and what is left of a team's limits. Pure; the caller reads files."""
+"""Challenges: their description, their boards, what is left of a team's limits (pure), and where their versions lie."""

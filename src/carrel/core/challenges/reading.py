@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 from carrel.core.domain.challenge import (
     FILE,
+    BoardRule,
     ChallengeSpec,
     Choice,
     Column,
@@ -32,7 +33,7 @@ KEYS = (
     *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
     *("teams", "feedback", "zone", "organisers", "qos", "account"),
     *("ladder", "steps", "log"),
-    "asks",
+    *("asks", "intervals"),
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
 #: This one is no whole number.
@@ -47,6 +48,8 @@ _MOST_FEEDBACK = 1000
 _MOST_LOG = 64 * 1024
 #: Submissions of a team that go on to a final.
 _MOST_FINALS = 10
+#: What no interval can be narrower than.
+_LEAST_LEVEL = 0.5
 #: Digits that a score can have: what a float has.
 _MOST_DIGITS = 15
 #: Answers to choose from where people are asked something at joining, and characters of one.
@@ -113,6 +116,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         one_end=one("steps", lambda value: _steps(value)[1], False),
         merge_until=_moment(teams["merge_until"], _zone(said.get("zone"))) if "merge_until" in teams else None,
         asks=one("asks", _asks, {}),
+        intervals=one("intervals", _level, 0.0),
     )
     _check_apart(spec, lambda key: said.get(key, top))
     if spec.one_end and spec.feedback:
@@ -165,7 +169,7 @@ def _train(value: Value, directory: Callable[[Value], str]) -> str:
 
 
 def _phase(value: Value, splits: Mapping[str, Split], limits: Limits, zone: ZoneInfo) -> Phase:
-    said = value.mapping(("name", "begin", "end", "split", *_LIMITS, _GPU_HOURS, "final"))
+    said = value.mapping(("name", "begin", "end", "split", *_LIMITS, _GPU_HOURS, "final", "board"))
     for key in ("name", "begin", "end", "split"):
         if key not in said:
             raise value.wrong(f'the phase has no "{key}".')
@@ -179,6 +183,7 @@ def _phase(value: Value, splits: Mapping[str, Split], limits: Limits, zone: Zone
         split=split,
         limits=_limits(value, limits, said),
         final=_final(said["final"]) if "final" in said else None,
+        board=_board_rule(said["board"]) if "board" in said else "shown",
     )
     if phase.end <= phase.begin:
         raise said["end"].wrong(f'the phase "{phase.name}" ends before it begins.')
@@ -254,6 +259,24 @@ def _asks(value: Value) -> Mapping[str, tuple[str, ...]]:
                 f"Write 2 to {_MOST_ANSWERS}, of at most {_LONGEST_ANSWER} characters.",
             )
     return found
+
+
+def _board_rule(value: Value) -> BoardRule:
+    rules = get_args(BoardRule)
+    found = next((rule for rule in rules if rule == value.text()), None)
+    if found is None:
+        raise value.wrong(f'board is "{value.text()[:60]}".', suggest(value.text(), rules, what="Rules"))
+    return found  # type: ignore[no-any-return]
+
+
+def _level(value: Value) -> float:
+    try:
+        level = float(value.text())
+    except ValueError:
+        level = 0.0
+    if not _LEAST_LEVEL <= level < 1:
+        raise value.wrong(f"intervals is {value.text()[:60]}.", f"Write a level from {_LEAST_LEVEL} to 0.999: 0.95.")
+    return level
 
 
 def _number(value: Value, *, least: int = 0, most: int = 1_000_000) -> int:

@@ -27,10 +27,20 @@ def read_scores(data: bytes, columns: Sequence[Column]) -> Mapping[str, float]:
         raise Invalid(f"{SCORES} is not a JSON object of at most {LARGEST // 1024} KiB.", remedy="Write numbers by column.")
     scores: dict[str, float] = {}
     for column in columns:
-        value = found.get(column.column)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        value = finite(found.get(column.column))
+        if value is None:
             raise Invalid(f'{SCORES} has no number for "{column.column}".', remedy="Write a finite number for each column.")
         if column.range is not None and not column.range[0] <= value <= column.range[1]:
             raise Invalid(f'{SCORES} has a "{column.column}" out of its range.', remedy="Write a wider range into the board.")
-        scores[column.column] = round(float(value), column.precision) + 0.0  # no -0.0
+        scores[column.column] = round(value, column.precision) + 0.0  # no -0.0
     return scores
+
+
+def finite(value: object) -> float | None:
+    """A value of JSON as a finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # JSON has whole numbers of any size
+        return None

@@ -28,7 +28,7 @@ def seen(spec: ChallengeSpec, submissions: Sequence[ChallengeSubmission], now: f
     """
     shown = [one if one.baseline else _ended(spec, _in_steps(one, spec.step, now)) for one in submissions]
     released = _released(spec, shown)
-    return [replace(one, scores=released.get(one.id, one.scores)) for one in shown]
+    return [replace(one, scores=released[one.id], intervals={}) if one.id in released else one for one in shown]
 
 
 def withheld(spec: ChallengeSpec) -> tuple[str, ...]:
@@ -62,7 +62,9 @@ def _in_steps(one: ChallengeSubmission, step: int, now: float) -> ChallengeSubmi
     ended = None if one.ended_at is None else math.ceil(one.ended_at / step) * step
     if ended is not None and ended <= now:
         return replace(one, ended_at=float(ended))
-    return replace(one, state=SubmissionState.RUNNING, scores={}, message="", fault=None, ended_at=None, scoring_job=0)
+    return replace(
+        one, state=SubmissionState.RUNNING, scores={}, intervals={}, message="", fault=None, ended_at=None, scoring_job=0
+    )
 
 
 def _ended(spec: ChallengeSpec, one: ChallengeSubmission) -> ChallengeSubmission:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from carrel.core.domain.noun import Moment, private, shown, stamped
 from carrel.core.domain.units import format_count, format_duration
@@ -13,6 +14,8 @@ from carrel.core.domain.units import format_count, format_duration
 PROGRAMS = "challenge:"
 #: Where a challenge says what it is.
 FILE = "challenge.yaml"
+#: When teams see scores and places: at once, when the phase has ended, or when the last phase has.
+BoardRule = Literal["shown", "hidden", "hidden-until-the-end"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class Phase:
     limits: Limits = field(default_factory=Limits)
     #: None: teams send to it.
     final: Final | None = None
+    board: BoardRule = "shown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +159,8 @@ class ChallengeSpec:
     merge_until: Moment | None = None
     #: What those who take part are asked when they join, with the answers to choose from; they may leave it out.
     asks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: The level of the intervals that are shown beside scores: 0.95; 0: none are.
+    intervals: float = 0.0
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""
@@ -163,6 +169,21 @@ class ChallengeSpec:
     def phase(self, name: str) -> Phase | None:
         """The phase of this name, or None."""
         return next((phase for phase in self.phases if phase.name == name), None)
+
+    def opens(self, name: str) -> float:
+        """The moment from which teams see the scores of a phase; 0: at once."""
+        phase = self.phase(name)
+        if phase is None or phase.board == "shown":
+            return 0.0
+        return phase.end if phase.board == "hidden" else self.phases[-1].end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardChange:
+    """The moment since which a board goes by another scoring program, and the reason."""
+
+    at: Moment
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +202,10 @@ class Challenge:
     made_at: Moment = stamped(default=0.0)
     #: When it was frozen: it takes nothing any more.
     frozen_at: Moment | None = stamped(default=None)
+    #: All versions that were published, the oldest first. Teams see their numbers: a digest would confirm who guesses the labels.
+    versions: tuple[str, ...] = private(default=())
+    #: By phase: when its submissions were last scored again.
+    rescored: Mapping[str, BoardChange] = stamped(default_factory=dict)
 
     @property
     def programs(self) -> str:
@@ -278,6 +303,10 @@ class ChallengeSubmission:
     origin: int = stamped(default=0)
     #: The kind of failure, for organisers: it may hold words of the log ("code: ValueError").
     kind: str = private(default="")
+    #: By column, the low and the high end of the score's interval, where the challenge asks for intervals.
+    intervals: Mapping[str, tuple[float, float]] = stamped(default_factory=dict)
+    #: The submission whose predictions this one scores again, by the scoring program of `version`; 0: it was sent.
+    again: int = private(default=0)
 
     @property
     def job(self) -> int:
@@ -482,6 +511,10 @@ class Place:
     made_at: Moment
     #: How many of the team's submissions were scored.
     entries: int
+    #: As in `ChallengeSubmission`.
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    #: False: in resamples of the data its order with the line above turns too often to say that they differ. None: not known.
+    differs: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,3 +525,29 @@ class Board:
     phase: str
     columns: tuple[Column, ...]
     places: tuple[Place, ...]
+    #: When it was last scored again, and why.
+    rescored: BoardChange | None = None
+    #: When teams see it; None: they do.
+    opens: Moment | None = None
+    #: The level of the intervals; 0: there are none.
+    intervals: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoredLine:
+    """A submission as the published program has scored it, and as that of the draft has."""
+
+    before: ChallengeSubmission
+    #: With a number of its own, by which organisers find the log. None: not yet.
+    after: ChallengeSubmission | None
+    #: On the board; None: another submission of the team is there.
+    rank: int | None
+    new_rank: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescore:
+    """What another scoring program does to the boards."""
+
+    challenge: str
+    lines: tuple[RescoredLine, ...]

@@ -45,6 +45,7 @@ from carrel.lab.gateway.call_bodies import CallBodies
 from carrel.lab.gateway.challenge_finals import ChallengeFinals
 from carrel.lab.gateway.challenge_organising import Organising
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
+from carrel.lab.gateway.challenge_rescoring import Rescoring
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing, no_metrics
@@ -149,10 +150,14 @@ def create_app(
         memory, directories, own_files = challenges
         directories.mkdir(mode=0o700, exist_ok=True)
         programs, sent = ChallengePrograms(directories, lab, snapshots, submissions), memory.of(SUBMISSIONS)
+        runs = ChallengeRuns(lab, programs, memory.of(CHALLENGES), sent)
+        rescoring = Rescoring(programs=programs, runs=runs, challenges=memory.of(CHALLENGES), submissions=sent)
+        runs.scored = rescoring.catch_up
         organised = Challenges(
             lab=lab,
             programs=programs,
-            runs=ChallengeRuns(lab, programs, memory.of(CHALLENGES), sent),
+            runs=runs,
+            rescoring=rescoring,
             challenges=memory.of(CHALLENGES),
             teams=memory.of(TEAMS),
             submissions=sent,

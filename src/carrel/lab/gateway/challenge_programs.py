@@ -9,18 +9,23 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from sys import maxsize
+from typing import Any, BinaryIO
 
 from carrel.core.challenges.cost import cost_of
+from carrel.core.challenges.intervals import LARGEST as MOST_REPLICATES
+from carrel.core.challenges.intervals import REPLICATES, Replicates, neighbours, read_replicates
+from carrel.core.challenges.places import have_names, place_of
 from carrel.core.challenges.reading import read_challenge
 from carrel.core.challenges.scores import LARGEST, SCORES
 from carrel.core.control.lab import Lab
-from carrel.core.domain.challenge import FILE, Challenge, ChallengeSpec, ChallengeSubmission, Cost
+from carrel.core.domain.challenge import FILE, Challenge, ChallengeSpec, ChallengeSubmission, Column, Cost, Split
 from carrel.core.domain.errors import Invalid, NotFound
 from carrel.core.domain.network import Network
 from carrel.core.domain.resources import Resources
@@ -48,9 +53,14 @@ class ChallengePrograms:
 
     def __init__(self, root: Path, lab: Lab, snapshots: SnapshotStore, submissions: Submissions) -> None:
         self._root, self._lab, self._snapshots, self._submissions = root, lab, snapshots, submissions
+        have_names(root)
         self._known = lru_cache(maxsize=256)(self._read)
         self.size = lru_cache(maxsize=256)(self._size)
         self._costs = lru_cache(maxsize=256)(self._cost)
+        # Versions never change, and data are large: each is read once for its digest.
+        self._digest = lru_cache(maxsize=4096)(self._hashed)
+        self.scoring = lru_cache(maxsize=4096)(self._scoring)
+        self.differences = lru_cache(maxsize=64)(self._differences)
 
     # ---- directories
 
@@ -94,6 +104,28 @@ class ChallengePrograms:
         """Path of a part of the challenge."""
         return self._place(name, version) / path
 
+    def digests(self, name: str, version: str, phase: str) -> Mapping[str, str]:
+        """The digests of what a submission to a phase meets: the programs, and the data of its split."""
+        spec, split = self._in_phase(name, version, phase)
+        paths = {INGESTION: spec.ingestion, SCORING: spec.scoring, INPUT: split.input, REFERENCE: split.reference}
+        return {what: self._digest(name, version, path) for what, path in paths.items()}
+
+    def _scoring(self, name: str, version: str, phase: str) -> str:
+        """The digest of all that decides a score: program, references, columns and the level of intervals."""
+        spec, split = self._in_phase(name, version, phase)
+        parts = [self._digest(name, version, path) for path in (spec.scoring, split.reference)]
+        shown = [f"{column.column} {column.precision}" for column in spec.board]
+        return "sha256:" + sha256("\n".join([*parts, f"{spec.intervals}", *shown]).encode()).hexdigest()
+
+    def _hashed(self, name: str, version: str, path: str) -> str:
+        return pack(self.directory(name, version, path), surrounding=False, limit_bytes=maxsize, limit_files=maxsize).digest
+
+    def _in_phase(self, name: str, version: str, phase: str) -> tuple[ChallengeSpec, Split]:
+        spec = self.spec(name, version)
+        found = spec.phase(phase)
+        assert found is not None
+        return spec, spec.splits[found.split]
+
     def starter(self, challenge: Challenge) -> BinaryIO:
         """The files that participants begin with, as an archive. Raises `NotFound`."""
         spec = self.spec(challenge.name, challenge.version)
@@ -123,7 +155,7 @@ class ChallengePrograms:
             remove_tree(scratch)
 
     def _place(self, name: str, version: str) -> Path:
-        return self._root / name / version.removeprefix("sha256:")
+        return place_of(self._root, name, version)
 
     # ---- jobs
 
@@ -155,10 +187,8 @@ class ChallengePrograms:
 
     def start(self, challenge: Challenge, submission: ChallengeSubmission, stage: str) -> int:
         """Submit the job of a stage; the same stage of a submission is the same job. Returns its number."""
-        spec, name = self.spec(challenge.name, submission.version), submission.challenge
-        phase = spec.phase(submission.phase)
-        assert phase is not None
-        split = spec.splits[phase.split]
+        name = submission.challenge
+        spec, split = self._in_phase(name, submission.version, submission.phase)
         shown = self.directory(name, submission.version, split.input if stage == INGESTION else split.reference)
         code = self._pack(
             challenge, submission.version, _program(spec, stage), submission.snapshot if stage == INGESTION else None
@@ -184,9 +214,29 @@ class ChallengePrograms:
 
     def scores(self, challenge: Challenge, job_id: int) -> bytes:
         """The scores that a scoring program wrote, one byte more than may be at most. Raises `NotFound`."""
-        path = self._lab.produced.blob_path(self._caller(challenge), job_id, SCORES)
-        with path.open("rb") as file:
-            return file.read(LARGEST + 1)
+        return self._output(challenge, job_id, SCORES, LARGEST)
+
+    def replicates(self, challenge: Challenge, job_id: int, columns: Sequence[Column]) -> Replicates:
+        """The scores on resamples that a scoring program wrote. Raises `NotFound`, `Invalid`."""
+        return read_replicates(self._output(challenge, job_id, REPLICATES, MOST_REPLICATES), columns)
+
+    def _output(self, challenge: Challenge, job_id: int, path: str, most: int) -> bytes:
+        with self._lab.produced.blob_path(self._caller(challenge), job_id, path).open("rb") as file:
+            return file.read(most + 1)
+
+    def _differences(self, name: str, jobs: tuple[int, ...], column: Column, level: float) -> Sequence[bool | None]:
+        """Of places in their order, by the jobs that scored them: whether each differs from the one above; None: not known."""
+        found: list[Sequence[float] | None] = []
+        for job in jobs:
+            try:
+                found.append(self.replicates(Challenge(name=name), job, (column,))[column.column])
+            except (NotFound, Invalid, OSError):  # they are not kept any more
+                found.append(None)
+        return neighbours(found, larger=column.larger, level=level)
+
+    def record(self, challenge: Challenge, job_id: int) -> dict[str, Any]:
+        """The record of a job of the challenge's."""
+        return self._lab.produced.record(self._caller(challenge), job_id)
 
     def outputs(self, challenge: Challenge, job_id: int) -> Sequence[tuple[str, Path]]:
         """The outputs of a job of the challenge's that are kept: their paths, and the files that hold them."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.core.challenges.cost import taken
+from carrel.core.challenges.intervals import intervals
 from carrel.core.challenges.report import failure_kind
 from carrel.core.challenges.scores import read_scores
 from carrel.core.challenges.seen import readable
@@ -53,6 +54,8 @@ class ChallengeRuns:
         self._due: set[int] = set()
         #: Wakes the loop.
         self.changed: Callable[[], None] = lambda: None
+        #: Told of the challenges whose submissions were scored.
+        self.scored: Callable[[str], None] = lambda _name: None
 
     def add(self, asked: ChallengeSubmission) -> ChallengeSubmission:
         """Write a submission down; its job is made soon."""
@@ -84,6 +87,8 @@ class ChallengeRuns:
                 self._due.add(one.id)
                 if one.job:
                     self._of_job[one.job] = one.id
+        for challenge in self._challenges.all():
+            self.scored(challenge.name)
 
     def jobs(self) -> Sequence[int]:
         """Jobs whose ends matter."""
@@ -175,15 +180,16 @@ class ChallengeRuns:
         spec = self._programs.spec(challenge.name, one.version)
         try:
             scores = read_scores(self._programs.scores(challenge, one.scoring_job), spec.board)
+            resampled = self._programs.replicates(challenge, one.scoring_job, spec.board) if spec.intervals else {}
         except (Invalid, NotFound) as error:
             _log.warning("Submission %d has no scores: %s", one.id, error)
             self._fail(one, Fault.ORGANISER, "The scoring program wrote no scores.", "programs: no scores")
             return
-        self._submissions.put(
-            replace(
-                one, state=SubmissionState.COMPLETED, scores=scores, ended_at=self._lab.clock(), gpu_hours=self._gpu_hours(one)
-            )
-        )
+        ended = replace(one, state=SubmissionState.COMPLETED, scores=scores, ended_at=self._lab.clock())
+        shown = intervals(resampled, spec.board, spec.intervals)
+        self._submissions.put(replace(ended, intervals=shown, gpu_hours=self._gpu_hours(one)))
+        # Another version may have been published since this was begun.
+        self.scored(challenge.name)
 
     def _kind(self, challenge: Challenge, one: ChallengeSubmission, job: Job, fault: Fault) -> str:
         """How it failed, for organisers."""

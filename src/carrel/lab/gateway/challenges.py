@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from carrel.core.challenges import teams
 from carrel.core.challenges.board import board
@@ -20,6 +20,7 @@ from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import (
     Board,
+    BoardChange,
     Bound,
     Challenge,
     ChallengeLine,
@@ -30,6 +31,9 @@ from carrel.core.domain.challenge import (
     Fault,
     Phase,
     PhaseView,
+    Place,
+    Rescore,
+    RescoredLine,
     SubmissionList,
     SubmissionState,
     SubmissionView,
@@ -40,9 +44,12 @@ from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, Notice
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.noun import shown_fields
+from carrel.core.domain.serial import to_plain
 from carrel.core.domain.user import Caller, directory_name
 from carrel.core.policy.access import Action, Resource, allowed
-from carrel.lab.gateway.challenge_programs import ChallengePrograms
+from carrel.lab.gateway.challenge_programs import INGESTION, SCORING, ChallengePrograms
+from carrel.lab.gateway.challenge_rescoring import Rescoring
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
 from carrel.lab.gateway.challenge_teams import ChallengeTeams, new_code, no_submission, with_code
 
@@ -58,6 +65,7 @@ class Challenges(ChallengeTeams):
     lab: Lab
     programs: ChallengePrograms
     runs: ChallengeRuns
+    rescoring: Rescoring
     challenges: RecordStore[Challenge]
     teams: RecordStore[Team]
     submissions: RecordStore[ChallengeSubmission]
@@ -117,11 +125,12 @@ class Challenges(ChallengeTeams):
         found = [one for one in self._sent(name, "") if one.version == version]
         return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
 
-    def publish(self, caller: Caller, name: str, reason: str = "") -> Challenge:
+    def publish(self, caller: Caller, name: str, *, reason: str = "", without_failed: bool = False) -> Challenge:
         """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored.
 
         Where it changes dates, limits or rules of what was published, everybody is told so with the reason, and `Invalid` is
-        raised where none is given.
+        raised where none is given. Where it scores otherwise, all that was scored before has to be scored by it first
+        (`rescore`); `without_failed`: what could not be scored again loses its place.
         """
         with self._guard:
             challenge = self._organised(caller, name)
@@ -135,11 +144,38 @@ class Challenges(ChallengeTeams):
                         f'The baseline "{baseline.baseline}" is {baseline.state} in the phase "{baseline.phase}".',
                         remedy="Wait for it." if not baseline.state.ended else f"`carrel challenge log {name} {baseline.id}`.",
                     )
-            spec = self.programs.spec(name, challenge.draft)
+            spec, draft = self.programs.spec(name, challenge.draft), challenge.draft
+            self.rescoring.check_inputs(challenge)
+            changed = self.rescoring.check_done(challenge, without_failed=without_failed)
+            if changed and not reason.strip():
+                raise Conflict(
+                    f"Participants are told why the boards of {', '.join(changed)} change.",
+                    remedy=f'Say it: `carrel challenge publish {name} --reason "…"`.',
+                )
             self._tell_changes(caller, challenge, spec, reason)
-            published = self.challenges.put(replace(challenge, version=challenge.draft, draft="", train=spec.train))
+            now = dict.fromkeys(changed, BoardChange(at=self.lab.clock(), reason=visible(" ".join(reason.split()))[:LONGEST]))
+            versions = tuple(dict.fromkeys((*challenge.versions, draft)))
+            made = replace(challenge, version=draft, draft="", train=spec.train, versions=versions)
+            published = self.challenges.put(replace(made, rescored={**challenge.rescored, **now}))
+            self.rescoring.catch_up(name)
         self.finals_changed()
         return published
+
+    def rescore(self, caller: Caller, name: str, *, ask: bool = False) -> Rescore:
+        """Old scores and ranks beside those by the draft, for organisers; with `ask`, score what is missing, and what failed."""
+        challenge = self._organised(caller, name)
+        challenge = replace(challenge, draft=challenge.draft or challenge.version)  # or what failed, and was published so
+        if not challenge.version:
+            raise Conflict(f"The challenge {name} is not published: nothing was scored.")
+        if ask:
+            self._check_open(challenge)
+            self.rescoring.check_inputs(challenge)
+            self.rescoring.ask(name, challenge.draft, retry=True)
+        lines: list[RescoredLine] = []
+        for phase in self.programs.spec(name, challenge.draft).phases:
+            before, after = (self._places(challenge, version, phase.name) for version in (challenge.version, challenge.draft))
+            lines += self.rescoring.lines(challenge, phase.name, before, after)
+        return Rescore(challenge=name, lines=tuple(lines))
 
     def _tell_changes(self, caller: Caller, challenge: Challenge, new: ChallengeSpec, reason: str) -> None:
         if not challenge.version:
@@ -178,7 +214,7 @@ class Challenges(ChallengeTeams):
         challenge = self.find(caller, name)
         if not self._organises(caller, challenge):
             return self._own_log(caller, challenge, number)
-        one = self._submission(challenge, number)
+        one = self._submission(challenge, number, again=True)
         return self.programs.log(challenge, one.job, _LOG).decode(errors="replace") if one.job else ""
 
     def _own_log(self, caller: Caller, challenge: Challenge, number: int) -> str:
@@ -255,7 +291,7 @@ class Challenges(ChallengeTeams):
         def of(phase: Phase) -> Bound:
             longest = cost.seconds if cost else phase.end - phase.begin
             size = self.programs.size(challenge.name, version, spec.splits[phase.split].reference)
-            return bound(spec, phase, longest=longest, reference_bytes=size)
+            return bound(spec, phase, longest=longest, reference_bytes=size, numbers=3 if spec.intervals else 1)
 
         return tuple(map(of, spec.phases))
 
@@ -283,11 +319,46 @@ class Challenges(ChallengeTeams):
         chosen = spec.phase(phase) if phase else begun[-1]
         if chosen is None:
             raise NotFound(f'There is no phase "{phase}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}.")
-        version = challenge.version or challenge.draft
-        sent = self._seen(challenge, self._sent(name))
-        sent = [one for one in sent if one.phase == chosen.name and (one.team or one.version == version)]
-        places = tuple(board(spec.board, sent))
-        return Board(challenge=name, phase=chosen.name, columns=spec.board, places=places)
+        opens = self._opens(challenge, chosen.name)
+        hidden = opens is not None and not self._organises(caller, challenge)
+        return Board(
+            challenge=name,
+            phase=chosen.name,
+            columns=spec.board,
+            places=() if hidden else tuple(self._places(challenge, challenge.version or challenge.draft, chosen.name)),
+            rescored=challenge.rescored.get(chosen.name),
+            opens=opens,
+            intervals=spec.intervals,
+        )
+
+    def _places(self, challenge: Challenge, version: str, phase: str) -> Sequence[Place]:
+        """The board of a phase, by the scoring program of a version."""
+        spec = self.programs.spec(challenge.name, version)
+        sent = self._seen(challenge, self._sent_as_scored(challenge.name, version), spec)
+        found = [one for one in sent if one.phase == phase and (one.team or one.version == version)]
+        return self._told_apart(challenge, spec, board(spec.board, found), found) if spec.phase(phase) else ()
+
+    def _told_apart(
+        self, challenge: Challenge, spec: ChallengeSpec, places: Sequence[Place], sent: Sequence[ChallengeSubmission]
+    ) -> Sequence[Place]:
+        """Places with their intervals, and whether each differs from the one above it."""
+        if not spec.intervals or (spec.ladder is not None and sent and spec.ladder.holds(sent[0].phase)):
+            return places  # of what a ladder holds back an interval would tell
+        of = {one.id: one for one in sent}
+        jobs = tuple(of[place.submission].scoring_job for place in places)
+        differs = self.programs.differences(challenge.name, jobs, spec.board[0], spec.intervals)
+        return [
+            replace(place, intervals=of[place.submission].intervals, differs=differ)
+            for place, differ in zip(places, differs, strict=True)
+        ]
+
+    def _opens(self, challenge: Challenge, phase: str, version: str = "") -> float | None:
+        """When teams see the scores of a phase; None: they do."""
+        spec = self._spec(challenge)
+        if spec.phase(phase) is None and version:  # it was one of an earlier version
+            spec = self.programs.spec(challenge.name, version)
+        opens = spec.opens(phase)
+        return opens if challenge.frozen_at is None and self.lab.clock() < opens else None
 
     # ---- teams
 
@@ -409,7 +480,7 @@ class Challenges(ChallengeTeams):
             self.left(challenge, team, phase).check(most)
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team, most=most)
             after = self._phase_now(challenge, team)
-        return replace(self.runs.view(made), phase=after)
+        return replace(self._view(caller, challenge, made), phase=after)
 
     def sent(self, caller: Caller, name: str) -> SubmissionList:
         """The submissions of the caller's team; for organisers those of all teams."""
@@ -421,7 +492,7 @@ class Challenges(ChallengeTeams):
             views = [self._with_shown(self.runs.view(one), shown[one.id]) for one in there if one.team]
         else:
             own = self.own(name, team or self._own_team(caller, challenge))
-            views = [self.runs.view(one) for one in self._seen(challenge, own)]
+            views = [self._view(caller, challenge, one) for one in self._seen(challenge, own)]
         phase = self._phase_now(challenge, team) if team else None
         return SubmissionList(submissions=tuple(reversed(views)), phase=phase)
 
@@ -436,11 +507,57 @@ class Challenges(ChallengeTeams):
         beside = self.own(name, team) if team else self._sent(name, one.team)
         shown = next(it for it in self._seen(challenge, beside) if it.id == number)
         if not self._organises(caller, challenge):
-            return self.runs.view(shown)
+            return self._view(caller, challenge, shown)
         return self._with_shown(self.runs.view(replace(one, team=shown.team)), shown.scores)
 
     def _with_shown(self, view: SubmissionView, shown: Mapping[str, float]) -> SubmissionView:
         return replace(view, shown={} if shown == view.submission.scores else shown)
+
+    def _view(self, caller: Caller, challenge: Challenge, one: ChallengeSubmission) -> SubmissionView:
+        """A submission as the caller may see it: teams see the number of the version, and no scores while these are hidden."""
+        view = self.runs.view(one)
+        if self._organises(caller, challenge):
+            return view
+        told = replace(one, version=str(challenge.versions.index(one.version) + 1) if one.version in challenge.versions else "")
+        if self._opens(challenge, one.phase, one.version) is not None:
+            said = (
+                "It was scored. Scores are shown when the board opens." if one.state is SubmissionState.COMPLETED else one.message
+            )
+            told = replace(told, scores={}, intervals={}, message=said)
+        return replace(view, submission=told)
+
+    def record(self, caller: Caller, name: str, number: int) -> Mapping[str, Any]:
+        """What explains a score. Teams get what tells nothing of the data: no digest of them, nothing that code has written."""
+        view, challenge = self.submission(caller, name, number), self.find(caller, name)
+        one = self._submission(challenge, number)
+        jobs = {INGESTION: one.ingestion_job, SCORING: one.scoring_job}
+        records = {stage: self.programs.record(challenge, job) for stage, job in jobs.items() if job}
+        change = challenge.rescored.get(one.phase)
+        shown = {key: item for key, item in to_plain(view.submission).items() if key in shown_fields(ChallengeSubmission)}
+        locks = [attempt.get("environment_lock_text") for attempt in records.get(INGESTION, {}).get("attempts", ())]
+        told: dict[str, Any] = {"submission": shown, "environment": next((one for one in reversed(locks) if one), "")}
+        if change is not None:
+            told["board_changed"] = to_plain(change)
+        if not self._organises(caller, challenge):
+            return told
+        every = [each for each in self.submissions.all() if number in (each.id, each.again)]
+        return {
+            **told,
+            "scorings": [
+                {
+                    "number": each.id,
+                    "version": each.version,
+                    "digests": self.programs.digests(name, each.version, one.phase),
+                    "scoring": self.programs.scoring(name, each.version, one.phase),
+                    "state": each.state,
+                    "scores": each.scores,
+                    "intervals": to_plain(each.intervals),
+                    "job": each.scoring_job,
+                }
+                for each in every
+            ],
+            "jobs": records,
+        }
 
     def _send(
         self,
@@ -505,12 +622,20 @@ class Challenges(ChallengeTeams):
 
     def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
         """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
-        return [one for one in self.submissions.all() if one.challenge == name and team in (None, one.team)]
+        challenge = next(one for one in self.challenges.all() if one.name == name)
+        found = self._sent_as_scored(name, challenge.version or challenge.draft)
+        return found if team is None else [one for one in found if one.team == team]
 
-    def _seen(self, challenge: Challenge, sent: Sequence[ChallengeSubmission]) -> Sequence[ChallengeSubmission]:
+    def _sent_as_scored(self, name: str, version: str) -> Sequence[ChallengeSubmission]:
+        found = [one for one in self.submissions.all() if one.challenge == name and not one.again]
+        return self.rescoring.as_scored(name, version, found) if version else found
+
+    def _seen(
+        self, challenge: Challenge, sent: Sequence[ChallengeSubmission], spec: ChallengeSpec | None = None
+    ) -> Sequence[ChallengeSubmission]:
         """These, all or those of a team, as teams see them: all that leaves the lab but to organisers goes by it."""
         named = list(teams.renamed(sent, self._teams(challenge.name)))
-        return seen(self._spec(challenge), named, self.lab.clock())
+        return seen(spec or self._spec(challenge), named, self.lab.clock())
 
     def _teams(self, name: str) -> Sequence[Team]:
         return [one for one in self.teams.all() if one.challenge == name]
@@ -529,11 +654,11 @@ class Challenges(ChallengeTeams):
             )
         return found
 
-    def _submission(self, challenge: Challenge, number: int) -> ChallengeSubmission:
+    def _submission(self, challenge: Challenge, number: int, *, again: bool = False) -> ChallengeSubmission:
         found = self.submissions.get(number)
-        if found is None or found.challenge != challenge.name:
+        if found is None or found.challenge != challenge.name or (found.again and not again):
             raise no_submission(number)
-        return found
+        return self.rescoring.as_scored(challenge.name, challenge.version or challenge.draft, [found])[0]
 
     # For the work of organisers (`carrel.lab.gateway.challenge_organising`).
     organised, organises, team_of, own_team = _organised, _organises, _team_of, _own_team

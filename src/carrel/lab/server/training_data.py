@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from carrel.core.challenges.places import place_of
 from carrel.core.control.keeper import RecordStore
 from carrel.core.domain.challenge import Challenge, Team
 from carrel.core.domain.launch import LaunchWalls
@@ -28,7 +29,7 @@ class TrainingData:
             return None
         mine = {team.challenge for team in self.teams.all() if owner in team.members}
         data = tuple(
-            str(self.root / one.name / one.version.removeprefix("sha256:") / one.train)
+            str(place_of(self.root, one.name, one.version) / one.train)
             for one in self.challenges.all()
             if one.name in mine and one.train
         )

@@ -50,10 +50,12 @@ class ChoiceRequest(Request):
 
 
 class PublishRequest(Request):
-    """The reason of a change that those who take part are told."""
+    """What is said about a draft that is published."""
 
-    #: Needed where dates, limits or rules of what was published change.
+    #: Needed where dates, limits, rules or boards of what was published change; those who take part read it.
     reason: str = Field("", max_length=LONGEST)
+    #: True: what could not be scored again loses its place.
+    without_failed: bool = False
 
 
 class TextRequest(Request):

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
-from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
+from carrel.core.domain.challenge import (
+    Board,
+    Challenge,
+    ChallengeLines,
+    ChallengeView,
+    Rescore,
+    SubmissionList,
+    SubmissionView,
+    TeamView,
+)
 from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
 from carrel.core.domain.challenge_report import ChallengeReport, Likeness
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
@@ -56,8 +66,23 @@ def get_checks(name: Name, ctx: Ctx, who: Who) -> SubmissionList:
 
 @router.post("/{name}/publish", summary="Show the draft to everybody (organisers)")
 def publish(name: Name, ctx: Ctx, who: Who, request: PublishRequest | None = None) -> Challenge:
-    """409 until all its baselines were scored. What changes dates, limits or rules needs a `reason`, which everybody is told."""
-    return ctx.challenges.publish(who, name, "" if request is None else request.reason)
+    """409 until all its baselines were scored, and where it scores otherwise, all that was scored before."""
+    asked = request or PublishRequest.model_validate({})
+    return ctx.challenges.publish(who, name, reason=asked.reason, without_failed=asked.without_failed)
+
+
+@router.post(
+    "/{name}/rescore", status_code=202, summary="Score all submissions by the draft, from their kept predictions (organisers)"
+)
+def ask_rescore(name: Name, ctx: Ctx, who: Who) -> Rescore:
+    """Each once, and what failed once more. Boards change when the draft is published."""
+    return ctx.challenges.rescore(who, name, ask=True)
+
+
+@router.get("/{name}/rescore", summary="Old scores and ranks beside those by the draft (organisers)")
+def get_rescore(name: Name, ctx: Ctx, who: Who) -> Rescore:
+    """The submissions that the draft scores otherwise, as far as it has."""
+    return ctx.challenges.rescore(who, name)
 
 
 @router.post("/{name}/freeze", summary="End a challenge (organisers)")
@@ -204,3 +229,9 @@ def get_likeness(
 ) -> Likeness:
     """It proves nothing: right predictions are equal, and so is code that all begin with elsewhere."""
     return ctx.organising.likeness(who, name, phase)
+
+
+@router.get("/{name}/submissions/{number}/record", summary="What explains a score")
+def get_record(name: Name, number: Number, ctx: Ctx, who: Who) -> Mapping[str, Any]:
+    """Code, version, environment, scores; for organisers also digests of programs and data, and the jobs' records with seeds."""
+    return ctx.challenges.record(who, name, number)
