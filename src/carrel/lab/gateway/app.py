@@ -44,6 +44,7 @@ from carrel.lab.gateway.boundary import Boundary, storage_header
 from carrel.lab.gateway.call_bodies import CallBodies
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
+from carrel.lab.gateway.challenge_sent import SentSubmissions
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing, no_metrics
 from carrel.lab.gateway.context import Gateway, Pages, TrackingStatus
@@ -145,7 +146,7 @@ def create_app(
     if challenges is not None:
         memory, directories, own_files = challenges
         directories.mkdir(mode=0o700, exist_ok=True)
-        programs, sent = ChallengePrograms(directories, lab, snapshots, submissions), memory.of(SUBMISSIONS)
+        programs, sent = ChallengePrograms(directories, lab, snapshots, submissions), SentSubmissions(memory.of(SUBMISSIONS))
         organised = Challenges(
             lab=lab,
             programs=programs,

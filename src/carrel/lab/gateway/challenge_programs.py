@@ -20,6 +20,7 @@ from carrel.core.challenges.scores import LARGEST, SCORES
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import FILE, Challenge, ChallengeSpec, ChallengeSubmission
 from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.job import Job
 from carrel.core.domain.network import Network
 from carrel.core.domain.task import ChallengeProgram, InputSpec, TaskSpec
 from carrel.core.domain.user import Caller
@@ -167,6 +168,10 @@ class ChallengePrograms:
         path = self._lab.produced.blob_path(self._caller(challenge), job_id, SCORES)
         with path.open("rb") as file:
             return file.read(LARGEST + 1)
+
+    def thin(self, challenge: Challenge, job: Job) -> None:
+        """Give up the outputs of the last job of a submission that has ended. Predictions that can be scored again stay."""
+        self._lab.retention.remove_outputs(self._caller(challenge), job)
 
     def log(self, challenge: Challenge, job_id: int, limit: int) -> bytes:
         """The end of the log of a job of the challenge's."""

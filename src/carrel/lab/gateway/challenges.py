@@ -25,6 +25,7 @@ from carrel.core.domain.challenge import (
     Fault,
     Phase,
     PhaseView,
+    Place,
     SubmissionList,
     SubmissionState,
     SubmissionView,
@@ -37,6 +38,7 @@ from carrel.core.domain.user import Caller, directory_name
 from carrel.core.policy.access import Action, Resource, allowed
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
+from carrel.lab.gateway.challenge_sent import Remembered, SentSubmissions
 
 _TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
 #: Bytes of a log that organisers are shown.
@@ -52,12 +54,13 @@ class Challenges:
     runs: ChallengeRuns
     challenges: RecordStore[Challenge]
     teams: RecordStore[Team]
-    submissions: RecordStore[ChallengeSubmission]
+    submissions: SentSubmissions
     #: What jobs of a user do not see of the machine; None: nothing keeps jobs apart.
     walls: Callable[[str], LaunchWalls | None]
     #: Where the files of sessions lie, a directory for each user.
     files: Path
     _guard: threading.RLock = field(default_factory=threading.RLock)
+    _remembered: Remembered = field(default_factory=Remembered)
 
     # ---- organisers
 
@@ -104,7 +107,7 @@ class Challenges:
         challenge = self._organised(caller, name)
         version = challenge.draft or challenge.version
         found = [one for one in self._sent(name, "") if one.version == version]
-        return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
+        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in reversed(found)))
 
     def publish(self, caller: Caller, name: str) -> Challenge:
         """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored."""
@@ -195,10 +198,15 @@ class Challenges:
         chosen = spec.phase(phase) if phase else begun[-1]
         if chosen is None:
             raise NotFound(f'There is no phase "{phase}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}.")
-        version = challenge.version or challenge.draft
-        sent = [one for one in self._sent(name) if one.phase == chosen.name and (one.team or one.version == version)]
-        places = tuple(board(spec.board, sent))
+        # No part of this depends on who asks or on the moment: it holds until something is sent or scored.
+        made_of = (self._sent(name), spec)
+        places = self._remembered(("board", name, chosen.name), made_of, lambda: self._places(challenge, spec, chosen))
         return Board(challenge=name, phase=chosen.name, columns=spec.board, places=places)
+
+    def _places(self, challenge: Challenge, spec: ChallengeSpec, phase: Phase) -> tuple[Place, ...]:
+        version = challenge.version or challenge.draft
+        sent = [one for one in self._sent(challenge.name) if one.phase == phase.name and (one.team or one.version == version)]
+        return tuple(board(spec.board, sent))
 
     # ---- teams
 
@@ -267,18 +275,25 @@ class Challenges:
                 raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
             if not self.lab.has_snapshot(caller, snapshot):
                 raise NotFound("That code is not here.", remedy="Send it again.")
-            left(phase, self._sent(name, team.name), now=now, zone=spec.zone).check()
+            sent = self._sent(name, team.name)
+            # Whoever got no answer sends the same again: while it is under way, that is the same submission.
+            under_way = (one for one in sent if not one.state.ended and one.phase == phase.name)
+            again = next((one for one in under_way if one.snapshot == snapshot), None)
+            if again is not None:
+                return self.runs.view(again)
+            left(phase, sent, now=now, zone=spec.zone).check()
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team.name)
         return self.runs.view(made)
 
     def sent(self, caller: Caller, name: str) -> SubmissionList:
         """The submissions of the caller's team; for organisers those of all teams."""
         challenge = self.find(caller, name)
-        if self._organises(caller, challenge):
+        organises = self._organises(caller, challenge)
+        if organises:
             found = [one for one in self._sent(name) if one.team]
         else:
             found = list(self._sent(name, self._own_team(caller, challenge).name))
-        return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
+        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=organises) for one in reversed(found)))
 
     def submission(self, caller: Caller, name: str, number: int) -> SubmissionView:
         """One submission."""
@@ -288,7 +303,7 @@ class Challenges:
         organisers = {challenge.organiser, *self._spec(challenge).organisers}
         users = frozenset({*organisers, *(team.members if team else ())})
         allowed(caller, Action.SEE_SUBMISSIONS, Resource(users=users)).check(_no_submission(number))
-        return self.runs.view(one)
+        return self.runs.view(one, organiser=self._organises(caller, challenge))
 
     def _send(
         self, challenge: Challenge, version: str, phase: Phase, caller: Caller, code: str, *, team: str = "", baseline: str = ""
@@ -338,17 +353,20 @@ class Challenges:
         if challenge.frozen_at is not None:
             raise Conflict(f"The challenge {challenge.name} is frozen: it takes nothing any more.")
 
-    # Pages ask again and again: what nobody has written to since is not read again.
-
     def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
         """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
-        return [one for one in self.submissions.all() if one.challenge == name and team in (None, one.team)]
+        return self.submissions.of(name, team)
 
     def _teams(self, name: str) -> Sequence[Team]:
-        return [one for one in self.teams.all() if one.challenge == name]
+        there = self.teams.all()
+        return self._remembered(("teams", name), (there,), lambda: [one for one in there if one.challenge == name])
 
     def _team_of(self, challenge: Challenge, subject: str) -> Team | None:
-        return next((one for one in self._teams(challenge.name) if subject in one.members), None)
+        teams = self._teams(challenge.name)
+        by_member = self._remembered(
+            ("members", challenge.name), (teams,), lambda: {member: team for team in teams for member in team.members}
+        )
+        return by_member.get(subject)
 
     def _own_team(self, caller: Caller, challenge: Challenge) -> Team:
         found = self._team_of(challenge, caller.user.subject)
