@@ -134,10 +134,13 @@ class ChallengeRuns:
                 self._advance(number)
                 self._trouble.pop(number, None)
             except Exception as error:  # noqa: BLE001 - one submission's trouble must not stop the others
-                _log.warning("Submission %d waits: %s", number, error, exc_info=not isinstance(error, (CarrelError, OSError)))
                 well = False
                 full = isinstance(error, (StorageFull, OSError))
-                self._trouble[number] = (_FULL if full else _AGAIN, f"{error} It is tried again by itself.")
+                told = (_FULL if full else _AGAIN, f"The programs of the challenge were told: {error}")
+                if self._trouble.get(number) != told:
+                    foreseen = isinstance(error, (CarrelError, OSError))
+                    _log.warning("Submission %d waits: %s", number, error, exc_info=not foreseen)
+                self._trouble[number] = told
                 with self._guard:
                     self._due.add(number)
         return well
