@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from parity import checked, write_challenge, write_code
+from parity import YAML, checked, scored, write_challenge, write_code
 
 from carrel import Client
-from carrel.core.domain.challenge import SubmissionView
+from carrel.core.domain.challenge import Fault, SubmissionView
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire import v1
 from support.lab_process import LabProcess
@@ -64,6 +64,19 @@ def test_one_in_line_has_reason_and_place(
     client.cancel(long.id)
     assert until(ada, sent.submission.id, lambda one: one.submission.state.ended).submission.scores == {"accuracy": 1.0}
     assert ada.challenge(published).phases[0].total == 9
+
+
+def test_predictions_beyond_their_size_are_a_failure_of_the_team(client: Client, person: Person, tmp_path: Path) -> None:
+    """They are given up at once: nobody fills the challenge's part of the disk."""
+    client.keep_challenge(write_challenge(tmp_path / "small", YAML.replace("name: parity", "name: small") + "predictions: 1M\n"))
+    checked(client, "small")
+    client.publish_challenge("small")
+    ada = person("wanda")
+    ada.join_challenge("small", accept_rules=True)
+    done = scored(ada, f'open("outputs/left", "wb").write(bytes(2_000_000))\n{ODD}', tmp_path, "small").submission
+    assert (done.fault, done.message) == (Fault.TEAM, "It left more than 1M for the scoring program.")
+    stored = client.storage().users["challenge:small"]
+    assert stored.outputs < 1_000_000
 
 
 @pytest.mark.gate

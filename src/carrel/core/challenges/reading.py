@@ -10,15 +10,17 @@ from itertools import pairwise
 from typing import TypeVar
 from zoneinfo import ZoneInfo
 
-from carrel.core.domain.challenge import FILE, ChallengeSpec, Column, Limits, Phase, Split
+from carrel.core.domain.challenge import FILE, PREDICTIONS, ChallengeSpec, Column, Limits, Phase, Split
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.suggest import suggest
+from carrel.core.domain.units import parse_size
 from carrel.core.tasks.document import Value, read_yaml
 
 T = TypeVar("T")
 
 KEYS = (
     *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
-    *("teams", "feedback", "zone", "organisers", "qos", "account"),
+    *("teams", "feedback", "zone", "organisers", "qos", "account", "predictions"),
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -84,6 +86,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         organisers=one("organisers", lambda value: tuple(item.text() for item in value.items()), ()),
         qos=one("qos", Value.text, ""),
         account=one("account", Value.text, ""),
+        predictions=one("predictions", _size, PREDICTIONS),
     )
     _check_apart(spec, lambda key: said.get(key, top))
     return spec
@@ -208,6 +211,13 @@ def _moment(value: Value, zone: ZoneInfo) -> float:
     except ValueError:
         raise value.wrong(f'"{text}" is not a date.', "Write 2026-12-01, or 2026-12-01 18:00, in the challenge's zone.") from None
     return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
+
+
+def _size(value: Value) -> int:
+    try:
+        return parse_size(value.text())
+    except Invalid as error:
+        raise value.wrong(error.message, error.remedy) from None
 
 
 def _matching(value: Value, pattern: re.Pattern[str], allowed: str) -> str:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from carrel.core.domain.noun import Moment, private, shown, stamped
+from carrel.core.domain.units import MIB
 
 #: What the subjects of users begin with as whom the programs of challenges run; the name of no person begins so.
 PROGRAMS = "challenge:"
 #: Where a challenge says what it is.
 FILE = "challenge.yaml"
+#: Bytes of predictions that a submission may leave, unless its challenge says another number.
+PREDICTIONS = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,8 @@ class ChallengeSpec:
     #: The class of service, and the account, of its programs; "": the lab's default.
     qos: str = ""
     account: str = ""
+    #: Bytes that a submission may leave for the scoring program.
+    predictions: int = PREDICTIONS
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""

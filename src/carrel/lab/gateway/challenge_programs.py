@@ -169,6 +169,10 @@ class ChallengePrograms:
         with path.open("rb") as file:
             return file.read(LARGEST + 1)
 
+    def stored(self, challenge: Challenge, job_id: int) -> int:
+        """Bytes of what a job of the challenge's stored."""
+        return sum(one.size for one in self._lab.produced.outputs(self._caller(challenge), job_id))
+
     def thin(self, challenge: Challenge, job: Job) -> None:
         """Give up the outputs of the last job of a submission that has ended. Predictions that can be scored again stay."""
         self._lab.retention.remove_outputs(self._caller(challenge), job)

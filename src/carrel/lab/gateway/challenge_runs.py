@@ -20,6 +20,7 @@ from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, 
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Invalid, NotFound, StorageFull, Unavailable
 from carrel.core.domain.job import Job, JobState
+from carrel.core.domain.units import format_size
 from carrel.core.spool.log import NOTE
 from carrel.lab.gateway.challenge_programs import INGESTION, SCORING, ChallengePrograms
 
@@ -163,7 +164,12 @@ class ChallengeRuns:
             self._fail(one, fault, f"{message} {self._feedback(challenge, one, job)}".strip())
             self._programs.thin(challenge, job)
         elif not one.scoring_job:
-            self._start(challenge, one, SCORING)
+            most = self._programs.spec(challenge.name, one.version).predictions
+            if self._programs.stored(challenge, job.id) <= most:
+                self._start(challenge, one, SCORING)
+            else:
+                self._fail(one, Fault.TEAM, f"It left more than {format_size(most)} for the scoring program.")
+                self._programs.thin(challenge, job)
         else:
             self._score(challenge, one)
             self._programs.thin(challenge, job)
