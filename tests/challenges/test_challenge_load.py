@@ -86,11 +86,14 @@ class Team:
             if one.submission.state.ended:
                 self.crowd.ended[number] = one.submission
                 return
-            if one.waits or self.crowd.works(f"parity-{number}-{one.submission.stage}"):
-                since = None
-            else:
-                since = since or time.monotonic()
-                self.longest_silence = max(self.longest_silence, time.monotonic() - since)
+            # Its job may end between two answers: silent is what says the same, nothing, after no node had its job.
+            stage = one.submission.stage
+            silent = not one.waits and not self.crowd.works(f"parity-{number}-{stage}")
+            if silent:
+                one = answered(lambda: self.client.challenge_submission("parity", number))
+                silent = not one.waits and not one.submission.state.ended and one.submission.stage == stage
+            since = (since or time.monotonic()) if silent else None
+            self.longest_silence = max(self.longest_silence, time.monotonic() - (since or time.monotonic()))
             threading.Event().wait(0.02 * len(self.crowd.teams))
 
 

@@ -6,6 +6,7 @@ killed, the next one finds the submission, and the same job for it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -136,8 +137,9 @@ class ChallengeRuns:
                 self._trouble.pop(number, None)
             except Exception as error:  # noqa: BLE001 - one submission's trouble must not stop the others
                 well = False
-                full = isinstance(error, (StorageFull, OSError))
-                told = (_FULL if full else _AGAIN, f"The programs of the challenge were told: {error}")
+                full = isinstance(error, StorageFull) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+                teams = _FULL if full else _AGAIN
+                told = (teams, f"The programs of the challenge were told: {error}" if isinstance(error, CarrelError) else teams)
                 if self._trouble.get(number) != told:
                     foreseen = isinstance(error, (CarrelError, OSError))
                     _log.warning("Submission %d waits: %s", number, error, exc_info=not foreseen)
