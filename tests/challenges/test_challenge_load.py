@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -108,6 +109,10 @@ class Crowd:
         self.teams += [Team(self, number, lab.client.add_user(f"user{number}").token) for number in range(teams)]
         self.threads = [threading.Thread(target=team.go_on, daemon=True) for team in self.teams]
 
+    def has_ended(self, some: int) -> bool:
+        """True when so many have ended, or all that there will be."""
+        return len(self.ended) >= some or not any(thread.is_alive() for thread in self.threads)
+
     def works(self, job: str) -> bool:
         """True when a node has the job of this name."""
         found = answered(lambda: list(self.admin.jobs("all", states=sorted(HOLDING), limit=None)))
@@ -166,10 +171,7 @@ def test_each_is_scored_once_whatever_is_killed(tmp_path: Path, teams: int, each
             thread.start()
         for round_ in range(kills):
             # When some more have ended, at a moment within the work of the next ones.
-            some = round_ * teams * each // kills
-            wait_until(
-                lambda some=some: len(crowd.ended) >= some or not any(one.is_alive() for one in crowd.threads), timeout=1800
-            )
+            wait_until(partial(crowd.has_ended, round_ * teams * each // kills), timeout=1800)
             threading.Event().wait(dice.uniform(0, 1))
             killed[kill_something(lab, dice)] += 1
         for thread in crowd.threads:
