@@ -65,9 +65,9 @@ def measure(scratch: Path) -> list[Figure]:
 
 def _reads(lab: LabProcess, jobs: list[int]) -> list[Figure]:
     _client(lab, "reads", jobs, 3.0)  # warm
-    before = _processor_time(lab.process.pid)
+    before = processor_time(lab.process.pid)
     told = _client(lab, "reads", jobs, _SECONDS)
-    spent = _processor_time(lab.process.pid) - before
+    spent = processor_time(lab.process.pid) - before
     waits = [1000 * wait for wait in told["waits"]]
     return [
         Figure(name=f"mixed reads, {_CONNECTIONS} connections", value=len(waits) / told["seconds"], unit="/s", at_least=500),
@@ -95,9 +95,9 @@ def _floor() -> list[Figure]:
 def _alone(url: str, token: str, pid: int, path: str, jobs: list[int], whose: str) -> Figure:
     asked = {"url": url, "token": token, "jobs": jobs, "seconds": 2.0, "pid": pid, "mix": [[path, 100]]}
     _told("reads", {**asked, "seconds": 0.2})
-    before = _processor_time(pid)
+    before = processor_time(pid)
     told = _told("reads", asked)
-    each = 1000 * (_processor_time(pid) - before) / len(told["waits"])
+    each = 1000 * (processor_time(pid) - before) / len(told["waits"])
     return Figure(name=f"processor time: {whose} {path}", value=each, unit="ms", spread=f"n={len(told['waits'])}")
 
 
@@ -126,7 +126,7 @@ def _told(what: str, asked: dict[str, Any]) -> Any:
     return json.loads(ended.stdout)
 
 
-def _processor_time(pid: int) -> float:
+def processor_time(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import at_rest
 import calls
+import challenges
 import gpu_use
 import handover
 import listing
@@ -49,6 +50,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "pages": pages.measure,
     "warm_cell": warm_cell.measure,
     "calls": calls.measure,
+    "challenges": challenges.measure,
     "handover": handover.measure,
     "sessions": session_ready.measure,
     "residency": residency.measure,

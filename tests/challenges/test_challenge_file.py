@@ -92,6 +92,12 @@ def test_what_people_are_asked_at_joining(paths: list[str]) -> None:
         read_challenge(YAML + "asks: {occupation: [student]}\n", paths)
 
 
+def test_predictions_have_a_size(paths: list[str]) -> None:
+    assert read_challenge(YAML + "predictions: 8M\n", paths).predictions == 8 * 1024**2
+    with pytest.raises(Invalid, match='line 15: .*"many" is not a size'):
+        read_challenge(YAML + "predictions: many\n", paths)
+
+
 def test_days_are_those_of_the_zone(paths: list[str]) -> None:
     here, there = read_challenge(YAML, paths), read_challenge(YAML + "zone: Europe/Berlin\n", paths)
     assert here.phases[0].begin - there.phases[0].begin == 3600

@@ -190,12 +190,16 @@ def _hand_over(made: v1.NewUser, trust: str, fact: str, *, as_json: bool) -> Non
 
 
 @user_command.command("list")
-def list_users(home: Home = None, as_json: AsJson = False) -> int:
+def list_users(
+    programs: Annotated[bool, typer.Option("--all", help="Also the users as whom the programs of challenges run.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
     """List all users."""
     from carrel.cli.screen import print_json, print_table
 
     with open_client(home) as client:
-        users = client.users()
+        users = client.users(programs=programs)
     if as_json:
         print_json({"users": [user.model_dump(mode="json") for user in users]})
     else:

@@ -34,9 +34,9 @@ class PeopleCalls(NounCalls):
         """A link that signs one browser in to the lab's pages, once, within ten minutes, for as long as this token is good."""
         return self._http.post(v1.SessionLink, "/tokens/current/link").url
 
-    def users(self) -> list[v1.UserView]:
-        """All users (administrators)."""
-        return self._http.get(v1.UserList, "/users").users
+    def users(self, *, programs: bool = False) -> list[v1.UserView]:
+        """All people; with `programs` also the users as whom the programs of challenges run (administrators)."""
+        return self._http.get(v1.UserList, "/users", params={"all": "true"} if programs else {}).users
 
     def add_user(
         self, name: str, role: str = "user", *, expires_in: int | None = None, without_isolation: bool = False

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from carrel.core.domain.challenge import (
     FILE,
+    PREDICTIONS,
     BoardRule,
     ChallengeSpec,
     Choice,
@@ -24,7 +25,9 @@ from carrel.core.domain.challenge import (
     Phase,
     Split,
 )
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.suggest import suggest
+from carrel.core.domain.units import parse_size
 from carrel.core.tasks.document import Value, read_yaml
 
 T = TypeVar("T")
@@ -33,7 +36,7 @@ KEYS = (
     *("name", "title", "pages", "rules", "data", "ingestion", "scoring", "starter", "baselines", "phases", "board", "limits"),
     *("teams", "feedback", "zone", "organisers", "qos", "account"),
     *("ladder", "steps", "log"),
-    *("asks", "intervals"),
+    *("asks", "intervals", "predictions"),
 )
 _LIMITS = ("per_day", "total", "at_once", "failures_per_day")
 #: This one is no whole number.
@@ -117,6 +120,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         merge_until=_moment(teams["merge_until"], _zone(said.get("zone"))) if "merge_until" in teams else None,
         asks=one("asks", _asks, {}),
         intervals=one("intervals", _level, 0.0),
+        predictions=one("predictions", _size, PREDICTIONS),
     )
     _check_apart(spec, lambda key: said.get(key, top))
     if spec.one_end and spec.feedback:
@@ -302,6 +306,13 @@ def _moment(value: Value, zone: ZoneInfo) -> float:
     except ValueError:
         raise value.wrong(f'"{text}" is not a date.', "Write 2026-12-01, or 2026-12-01 18:00, in the challenge's zone.") from None
     return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
+
+
+def _size(value: Value) -> int:
+    try:
+        return parse_size(value.text())
+    except Invalid as error:
+        raise value.wrong(error.message, error.remedy) from None
 
 
 def _matching(value: Value, pattern: re.Pattern[str], allowed: str) -> str:

@@ -14,7 +14,7 @@ from carrel.core.domain.challenge import ChallengeSpec, ChallengeSubmission, Fau
 from carrel.core.domain.units import format_duration
 
 #: Ends that a team can tell apart where it is told them, beside that it was scored. `challenge_runs` words them.
-ENDS = 9
+ENDS = 10
 #: Those of them that the scoring program has a part in, which sees the references.
 SCORING_ENDS = 3
 #: What it is told of all of them where it cannot.

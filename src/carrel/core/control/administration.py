@@ -30,10 +30,10 @@ class Administration:
 
     # ---- users
 
-    def users(self, caller: Caller) -> Sequence[User]:
-        """All users."""
+    def users(self, caller: Caller, *, programs: bool = False) -> Sequence[User]:
+        """All people; with `programs` also the users as whom the programs of challenges run."""
         allowed(caller, Action.MANAGE_USERS).check()
-        return self.people.list()
+        return [user for user in self.people.list() if programs or user.person]
 
     # ---- rules
 

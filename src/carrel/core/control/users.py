@@ -91,7 +91,7 @@ class Users:
             if self.people.get(name) is None:
                 if self.count() == 1:
                     self.second_comes(without=False)
-                self.people.add(User(subject=name, name=name), now=self.clock())
+                self.people.add(User(subject=name, name=f"programs of the {name.replace(':', ' ')}"), now=self.clock())
 
     def reset(self, caller: Caller, subject: str, *, lifetime: float | None = HANDED_OUT_LIFETIME) -> tuple[User, Token, str]:
         """Make a new token for a user; none of their others is valid any more, and what was open with them ends."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 from carrel.core.domain.noun import Moment, private, shown, stamped
-from carrel.core.domain.units import format_count, format_duration
+from carrel.core.domain.units import MIB, format_count, format_duration
 
 #: What the subjects of users begin with as whom the programs of challenges run; the name of no person begins so.
 PROGRAMS = "challenge:"
@@ -16,6 +16,8 @@ PROGRAMS = "challenge:"
 FILE = "challenge.yaml"
 #: When teams see scores and places: at once, when the phase has ended, or when the last phase has.
 BoardRule = Literal["shown", "hidden", "hidden-until-the-end"]
+#: Bytes of predictions that a submission may leave, unless its challenge says another number.
+PREDICTIONS = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,8 @@ class ChallengeSpec:
     asks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: The level of the intervals that are shown beside scores: 0.95; 0: none are.
     intervals: float = 0.0
+    #: Bytes that a submission may leave for the scoring program.
+    predictions: int = PREDICTIONS
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""

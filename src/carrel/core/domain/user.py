@@ -55,6 +55,11 @@ class User:
     #: Who they are at a sign-in provider (its address and its name for them, with a space between); in lists of users only.
     linked_to: str = ""
 
+    @property
+    def person(self) -> bool:
+        """False for the user as whom the programs of a challenge run."""
+        return not self.subject.startswith(PROGRAMS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:

@@ -47,6 +47,7 @@ from carrel.lab.gateway.challenge_organising import Organising
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
 from carrel.lab.gateway.challenge_rescoring import Rescoring
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
+from carrel.lab.gateway.challenge_sent import SentSubmissions
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing, no_metrics
 from carrel.lab.gateway.context import Gateway, Pages, TrackingStatus
@@ -149,7 +150,7 @@ def create_app(
     if challenges is not None:
         memory, directories, own_files = challenges
         directories.mkdir(mode=0o700, exist_ok=True)
-        programs, sent = ChallengePrograms(directories, lab, snapshots, submissions), memory.of(SUBMISSIONS)
+        programs, sent = ChallengePrograms(directories, lab, snapshots, submissions), SentSubmissions(memory.of(SUBMISSIONS))
         runs = ChallengeRuns(lab, programs, memory.of(CHALLENGES), sent)
         rescoring = Rescoring(programs=programs, runs=runs, challenges=memory.of(CHALLENGES), submissions=sent)
         runs.scored = rescoring.catch_up

@@ -27,6 +27,7 @@ from carrel.core.challenges.scores import LARGEST, SCORES
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import FILE, Challenge, ChallengeSpec, ChallengeSubmission, Column, Cost, Split
 from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.job import Job
 from carrel.core.domain.network import Network
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import ChallengeProgram, InputSpec, TaskSpec
@@ -243,6 +244,14 @@ class ChallengePrograms:
         caller, produced = self._caller(challenge), self._lab.produced
         kept = [one.path for one in produced.outputs(caller, job_id) if one.removed_at is None]
         return [(path, produced.blob_path(caller, job_id, path)) for path in kept]
+
+    def stored(self, challenge: Challenge, job_id: int) -> int:
+        """Bytes of what a job of the challenge's stored."""
+        return sum(one.size for one in self._lab.produced.outputs(self._caller(challenge), job_id))
+
+    def thin(self, challenge: Challenge, job: Job) -> None:
+        """Give up the outputs of the last job of a submission that has ended. Predictions that can be scored again stay."""
+        self._lab.retention.remove_outputs(self._caller(challenge), job)
 
     def log(self, challenge: Challenge, job_id: int, limit: int) -> bytes:
         """The end of the log of a job of the challenge's."""

@@ -15,6 +15,7 @@ from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Place, 
 from carrel.core.domain.errors import Conflict
 from carrel.lab.gateway.challenge_programs import INPUT, ChallengePrograms
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
+from carrel.lab.gateway.challenge_sent import SentSubmissions
 
 _GOING_ON = "It is being scored again, by a new scoring program."
 _FAILED = "The scoring program that the board goes by now could not score it. The organisers can see why."
@@ -27,7 +28,7 @@ class Rescoring:
     programs: ChallengePrograms
     runs: ChallengeRuns
     challenges: RecordStore[Challenge]
-    submissions: RecordStore[ChallengeSubmission]
+    submissions: SentSubmissions
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def as_scored(self, name: str, version: str, sent: Sequence[ChallengeSubmission]) -> Sequence[ChallengeSubmission]:
@@ -109,7 +110,7 @@ class Rescoring:
         return there and self._scoring(one) != self.programs.scoring(one.challenge, version, one.phase)
 
     def _again(self, name: str, version: str) -> Mapping[int, ChallengeSubmission]:
-        found = [one for one in self.submissions.all() if one.again and one.challenge == name]
+        found = [one for one in self.submissions.of(name) if one.again]
         spec = self.programs.spec(name, version) if found else None
         return {
             one.again: one
@@ -121,7 +122,7 @@ class Rescoring:
         return self.programs.scoring(one.challenge, one.version, one.phase)
 
     def _sent(self, name: str) -> Sequence[ChallengeSubmission]:
-        return [one for one in self.submissions.all() if one.challenge == name and one.team and not one.again]
+        return [one for one in self.submissions.of(name) if one.team and not one.again]
 
     def _get(self, number: int) -> ChallengeSubmission:
         found = self.submissions.get(number)

@@ -6,6 +6,7 @@ killed, the next one finds the submission, and the same job for it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -17,11 +18,13 @@ from carrel.core.challenges.intervals import intervals
 from carrel.core.challenges.report import failure_kind
 from carrel.core.challenges.scores import read_scores
 from carrel.core.challenges.seen import readable
+from carrel.core.control.held_users import NO_ROOM
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, SubmissionState, SubmissionView
-from carrel.core.domain.errors import CarrelError, Invalid, NotFound, Unavailable
+from carrel.core.domain.errors import CarrelError, Invalid, NotFound, StorageFull, Unavailable
 from carrel.core.domain.job import Job, JobState
+from carrel.core.domain.units import format_size
 from carrel.core.spool.log import NOTE
 from carrel.lab.gateway.challenge_programs import INGESTION, SCORING, ChallengePrograms
 
@@ -30,6 +33,20 @@ _log = logging.getLogger(__name__)
 REFUSED = 3
 #: Bytes of a log in which its last line is looked for.
 _LINE = 4096
+#: Why a submission waits that has no job which goes on, by what it has come to.
+_BETWEEN = {
+    "": "Its job is being made.",
+    "ingestion": "Its code has ended; what it left is about to be scored.",
+    "scoring": "Scoring has ended; its scores are being read.",
+}
+#: Why it waits although its job has a place.
+_HELD = {
+    JobState.CONFIGURING: "The environment of the challenge's program is being prepared.",
+    JobState.SUSPENDED: "It stands aside for other jobs, and goes on by itself.",
+}
+#: What teams read where the lab has trouble. What the lab itself says has paths, and names of jobs that they do not see.
+_FULL = "There is no room on the lab's disk for the challenge. Its organisers see this too; it goes on when there is room."
+_AGAIN = "The lab cannot take it further now, and tries again by itself."
 #: Ends for which nobody's code is to blame.
 _LABS = frozenset({JobState.NODE_FAIL, JobState.PREEMPTED, JobState.CANCELLED})
 #: Reasons of ends before the team's code has begun.
@@ -52,6 +69,8 @@ class ChallengeRuns:
         #: Submissions by the jobs that have not ended, and those that are to be looked at.
         self._of_job: dict[int, int] = {}
         self._due: set[int] = set()
+        #: Why those could not be taken further that are tried again, for teams and for organisers.
+        self._trouble: dict[int, tuple[str, str]] = {}
         #: Wakes the loop.
         self.changed: Callable[[], None] = lambda: None
         #: Told of the challenges whose submissions were scored.
@@ -65,17 +84,27 @@ class ChallengeRuns:
         self.changed()
         return made
 
-    def view(self, one: ChallengeSubmission) -> SubmissionView:
-        """A submission, with what it waits for."""
-        if one.state is SubmissionState.PENDING:
-            return SubmissionView(submission=one, waits="Its job is being made.")
-        job = self._lab.jobs_store.get(one.job) if not one.state.ended else None
-        if job is None or job.state is not JobState.PENDING:
+    def view(self, one: ChallengeSubmission, *, organiser: bool = False, quiet: bool = False) -> SubmissionView:
+        """A submission, with what it waits for. Each that has not ended and does not run has a reason.
+
+        Teams read words of the lab's own, organisers also what the lab said of its disk. `quiet`: how far it is, is not told.
+        """
+        job = self._lab.jobs_store.get(one.job) if one.job else None
+        if one.state.ended or (quiet and job is not None and job.state is not JobState.PENDING):
             return SubmissionView(submission=one)
-        told, wait = self._lab.as_told(job), self._lab.waiting(job.id)
+        if job is None or job.state.ended:
+            trouble = self._trouble.get(one.id)
+            return SubmissionView(submission=one, waits=trouble[organiser] if trouble else _BETWEEN[one.stage])
+        if job.state is not JobState.PENDING:
+            return SubmissionView(submission=one, waits=_HELD.get(job.state, ""))
+        reason, wait = self._lab.as_told(job).reason, self._lab.waiting(job.id)
+        reason = wait.reason if wait else reason
+        words = reason.message if reason else ""
+        if reason is not None and reason.code == NO_ROOM and not organiser:
+            words = _FULL
         return SubmissionView(
             submission=one,
-            waits=wait.reason.message if wait else told.reason.message if told.reason else "",
+            waits=words or "The lab looks for a place for it.",
             position=wait.position if wait else None,
             estimated_start=wait.estimated_start if wait else None,
         )
@@ -112,9 +141,16 @@ class ChallengeRuns:
                 with self._guard:
                     self._due.discard(number)
                 self._advance(number)
-            except (Unavailable, OSError) as error:  # there is no room, or the store does not answer
-                _log.warning("Submission %d waits: %s", number, error)
+                self._trouble.pop(number, None)
+            except Exception as error:  # noqa: BLE001 - one submission's trouble must not stop the others
                 well = False
+                full = isinstance(error, StorageFull) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+                teams = _FULL if full else _AGAIN
+                told = (teams, f"The programs of the challenge were told: {error}" if isinstance(error, CarrelError) else teams)
+                if self._trouble.get(number) != told:
+                    foreseen = isinstance(error, (CarrelError, OSError))
+                    _log.warning("Submission %d waits: %s", number, error, exc_info=not foreseen)
+                self._trouble[number] = told
                 with self._guard:
                     self._due.add(number)
         return well
@@ -136,10 +172,19 @@ class ChallengeRuns:
             fault, message = blame(job, scoring=bool(one.scoring_job))
             told = f"{message} {self._feedback(challenge, one, job)}".strip()
             self._fail(one, fault, told, self._kind(challenge, one, job, fault))
+            self._programs.thin(challenge, job)
         elif not one.scoring_job:
-            self._start(challenge, one, SCORING)
+            most = self._programs.spec(challenge.name, one.version).predictions
+            if self._programs.stored(challenge, job.id) <= most:
+                self._start(challenge, one, SCORING)
+            else:
+                told = f"It left more than {format_size(most)} for the scoring program."
+                self._fail(one, Fault.TEAM, told, "predictions: too many bytes")
+                self._programs.thin(challenge, job)
         else:
             self._score(challenge, one)
+            if not self._programs.spec(challenge.name, one.version).intervals:  # those compare what the programs have resampled
+                self._programs.thin(challenge, job)
 
     def _start(self, challenge: Challenge, one: ChallengeSubmission, stage: str) -> None:
         try:

@@ -51,6 +51,7 @@ from carrel.core.policy.access import Action, Resource, allowed
 from carrel.lab.gateway.challenge_programs import INGESTION, SCORING, ChallengePrograms
 from carrel.lab.gateway.challenge_rescoring import Rescoring
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
+from carrel.lab.gateway.challenge_sent import Remembered, SentSubmissions
 from carrel.lab.gateway.challenge_teams import ChallengeTeams, new_code, no_submission, with_code
 
 _TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
@@ -68,7 +69,7 @@ class Challenges(ChallengeTeams):
     rescoring: Rescoring
     challenges: RecordStore[Challenge]
     teams: RecordStore[Team]
-    submissions: RecordStore[ChallengeSubmission]
+    submissions: SentSubmissions
     notices: RecordStore[ChallengeNotice]
     #: What jobs of a user do not see of the machine; None: nothing keeps jobs apart.
     walls: Callable[[str], LaunchWalls | None]
@@ -77,6 +78,7 @@ class Challenges(ChallengeTeams):
     #: Called when finals may begin at another time than before.
     finals_changed: Callable[[], None] = lambda: None
     _guard: threading.RLock = field(default_factory=threading.RLock)
+    _remembered: Remembered = field(default_factory=Remembered)
 
     # ---- organisers
 
@@ -123,7 +125,7 @@ class Challenges(ChallengeTeams):
         challenge = self._organised(caller, name)
         version = challenge.draft or challenge.version
         found = [one for one in self._sent(name, "") if one.version == version]
-        return SubmissionList(submissions=tuple(self.runs.view(one) for one in reversed(found)))
+        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in reversed(found)))
 
     def publish(self, caller: Caller, name: str, *, reason: str = "", without_failed: bool = False) -> Challenge:
         """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored.
@@ -332,7 +334,16 @@ class Challenges(ChallengeTeams):
         )
 
     def _places(self, challenge: Challenge, version: str, phase: str) -> Sequence[Place]:
-        """The board of a phase, by the scoring program of a version."""
+        """The board of a phase, by the scoring program of a version.
+
+        Nothing of it depends on who asks, nor on the moment where ends are not shown in steps: it holds until something is sent,
+        scored, or merged.
+        """
+        spec, name = self.programs.spec(challenge.name, version), challenge.name
+        made_of = (self.submissions.of(name), spec, self._teams(name), object() if spec.step else None)
+        return self._remembered(("board", name, version, phase), made_of, lambda: self._ranked(challenge, version, phase))
+
+    def _ranked(self, challenge: Challenge, version: str, phase: str) -> Sequence[Place]:
         spec = self.programs.spec(challenge.name, version)
         sent = self._seen(challenge, self._sent_as_scored(challenge.name, version), spec)
         found = [one for one in sent if one.phase == phase and (one.team or one.version == version)]
@@ -473,6 +484,11 @@ class Challenges(ChallengeTeams):
                     f'The phase "{phase.name}" takes no submissions: it scores those of "{phase.final.source}" again.',
                     remedy=f"`carrel challenge board {name}`.",
                 )
+            # Whoever got no answer sends the same again: while it is under way, that is the same submission.
+            under_way = (one for one in self.own(name, team) if not one.state.ended and one.phase == phase.name)
+            again = next((one for one in under_way if one.snapshot == snapshot), None)
+            if again is not None:
+                return self.submission(caller, name, again.id)
             cost = self.cost(name, challenge.version)
             if cost is None and phase.limits.gpu_hours is not None:
                 self.programs.cost(name, challenge.version)  # raises why it cannot be said
@@ -489,7 +505,7 @@ class Challenges(ChallengeTeams):
         if self._organises(caller, challenge):
             shown = {one.id: one.scores for one in self._seen(challenge, self._sent(name))}
             there = teams.renamed(self._sent(name), self._teams(name))
-            views = [self._with_shown(self.runs.view(one), shown[one.id]) for one in there if one.team]
+            views = [self._with_shown(self.runs.view(one, organiser=True), shown[one.id]) for one in there if one.team]
         else:
             own = self.own(name, team or self._own_team(caller, challenge))
             views = [self._view(caller, challenge, one) for one in self._seen(challenge, own)]
@@ -508,16 +524,16 @@ class Challenges(ChallengeTeams):
         shown = next(it for it in self._seen(challenge, beside) if it.id == number)
         if not self._organises(caller, challenge):
             return self._view(caller, challenge, shown)
-        return self._with_shown(self.runs.view(replace(one, team=shown.team)), shown.scores)
+        return self._with_shown(self.runs.view(replace(one, team=shown.team), organiser=True), shown.scores)
 
     def _with_shown(self, view: SubmissionView, shown: Mapping[str, float]) -> SubmissionView:
         return replace(view, shown={} if shown == view.submission.scores else shown)
 
     def _view(self, caller: Caller, challenge: Challenge, one: ChallengeSubmission) -> SubmissionView:
         """A submission as the caller may see it: teams see the number of the version, and no scores while these are hidden."""
-        view = self.runs.view(one)
         if self._organises(caller, challenge):
-            return view
+            return self.runs.view(one, organiser=True)
+        view = self.runs.view(one, quiet=bool(self._spec(challenge).step))
         told = replace(one, version=str(challenge.versions.index(one.version) + 1) if one.version in challenge.versions else "")
         if self._opens(challenge, one.phase, one.version) is not None:
             said = (
@@ -540,7 +556,7 @@ class Challenges(ChallengeTeams):
             told["board_changed"] = to_plain(change)
         if not self._organises(caller, challenge):
             return told
-        every = [each for each in self.submissions.all() if number in (each.id, each.again)]
+        every = [each for each in self.submissions.of(name) if number in (each.id, each.again)]
         return {
             **told,
             "scorings": [
@@ -618,16 +634,13 @@ class Challenges(ChallengeTeams):
         if challenge.frozen_at is not None:
             raise Conflict(f"The challenge {challenge.name} is frozen: it takes nothing any more.")
 
-    # Pages ask again and again: what nobody has written to since is not read again.
-
     def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
         """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
         challenge = next(one for one in self.challenges.all() if one.name == name)
-        found = self._sent_as_scored(name, challenge.version or challenge.draft)
-        return found if team is None else [one for one in found if one.team == team]
+        return self._sent_as_scored(name, challenge.version or challenge.draft, team)
 
-    def _sent_as_scored(self, name: str, version: str) -> Sequence[ChallengeSubmission]:
-        found = [one for one in self.submissions.all() if one.challenge == name and not one.again]
+    def _sent_as_scored(self, name: str, version: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
+        found = [one for one in self.submissions.of(name, team) if not one.again]
         return self.rescoring.as_scored(name, version, found) if version else found
 
     def _seen(
@@ -638,13 +651,18 @@ class Challenges(ChallengeTeams):
         return seen(spec or self._spec(challenge), named, self.lab.clock())
 
     def _teams(self, name: str) -> Sequence[Team]:
-        return [one for one in self.teams.all() if one.challenge == name]
+        there = self.teams.all()
+        return self._remembered(("teams", name), (there,), lambda: [one for one in there if one.challenge == name])
 
     def _notices(self, name: str) -> Sequence[ChallengeNotice]:
         return [one for one in self.notices.all() if one.challenge == name]
 
     def _team_of(self, challenge: Challenge, subject: str) -> Team | None:
-        return next((one for one in self.present(challenge.name) if subject in one.members), None)
+        there = self._teams(challenge.name)
+        by_member = self._remembered(
+            ("members", challenge.name), (there,), lambda: {one: team for team in teams.present(there) for one in team.members}
+        )
+        return by_member.get(subject)
 
     def _own_team(self, caller: Caller, challenge: Challenge) -> Team:
         found = self._team_of(challenge, caller.user.subject)

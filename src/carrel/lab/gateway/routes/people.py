@@ -36,13 +36,14 @@ router = APIRouter(prefix=API, tags=["people"], route_class=Endpoint)
 
 Subject = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
 TokenId = Annotated[int, Path(ge=1, le=LARGEST, description="Number of the token.")]
+Programs = Annotated[bool, Query(alias="all", description="Also those as whom the programs of challenges run.")]
 Everybody = Annotated[bool, Query(alias="all", description="Those of everybody (administrators).")]
 
 
 @router.get("/users", summary="List users (administrators)")
-def list_users(ctx: Ctx, who: Who) -> UserList:
-    """All users."""
-    return UserList(users=[_view(ctx, user) for user in ctx.lab.administration.users(who)])
+def list_users(ctx: Ctx, who: Who, programs: Programs = False) -> UserList:
+    """All people. With `all=true` also the users as whom the programs of challenges run."""
+    return UserList(users=[_view(ctx, user) for user in ctx.lab.administration.users(who, programs=programs)])
 
 
 @router.post("/users", status_code=201, summary="Add a user (administrators)")
