@@ -240,6 +240,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/challenges"): {"snapshot": world.challenge},
         ("POST", "/challenges/{name}/join"): {"accept_rules": True},
         ("POST", "/challenges/{name}/submissions"): {"snapshot": world.snapshot},
+        ("POST", "/challenges/{name}/try"): {"snapshot": world.snapshot},
         ("POST", "/pools"): {"max_workers": 1, "task": {"snapshot": world.snapshot}},
         ("POST", "/pools/{pool_id}/calls/cancel"): {"calls": []},
         ("POST", "/pools/{pool_id}/calls/fetched"): {"calls": []},

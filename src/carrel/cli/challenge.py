@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli.challenge_new import new_challenge, try_code
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
 
@@ -26,6 +27,8 @@ challenge_command = typer.Typer(
     help="Take part in challenges, and run them: shared tasks whose test data no participant sees.",
 )
 Name = Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)]
+challenge_command.command("new")(new_challenge)
+challenge_command.command("try")(try_code)
 #: Seconds between two looks at submissions that one waits for.
 _LOOK = 1.0
 

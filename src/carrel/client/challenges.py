@@ -89,6 +89,10 @@ class ChallengeCalls:
         params = {} if phase is None else {"phase": phase}
         return v1.value_of(Board, self._http.get(v1.shown_of(Board), f"{_path(name)}/board", params=params))
 
+    def try_challenge(self, name: str, directory: Path) -> v1.DryRunView:
+        """Run a directory of code on training data, as two jobs of one's own."""
+        return self._http.post(v1.DryRunView, f"{_path(name)}/try", v1.CodeRequest(snapshot=self.upload(directory)))
+
     def _submissions(self, path: str) -> SubmissionList:
         return v1.value_of(SubmissionList, self._http.get(v1.shown_of(SubmissionList), path))
 

@@ -25,6 +25,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: What a split cannot be called: it is what participants see.
 _TRAIN = "train"
+#: The part of it on which teams try their code.
+_TRY = "try"
 #: Bytes of a line that a team is shown.
 _MOST_FEEDBACK = 1000
 #: Digits that a score can have: what a float has.
@@ -54,7 +56,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         return _there(value, paths, directory=False)
 
     data = needed("data").mapping()
-    splits = {name: _split(value, directory) for name, value in data.items() if name != _TRAIN}
+    splits = {name: _split(value, directory) for name, value in data.items() if name not in (_TRAIN, _TRY)}
     if not splits:
         raise needed("data").wrong("no split has an input and a reference.", "Write public: {input: …, reference: …}.")
     limits = _limits(said["limits"], Limits()) if "limits" in said else Limits()
@@ -78,12 +80,13 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         ),
         phases=phases,
         board=board,
-        largest_team=_number(said["teams"].mapping(("largest",))["largest"], least=1) if "teams" in said else 5,
+        largest_team=one("teams", _largest, 5),
         feedback=one("feedback", lambda value: _number(value, most=_MOST_FEEDBACK), 0),
         zone=one("zone", Value.text, "UTC"),
         organisers=one("organisers", lambda value: tuple(item.text() for item in value.items()), ()),
         qos=one("qos", Value.text, ""),
         account=one("account", Value.text, ""),
+        dry_run=_dry_run(data, directory) if _TRY in data else None,
     )
     _check_apart(spec, lambda key: said.get(key, top))
     return spec
@@ -124,6 +127,17 @@ def _split(value: Value, directory: Callable[[Value], str]) -> Split:
             "one of its directories lies in the other.", "What the ingestion program sees must not hold the references."
         )
     return split
+
+
+def _dry_run(data: Mapping[str, Value], directory: Callable[[Value], str]) -> Split:
+    found = _split(data[_TRY], directory)
+    train = _train(data[_TRAIN], directory) if _TRAIN in data else ""
+    for path in (found.input, found.reference):
+        if not train or not _inside(path, train):
+            raise data[_TRY].wrong(
+                f'"{path}" is not in the training data, and teams see all of it.', "Put it into the directory of train."
+            )
+    return found
 
 
 def _train(value: Value, directory: Callable[[Value], str]) -> str:
@@ -183,6 +197,13 @@ def _column(value: Value) -> Column:
         larger=better == "larger",
         precision=_number(said["precision"], most=_MOST_DIGITS) if "precision" in said else 3,
     )
+
+
+def _largest(value: Value) -> int:
+    said = value.mapping(("largest",))
+    if "largest" not in said:
+        raise value.wrong('"largest" is missing.', "Write teams: {largest: 5}.")
+    return _number(said["largest"], least=1)
 
 
 def _number(value: Value, *, least: int = 0, most: int = 1_000_000) -> int:

@@ -93,6 +93,8 @@ class ChallengeSpec:
     #: The class of service, and the account, of its programs; "": the lab's default.
     qos: str = ""
     account: str = ""
+    #: A part of the training data on which teams try their code, with all that it says; None: they cannot.
+    dry_run: Split | None = None
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""
@@ -261,6 +263,8 @@ class ChallengeView:
     team: TeamView | None = None
     #: True for organisers.
     organised: bool = False
+    #: True: teams can try their code on training data.
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("POST", "/challenges/{name}/submissions"): Action.TAKE_PART,
     ("GET", "/challenges/{name}/submissions/{number}"): Action.SEE_SUBMISSIONS,
     ("GET", "/challenges/{name}/submissions/{number}/log"): Action.ORGANISE,
+    ("POST", "/challenges/{name}/try"): Action.TAKE_PART,
     ("GET", "/baselines"): Action.SEE_BASELINE,
     ("POST", "/baselines"): Action.CHANGE_BASELINE,
     ("GET", "/baselines/{baseline_id}"): Action.SEE_BASELINE,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from carrel.core.challenges.reading import read_challenge
 from carrel.core.challenges.scores import LARGEST, SCORES
@@ -36,6 +37,8 @@ DATA = "data"
 #: Variables that name the directories of the split.
 INPUT, REFERENCE = "CARREL_INPUT", "CARREL_REFERENCE"
 INGESTION, SCORING = "ingestion", "scoring"
+#: What a task of a challenge is, whatever its MLproject says.
+_OWN: Mapping[str, Any] = {"cache": False, "visible": "owner", "network": "off"}
 #: Bytes of a page that are shown.
 _PAGE = 256 * 1024
 
@@ -172,11 +175,43 @@ class ChallengePrograms:
         """The end of the log of a job of the challenge's."""
         return self._lab.produced.log_range(self._caller(challenge), job_id, offset=-limit, limit=limit).data
 
+    def try_out(self, caller: Caller, challenge: Challenge, code: str) -> tuple[int, int]:
+        """Run both programs with code on training data, as two tasks of the caller's own. Returns their numbers.
+
+        The caller reads all that these print, and could read the programs: the challenge allows that with `try`.
+        """
+        spec = self.spec(challenge.name, challenge.version)
+        if spec.dry_run is None:
+            raise NotFound(
+                f"The challenge {challenge.name} has no dry run.",
+                remedy="Run your code on the training data as a task of your own.",
+            )
+        shown = {INGESTION: spec.dry_run.input, SCORING: spec.dry_run.reference}
+
+        def start(stage: str, after: int | None) -> int:
+            given = {INPUT if stage == INGESTION else REFERENCE: str(self.directory(spec.name, challenge.version, shown[stage]))}
+
+            def walled(task: TaskSpec) -> TaskSpec:
+                left = () if after is None else (InputSpec(path=PREDICTIONS, uri=f"job:{after}/outputs"),)
+                return replace(task, network=Network.OFF, inputs=(*task.inputs, *left), variables={**task.variables, **given})
+
+            packed = self._pack(challenge, challenge.version, _program(spec, stage), code if after is None else None, caller)
+            request = TaskRequest(
+                snapshot=packed,
+                name=f"{spec.name}-try-{stage}",
+                dependency=None if after is None else f"afterok:{after}",
+                **_OWN,
+            )
+            return self._submissions.submit(caller, request, None, change=walled)[0].job.id
+
+        first = start(INGESTION, None)
+        return first, start(SCORING, first)
+
     def _caller(self, challenge: Challenge) -> Caller:
         return self._lab.for_owner(challenge.programs, self._lab.clock())
 
-    def _pack(self, challenge: Challenge, version: str, program: str, code: str | None) -> str:
-        """Make a snapshot of a part of the challenge, with a team's code in it; return its digest."""
+    def _pack(self, challenge: Challenge, version: str, program: str, code: str | None, whose: Caller | None = None) -> str:
+        """Make a snapshot of a part of the challenge, with a team's code in it; return its digest. `whose`: not its programs'."""
         with tempfile.TemporaryDirectory(prefix=".packing-", dir=self._root) as scratch:
             place = Path(scratch) / "code"
             _copy(self.directory(challenge.name, version, program), place)
@@ -186,7 +221,7 @@ class ChallengePrograms:
                 self._snapshots.extract(code, place / CODE)
             packed = pack(place, surrounding=False, also=[] if code is None else [CODE])
             with packed.open() as archive:
-                self._lab.add_snapshot(self._caller(challenge), packed.digest, archive)
+                self._lab.add_snapshot(whose or self._caller(challenge), packed.digest, archive)
         return packed.digest
 
 
@@ -205,6 +240,4 @@ def _program(spec: ChallengeSpec, stage: str) -> str:
 
 def _request(spec: ChallengeSpec, code: str, name: str) -> TaskRequest:
     # What its MLproject says counts, but for what would show more of it, or take an earlier result.
-    return TaskRequest(
-        snapshot=code, name=name, qos=spec.qos or None, account=spec.account or None, cache=False, visible="owner", network="off"
-    )
+    return TaskRequest(snapshot=code, name=name, qos=spec.qos or None, account=spec.account or None, **_OWN)

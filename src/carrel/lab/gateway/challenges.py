@@ -185,6 +185,7 @@ class Challenges:
             feedback=spec.feedback,
             team=TeamView(name=team.name, members=team.members, code=team.code) if team else None,
             organised=self._organises(caller, challenge),
+            dry_run=spec.dry_run is not None,
         )
 
     def board(self, caller: Caller, name: str, phase: str | None = None) -> Board:
@@ -270,6 +271,19 @@ class Challenges:
             left(phase, self._sent(name, team.name), now=now, zone=spec.zone).check()
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team.name)
         return self.runs.view(made)
+
+    def try_out(self, caller: Caller, name: str, snapshot: str) -> tuple[int, int]:
+        """Run code of the caller's on training data, as tasks of the caller's own; return the numbers of both jobs.
+
+        It counts for no limit of the challenge.
+        """
+        allowed(caller, Action.TAKE_PART).check()
+        challenge = self.find(caller, name)
+        self._check_open(challenge)
+        self._own_team(caller, challenge)
+        if not self.lab.has_snapshot(caller, snapshot):
+            raise NotFound("That code is not here.", remedy="Send it again.")
+        return self.programs.try_out(caller, challenge, snapshot)
 
     def sent(self, caller: Caller, name: str) -> SubmissionList:
         """The submissions of the caller's team; for organisers those of all teams."""

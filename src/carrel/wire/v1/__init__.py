@@ -13,7 +13,7 @@ from carrel.wire.v1.baselines import (
     CalibrationView,
     DriftView,
 )
-from carrel.wire.v1.challenges import CodeRequest, StarterView, TeamRequest
+from carrel.wire.v1.challenges import CodeRequest, DryRunView, StarterView, TeamRequest
 from carrel.wire.v1.comparison import (
     CandidateView,
     ChangeView,

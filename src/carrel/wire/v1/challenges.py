@@ -29,3 +29,11 @@ class StarterView(Response):
 
     #: Relative to the files of the user's sessions.
     directory: str
+
+
+class DryRunView(Response):
+    """The jobs of a dry run."""
+
+    ingestion: int
+    #: It begins when the first one has ended well.
+    scoring: int

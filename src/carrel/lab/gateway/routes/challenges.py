@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from carrel.core.domain.challenge import Board, Challenge, ChallengeLines, ChallengeView, SubmissionList, SubmissionView, TeamView
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.wire.v1 import API, CodeRequest, StarterView, TeamRequest
+from carrel.wire.v1 import API, CodeRequest, DryRunView, StarterView, TeamRequest
 
 router = APIRouter(prefix=f"{API}/challenges", tags=["challenges"], route_class=Endpoint)
 
@@ -117,3 +117,10 @@ def get_submission(name: Name, number: Number, ctx: Ctx, who: Who) -> Submission
 def get_log(name: Name, number: Number, ctx: Ctx, who: Who) -> Response:
     """Its last 256 KiB. It may show what the programs saw, so teams do not get it."""
     return Response(ctx.challenges.log(who, name, number), media_type="text/plain; charset=utf-8")
+
+
+@router.post("/{name}/try", status_code=201, summary="Try code on training data")
+def try_code(name: Name, request: CodeRequest, ctx: Ctx, who: Who) -> DryRunView:
+    """Code that was uploaded, as two tasks of one's own. It counts for no limit. 404 where the challenge has no dry run."""
+    ingestion, scoring = ctx.challenges.try_out(who, name, request.snapshot)
+    return DryRunView(ingestion=ingestion, scoring=scoring)
