@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pty
 import random
 import shutil
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import nbclient
@@ -183,6 +185,35 @@ def test_columns_that_give_too_much_away_are_pointed_out(
 def test_without_a_terminal_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "CSV is missing" in refused(capsys)
     assert "--metric is missing" in refused(capsys, a_csv(tmp_path / "data.csv"), "--answer", "kind")
+
+
+@pytest.mark.slow
+def test_on_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
+    """Five questions; an answer that cannot be is asked for again, with what there is."""
+    a_csv(tmp_path / "data.csv")
+    said, terminal = b"", pty.openpty()
+    command = [sys.executable, "-m", "carrel.cli.main", "challenge", "new", "--out", str(tmp_path / "new")]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=terminal[1], stdout=terminal[1], stderr=terminal[1])
+    os.close(terminal[1])
+    for question, answer in (
+        (b"Which CSV", "data.csv"),
+        (b"is the answer", "kint"),
+        (b"is the answer", "kind"),
+        (b"metric", "accuracy"),
+        (b"stay together", "patient"),
+        (b"title", "Kinds"),
+    ):
+        while question not in said:
+            said += os.read(terminal[0], 1000)
+        assert answer != "kind" or b'Did you mean "kind"' in said
+        said = b""
+        os.write(terminal[0], answer.encode() + b"\n")
+    with suppress(OSError):  # its end is an error of a terminal
+        while piece := os.read(terminal[0], 1000):
+            said += piece
+    os.close(terminal[0])
+    assert process.wait() == 0
+    assert b"The challenge kinds is in" in said
 
 
 @pytest.mark.quick

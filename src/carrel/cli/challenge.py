@@ -253,6 +253,10 @@ def _print_promises(view: ChallengeView) -> None:
     )
     told = f"up to {view.feedback} bytes, where the ingestion refuses the code" if view.feedback else "nothing"
     print(f"Of what is printed while their code runs on inputs: {told}.")
+    if view.dry_run:
+        print("They can try code on training data, as tasks of their own: there they see all that is printed, and both programs.")
+    if left := [clean(title) for title, text in {**view.pages, "Rules": view.rules}.items() if "✏️" in text]:
+        print(f"Places to fill in, marked with a pencil, are left in: {', '.join(left)}.")
 
 
 @challenge_command.command("publish")

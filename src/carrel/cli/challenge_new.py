@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ import typer
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
 from carrel.core.domain.errors import Conflict, Invalid
+from carrel.core.domain.suggest import suggest
 
 if TYPE_CHECKING:
     from carrel.core.challenges.making import Made
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Days that a challenge lasts where its maker names no end, and days of its final phase.
 _LASTS, _FINAL = 90, 7
+#: Names that a question lists.
+_LISTED = 12
+_GROUPS = "Which column names groups that stay together, such as a patient? Enter: none."
 
 
 def new_challenge(
@@ -75,10 +79,9 @@ def new_challenge(
     today = datetime.now(UTC).date()
     begin, last = _dates(today, end)
     wanted = Wanted(
-        answer=answer or _asked(asks, f"Which column is the answer? {_listed(table.header)}", "--answer"),
-        metric=metric or _asked(asks, f"By which metric? {_listed(METRICS)}", "--metric"),
-        group=group
-        or (_asked(True, "Which column names groups that stay together, such as a patient? (Enter: none)", "") if asks else ""),
+        answer=answer or _asked(asks, "Which column is the answer?", "--answer", table.header),
+        metric=metric or _asked(asks, "By which metric?", "--metric", METRICS),
+        group=group or (_asked(asks, _GROUPS, "", table.header) if asks else ""),
         title=title or _asked(asks, "What is its title?", "--title"),
         name=name,
         begin=begin,
@@ -92,16 +95,28 @@ def new_challenge(
     return _say(place, made, drawn, as_json=as_json)
 
 
-def _asked(asks: bool, question: str, option: str) -> str:
+def _asked(asks: bool, question: str, option: str, among: Collection[str] = ()) -> str:
+    """Ask until the answer is one of `among`, where there are some; an option that is "" need not be answered."""
     if not asks:
         raise Invalid(f"{option} is missing.", remedy="carrel challenge new --help says what there is.")
-    return str(typer.prompt(question, default="" if not option else None, show_default=False, err=True)).strip()
+
+    def one_of(text: str) -> str:
+        if among and text.strip() not in (*among, *(() if option else ("",))):
+            raise typer.BadParameter(suggest(text.strip(), among, what="There are"))
+        return text.strip()
+
+    asked = f"{question}{_listed(among)}"
+    return str(
+        typer.prompt(asked, default=None if option else "", show_default=False, err=True, value_proc=one_of, prompt_suffix=" ")
+    )
 
 
-def _listed(names: Sequence[str] | object) -> str:
-    from carrel.cli.screen import clean, cut
+def _listed(names: Collection[str]) -> str:
+    """The first and the last of these: the answer is mostly the last column."""
+    from carrel.cli.screen import clean
 
-    return cut(f"({clean(', '.join(names))})", 300)  # type: ignore[arg-type]
+    some = [*names] if len(names) <= _LISTED else [*[*names][: _LISTED - 3], "…", *[*names][-2:]]
+    return f" ({clean(', '.join(some))})" if some else ""
 
 
 def _read(file: Path, read: Callable[[bytes, str], Table]) -> Table:

@@ -280,7 +280,7 @@ def _texts(table: Table, wanted: Wanted, split: Mapping[str, Sequence[int]], nam
     metric = METRICS[wanted.metric]
     better = "larger" if metric.larger else "smaller"
     wording = (
-        "the probability of each class, in the order of the alphabet"
+        "the probabilities of the classes (a column each, in the order of the alphabet)"
         if metric.probabilities
         else "a label for each row"
         if metric.classes
@@ -289,7 +289,6 @@ def _texts(table: Table, wanted: Wanted, split: Mapping[str, Sequence[int]], nam
     values = {
         "NAME": name,
         "TITLE": json.dumps(wanted.title, ensure_ascii=False),
-        "HEADING": wanted.title,
         "METRIC_TITLE": metric.title,
         "METRIC": wanted.metric,
         "BETTER": better,

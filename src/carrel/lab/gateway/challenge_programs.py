@@ -99,6 +99,13 @@ class ChallengePrograms:
             raise NotFound(f"The challenge {challenge.name} has nothing to begin with.")
         return pack(self.directory(challenge.name, challenge.version, spec.starter), surrounding=False).open()
 
+    def notebook(self, challenge: Challenge) -> str:
+        """The name of the notebook that participants begin with; "" where there is none, or more than one."""
+        spec = self.spec(challenge.name, challenge.version)
+        place = self.directory(challenge.name, challenge.version, spec.starter)
+        found = sorted(path.name for path in place.glob("*.ipynb"))
+        return found[0] if len(found) == 1 else ""
+
     def put_starter(self, challenge: Challenge, files: Path) -> None:
         """Have what participants begin with in a directory of `files`, where a user's code may be at work at the same time.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import threading
@@ -253,6 +254,12 @@ class Challenges:
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.programs.put_starter(challenge, own)
         return name
+
+    def notebook(self, caller: Caller, name: str) -> str:
+        """The notebook that the caller begins with, below the files of their sessions; its directory where there is not one."""
+        found = self.programs.notebook(self.find(caller, name))
+        there = found and os.path.lexists(self.files / directory_name(caller.user.subject) / name / found)
+        return f"{name}/{found}" if there else name
 
     # ---- submissions
 

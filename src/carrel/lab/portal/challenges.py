@@ -106,12 +106,13 @@ class ChallengePages:
         await checked_form(request, self._look)
 
         def start(caller: Caller, name: str) -> str:
-            directory, sessions = self._challenges.begin(caller, name), self._gateway.sessions
+            self._challenges.begin(caller, name)
+            sessions = self._gateway.sessions
             if sessions is None:
                 raise Conflict("This lab offers no sessions.", remedy=f"`carrel challenge start {name}`.")
             # What runs already sees the data only if it began after its owner has joined: a new one does in any case.
             submitted = sessions.start(caller, asked_in({**last_settings(self._gateway, caller), "kind": SessionKind.NOTEBOOK}))
-            return f"/notebooks/{submitted.job.id}?go=yes&path={quote(directory)}"
+            return f"/notebooks/{submitted.job.id}?go=yes&path={quote(self._challenges.notebook(caller, name))}"
 
         return await self._press(request, start)
 

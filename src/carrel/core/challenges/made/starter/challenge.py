@@ -83,3 +83,21 @@ def plot_result(rows, predicted):
     axis.set_yticks(range(len(measure.CLASSES)), measure.CLASSES)
     axis.set(xlabel="predicted", ylabel=ANSWER)
     return figure
+
+
+def send(name, what, directory="submission"):
+    """Try the submission on training data, or submit it. In a session of the lab `import carrel` works everywhere."""
+    if not what:
+        print(f'To send it: SEND = "submit" above, or\n\n    carrel challenge submit {name} {directory}')
+        return
+    import carrel
+
+    with carrel.Client() as lab:
+        if what == "submit":
+            sent = lab.submit_to_challenge(name, Path(directory)).submission
+            print(f"Submission {sent.id} was sent. The challenge's page says how it is doing.")
+            return
+        tried = lab.try_challenge(name, Path(directory))
+        for job in (tried.ingestion, tried.scoring):
+            state = lab.wait(job).state
+            print(b"".join(lab.log(job)).decode(), f"Job {job}: {state}", sep="\n")
