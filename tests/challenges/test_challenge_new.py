@@ -332,3 +332,16 @@ def test_what_was_made_passes_the_check_and_takes_submissions(
     assert [ada.wait(number).state for number in (made.ingestion, made.scoring)] == ["COMPLETED", "COMPLETED"]
     assert '"f1_macro"' in b"".join(ada.log(made.scoring)).decode()
     assert scored(ada, place / "baselines/linear", tmp_path, "kinds").submission.scores == found["development", "linear"].scores
+    # The starter notebook does the same in a session: with the token of a job.
+    inside = tmp_path / "inside"
+    shutil.copytree(place / "baselines/linear", inside / "submission")
+    (inside / "run.py").write_text(
+        "import carrel, pathlib\nlab = carrel.Client()\ncode = pathlib.Path('submission')\n"
+        "print('tried', lab.wait(lab.try_challenge('kinds', code).scoring).state)\n"
+        "print('sent', lab.submit_to_challenge('kinds', code).submission.team)\n"
+    )
+    job = ada.submit_project(inside / "run.py", include=[inside / "submission"]).id
+    ada.wait(job)
+    log = b"".join(ada.log(job)).decode()
+    assert "tried COMPLETED" in log, log
+    assert "sent ada" in log
