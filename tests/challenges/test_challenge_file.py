@@ -81,6 +81,24 @@ def test_limits_teams_and_finals(paths: list[str]) -> None:
     assert (spec.largest_team, spec.merge_until) == (5, 1798758000)
 
 
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ("{input: data/train, reference: data/train}", "lies in the other"),
+        ("{input: data/train/i}", 'no "reference"'),
+        ("{input: data/train/i, reference: data/public/reference}", "is not in the training data"),
+    ],
+)
+def test_teams_try_their_code_on_training_data_alone(split: str, words: str) -> None:
+    text = YAML.replace("  train: {path: data/train}", "  train: {path: data/train}\n  try: " + split)
+    with pytest.raises(Invalid, match=words):
+        read_challenge(text, None)
+    right = read_challenge(text.replace(split, "{input: data/train/i, reference: data/train/r}"), None)
+    assert right.dry_run is not None
+    assert right.dry_run.reference == "data/train/r"
+    assert "try" not in right.splits
+
+
 def test_a_zone_that_there_is_not(paths: list[str]) -> None:
     with pytest.raises(Invalid, match="no zone"):
         read_challenge(YAML + "zone: Europe/Nowhere\n", paths)

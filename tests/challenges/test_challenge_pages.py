@@ -76,8 +76,38 @@ def test_start_opens_a_notebook_with_the_starter(chromium: Browser, lab: LabProc
     page = signed_in(chromium, lab, ada.token)
     page.goto(f"{lab.url}/challenges/{published}")
     page.get_by_role("button", name="Start", exact=True).click()
-    page.wait_for_url(f"**/tree/{published}*")
+    page.wait_for_url(f"**/tree/{published}/starter.ipynb*")
     expect(page.get_by_text("starter.ipynb").first).to_be_visible()
+
+
+def test_code_is_tried_on_training_data(
+    chromium: Browser, client: Client, lab: LabProcess, person: Person, tmp_path: Path
+) -> None:
+    """The button leads to the job, whose log is the team's; nothing is counted."""
+    yaml = YAML.replace("name: parity", "name: tried").replace(
+        "  public:", "  try: {input: data/train/try/input, reference: data/train/try/reference}\n  public:"
+    )
+    place = write_challenge(tmp_path / "tried", yaml)
+    for part, text in (("input/numbers.txt", "x 3 4"), ("reference/labels.txt", "x 1 0")):
+        (place / "data/train/try" / part).parent.mkdir(parents=True)
+        (place / "data/train/try" / part).write_text(text)
+    client.keep_challenge(place)
+    checked(client, "tried")
+    client.publish_challenge("tried")
+    ada = person("tessa")
+    ada.join_challenge("tried", accept_rules=True)
+    page = signed_in(chromium, lab, ada.token)
+    page.goto(f"{lab.url}/challenges/tried")
+    code = b"def predict(number):\n    print('seen:', number)\n    return number % 2"
+    page.get_by_label("Code: a .zip or a .py file").set_input_files(
+        [{"name": "model.py", "mimeType": "text/x-python", "buffer": code}]
+    )
+    page.get_by_role("button", name="Try on training data").click()
+    expect(page.locator("[data-log]")).to_contain_text("seen: 3")
+    (scoring,) = [job.id for job in ada.jobs() if job.name == "tried-try-scoring"]
+    assert ada.wait(scoring).state == "COMPLETED"
+    found = ada.challenge("tried")
+    assert (found.phases[0].today, ada.challenge_submissions("tried").submissions) == (3, ())
 
 
 def test_what_is_wrong_is_said_on_the_page(chromium: Browser, lab: LabProcess, person: Person, published: str) -> None:

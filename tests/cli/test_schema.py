@@ -79,4 +79,4 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str], file: str, 
 
 def test_of_another_file_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "setup.cfg"]) != 0
-    assert "MLproject, carrel.toml or costs.toml" in capsys.readouterr().err
+    assert "MLproject, carrel.toml, costs.toml or challenge.yaml" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from portal_site import Clock, Site
 from carrel.core.comparison import Metrics
 from carrel.core.control.sessions import SessionStatus
 from carrel.core.domain.announcement import Announcement
+from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, SubmissionState, Team
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Sampled, Started, StoredFile, Usage
-from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS
+from carrel.core.domain.nouns import ANNOUNCEMENTS, CHALLENGES, RESERVATIONS, SUBMISSIONS, TEAMS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.units import GIB, MIB
 from carrel.lab.portal import Portal
@@ -31,6 +32,37 @@ from carrel.testing.waiting import wait_until
 
 #: When it is there: a Thursday, in the morning.
 NOW = datetime(2026, 11, 26, 10, 30, tzinfo=UTC).timestamp()
+#: A challenge that is under way. Nothing of it is run.
+CHALLENGE = {
+    "challenge.yaml": """\
+name: eeg
+title: Find seizures in EEG
+pages: {Overview: overview.md, Data: data.md}
+rules: rules.md
+data:
+  train: {path: train}
+  try: {input: train/input, reference: train/reference}
+  public: {input: public/input, reference: public/reference}
+  private: {input: private/input, reference: private/reference}
+ingestion: ingestion
+scoring: scoring
+starter: starter
+baselines: {zeros: zeros, energy: energy}
+phases:
+  - {name: development, begin: 2026-11-01, end: 2027-02-01, split: public}
+  - {name: final, begin: 2027-02-01, end: 2027-02-08, split: private, total: 2}
+board:
+  - {column: taes, title: TAES, better: larger, precision: 3}
+  - {column: alarms, title: False alarms per 24 h, better: smaller, precision: 1}
+""",
+    "overview.md": "Write a program that marks the seizures: for each recording, when each begins and ends.\n\n"
+    "You need to know nothing about EEG, and no processor of your own. *Start* opens a notebook whose cells run as they are.",
+    "data.md": "Eight channels, 64 samples a second. No patient is in two splits.\n\n"
+    "| split | patients | recordings |\n|---|---|---|\n| `train` | 12 | 48 |\n| `public` | 4 | 20 |\n| `private` | 4 | 20 |",
+    "rules.md": "A team submits at most five times a day. A person is in one team.",
+    **dict.fromkeys(("ingestion/x", "scoring/x", "starter/x", "zeros/x", "energy/x", "train/input/x", "train/reference/x"), "x"),
+    **{f"{split}/{part}/x": "x" for split in ("public", "private") for part in ("input", "reference")},
+}
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=resnet-cifar --gpus=1 --time=2:00:00
 python train.py --epochs 30
@@ -64,6 +96,8 @@ class BusyLab:
                 "/help?q=walltime",
                 "/docs",
                 "/jobs/999",
+                "/challenges",
+                "/challenges/eeg",
             ),
             *(f"/jobs/{number}" for number in (self.finished, self.training, self.failed, self.waiting, self.session)),
             *(f"{job}/metrics", f"/tasks/new?job={self.finished}", f"/jobs/compare?job={self.finished}&job={self.training}"),
@@ -140,6 +174,32 @@ def _fill(lab: BusyLab) -> None:
     with site.browser("ada") as http:
         site.rig.wait_for(lambda: "place 2 in line" in http.get(f"{site.url}/").text)
     site.rig.lender.said = _lending(lab)
+    add_challenge(site)
+
+
+def add_challenge(site: Site) -> None:
+    """Three teams, of which ada's has submitted for two weeks."""
+    rig = site.rig
+    store, version = rig.store, rig.upload("root", CHALLENGE)
+    rig.app.state.gateway.challenges.programs.keep("eeg", version)
+    made = Challenge(name="eeg", organiser="root", version=version, train="train", made_at=NOW - 28 * 86400)
+    store.of(CHALLENGES).put(made)
+    for name, members in (("The Waves", ("ada", "bob")), ("Spikes", ("cara",)), ("Delta", ("dan", "eve"))):
+        store.of(TEAMS).put(Team(challenge="eeg", name=name, members=members, code="k3R-vT81-xQ0", made_at=NOW - 27 * 86400))
+    sent = [("", "zeros", 27.5, 0.0, 0.0), ("", "energy", 27.4, 0.341, 160.2)]
+    own = (0.402, 0.377, 0.468, None, 0.521, 0.514, 0.583, 0.611)
+    sent += [("The Waves", "", 14 - 1.7 * number, value, 60.4 - 4.1 * number) for number, value in enumerate(own)]
+    sent += [("Spikes", "", 9.2, 0.655, 24.8), ("Spikes", "", 3.1, 0.631, 20.1), ("Delta", "", 6.4, 0.498, 31.5)]
+    for team, baseline, days, value, alarms in sorted(sent, key=lambda one: -one[2]):
+        at = NOW - days * 86400
+        ended = {"state": SubmissionState.COMPLETED, "scores": {"taes": value, "alarms": round(alarms, 1)}}
+        if value is None:
+            told = "Its code ended with an error. predict for recording p14-2: IndexError at submission/model.py:31"
+            ended = {"state": SubmissionState.FAILED, "fault": Fault.TEAM, "message": told}
+        one = ChallengeSubmission(
+            challenge="eeg", version=version, phase="development", team=team, baseline=baseline, snapshot=version
+        )
+        store.of(SUBMISSIONS).put(replace(one, by="ada", made_at=at, ended_at=at + 400, **ended))
 
 
 def _at(site: Site, hours: float) -> None:

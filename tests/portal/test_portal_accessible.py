@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from busy_lab import add_challenge
 from playwright.sync_api import Browser
 from portal_site import Site
 from test_portal_job_course import running
@@ -49,12 +50,14 @@ def test_axe_finds_nothing_on_any_page(site: Site, chromium: Browser, width: int
             started = start(site, http).url.path
         pages += [f"/jobs/{waits}", started]
         site.rig.lender.said = lately(site.clock())
+        add_challenge(site)
+        pages += ["/challenges", "/challenges/eeg"]
     found = []
     for user in ("ada", "root"):
         context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
         page = context.new_page()
         page.goto(site.link(user))
-        for path in pages if user == "ada" else ["/", "/administration"]:
+        for path in pages if user == "ada" else ["/", "/administration", *[one for one in pages if "challenges" in one]]:
             page.goto(site.url + path)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
             violations = Axe().run(page).response["violations"]

@@ -51,12 +51,28 @@ def name_the_home(page: Page) -> None:
     page.locator("dd code").first.evaluate("code => { code.textContent = '/srv/carrel/files/ada'; }")
 
 
+def name_the_data(page: Page) -> None:
+    """The directory of a test is no example."""
+    expect(page.locator(".plots li")).to_have_count(2)
+    page.locator("section.card p code").nth(1).evaluate("code => { code.textContent = '/srv/carrel/challenges/eeg/train'; }")
+
+
 def see_metrics(page: Page) -> None:
     expect(page.locator(".plots li")).to_have_count(3)
 
 
 FRONT = ["Free for you now", "Jobs", "Devices", "bench"]
 JOB = ["resnet-cifar", "Course", "Log", "Metrics", "Attempts", "Task"]
+CHALLENGE = [
+    "Find seizures in EEG",
+    "Your team: The Waves",
+    "Phases",
+    "Your submissions",
+    "Board: development",
+    "Overview",
+    "Data",
+    "Rules",
+]
 GPUS = ["GPUs", "The last hour", "Waiting for a GPU", "Notebooks that have used a GPU", "The last week"]
 PICTURES = (
     Picture(name="lab", path="/", headings=FRONT, height=1000),
@@ -95,6 +111,16 @@ PICTURES = (
         user="root",
         headings=["Administration", "Users", "Machines", "Reservations", "Announcements", "What was done"],
         height=1000,
+    ),
+    Picture(name="challenge", path="/challenges/eeg", headings=CHALLENGE, height=1240, act=name_the_data),
+    Picture(
+        name="challenge-dark",
+        path="/challenges/eeg",
+        headings=CHALLENGE,
+        width=390,
+        height=1100,
+        scheme="dark",
+        act=name_the_data,
     ),
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli.challenge_new import new_challenge, try_code
 from carrel.cli.challenge_organise import organise_commands, print_notice
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
@@ -39,6 +40,8 @@ challenge_command = typer.Typer(
 )
 challenge_command.add_typer(organise_commands)
 Name = Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)]
+challenge_command.command("new")(new_challenge)
+challenge_command.command("try")(try_code)
 #: Seconds between two looks at submissions that one waits for.
 _LOOK = 1.0
 #: Notices that `show` prints; `notices` prints all.
@@ -395,6 +398,10 @@ def _print_promises(view: ChallengeView) -> None:
     )
     told = f"up to {view.feedback} bytes, where the ingestion refuses the code" if view.feedback else "nothing"
     print(f"Of what is printed while their code runs on inputs: {told}.")
+    if view.dry_run:
+        print("They can try code on training data, as tasks of their own: there they see all that is printed, and both programs.")
+    if left := [clean(title) for title, text in {**view.pages, "Rules": view.rules}.items() if "✏️" in text]:
+        print(f"Places to fill in, marked with a pencil, are left in: {', '.join(left)}.")
     _print_bounds(view)
 
 

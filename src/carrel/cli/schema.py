@@ -1,4 +1,4 @@
-"""`carrel schema`: what an editor needs to complete task files, carrel.toml and cost files, and to mark what is wrong in them."""
+"""`carrel schema`: what an editor needs to complete files that people write, and to mark what is wrong in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from carrel.core.domain.errors import Invalid
 
 
 def schema_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="MLproject, carrel.toml or costs.toml.", show_default=False)],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="MLproject, carrel.toml, costs.toml or challenge.yaml.", show_default=False)
+    ],
     as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
 ) -> int:
     """Print the JSON schema of a file that people write.
@@ -33,6 +35,10 @@ def schema_command(
         from carrel.core.worth.schema import costs_schema
 
         print_json(costs_schema())
+    elif file == "challenge.yaml":
+        from carrel.core.challenges.schema import challenge_schema
+
+        print_json(challenge_schema())
     else:
-        raise Invalid(f'There is no schema of "{file}".', remedy="Say MLproject, carrel.toml or costs.toml.")
+        raise Invalid(f'There is no schema of "{file}".', remedy="Say MLproject, carrel.toml, costs.toml or challenge.yaml.")
     return OK

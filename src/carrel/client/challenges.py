@@ -176,6 +176,10 @@ class ChallengeCalls:
     def _notice(self, path: str, request: v1.TextRequest | v1.QuotaRequest) -> ChallengeNotice:
         return v1.value_of(ChallengeNotice, self._http.post(v1.shown_of(ChallengeNotice), path, request))
 
+    def try_challenge(self, name: str, directory: Path) -> v1.DryRunView:
+        """Run a directory of code on training data, as two jobs of one's own."""
+        return self._http.post(v1.DryRunView, f"{_path(name)}/try", v1.CodeRequest(snapshot=self.upload(directory)))
+
     def _submissions(self, path: str) -> SubmissionList:
         return v1.value_of(SubmissionList, self._http.get(v1.shown_of(SubmissionList), path))
 

@@ -45,6 +45,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: What a split cannot be called: it is what participants see.
 _TRAIN = "train"
+#: The part of it on which teams try their code.
+_TRY = "try"
 #: Bytes of a line that a team is shown.
 _MOST_FEEDBACK = 1000
 #: Bytes of its own log that a team is shown.
@@ -82,7 +84,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         return _there(value, paths, directory=False)
 
     data = needed("data").mapping()
-    splits = {name: _split(value, directory) for name, value in data.items() if name != _TRAIN}
+    splits = {name: _split(value, directory) for name, value in data.items() if name not in (_TRAIN, _TRY)}
     if not splits:
         raise needed("data").wrong("no split has an input and a reference.", "Write public: {input: …, reference: …}.")
     limits = _limits(said["limits"], Limits()) if "limits" in said else Limits()
@@ -121,6 +123,7 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         asks=one("asks", _asks, {}),
         intervals=one("intervals", _level, 0.0),
         predictions=one("predictions", _size, PREDICTIONS),
+        dry_run=_dry_run(data, directory) if _TRY in data else None,
     )
     _check_apart(spec, lambda key: said.get(key, top))
     if spec.one_end and spec.feedback:
@@ -163,6 +166,17 @@ def _split(value: Value, directory: Callable[[Value], str]) -> Split:
             "one of its directories lies in the other.", "What the ingestion program sees must not hold the references."
         )
     return split
+
+
+def _dry_run(data: Mapping[str, Value], directory: Callable[[Value], str]) -> Split:
+    found = _split(data[_TRY], directory)
+    train = _train(data[_TRAIN], directory) if _TRAIN in data else ""
+    for path in (found.input, found.reference):
+        if not train or not _inside(path, train):
+            raise data[_TRY].wrong(
+                f'"{path}" is not in the training data, and teams see all of it.', "Put it into the directory of train."
+            )
+    return found
 
 
 def _train(value: Value, directory: Callable[[Value], str]) -> str:

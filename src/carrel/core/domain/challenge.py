@@ -165,6 +165,8 @@ class ChallengeSpec:
     intervals: float = 0.0
     #: Bytes that a submission may leave for the scoring program.
     predictions: int = PREDICTIONS
+    #: A part of the training data on which teams try their code, with all that it says; None: they cannot.
+    dry_run: Split | None = None
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""
@@ -451,6 +453,8 @@ class ChallengeView:
     asks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: False: the rules are others than those that the reader accepted, and nothing is taken before they are accepted again.
     rules_accepted: bool = True
+    #: True: teams can try their code on training data.
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/challenges/{name}/submissions/{number}/record"): Action.SEE_SUBMISSIONS,
     ("POST", "/challenges/{name}/rescore"): Action.ORGANISE,
     ("GET", "/challenges/{name}/rescore"): Action.ORGANISE,
+    ("POST", "/challenges/{name}/try"): Action.TAKE_PART,
     ("GET", "/baselines"): Action.SEE_BASELINE,
     ("POST", "/baselines"): Action.CHANGE_BASELINE,
     ("GET", "/baselines/{baseline_id}"): Action.SEE_BASELINE,

@@ -45,6 +45,8 @@ DATA = "data"
 #: Variables that name the directories of the split.
 INPUT, REFERENCE = "CARREL_INPUT", "CARREL_REFERENCE"
 INGESTION, SCORING = "ingestion", "scoring"
+#: What a task of a challenge is, whatever its MLproject says.
+_OWN: Mapping[str, Any] = {"cache": False, "visible": "owner", "network": "off"}
 #: Bytes of a page that are shown.
 _PAGE = 256 * 1024
 
@@ -133,6 +135,13 @@ class ChallengePrograms:
         if not spec.starter:
             raise NotFound(f"The challenge {challenge.name} has nothing to begin with.")
         return pack(self.directory(challenge.name, challenge.version, spec.starter), surrounding=False).open()
+
+    def notebook(self, challenge: Challenge) -> str:
+        """The name of the notebook that participants begin with; "" where there is none, or more than one."""
+        spec = self.spec(challenge.name, challenge.version)
+        place = self.directory(challenge.name, challenge.version, spec.starter)
+        found = sorted(path.name for path in place.glob("*.ipynb"))
+        return found[0] if len(found) == 1 else ""
 
     def put_starter(self, challenge: Challenge, files: Path) -> None:
         """Have what participants begin with in a directory of `files`, where a user's code may be at work at the same time.
@@ -257,11 +266,43 @@ class ChallengePrograms:
         """The end of the log of a job of the challenge's."""
         return self._lab.produced.log_range(self._caller(challenge), job_id, offset=-limit, limit=limit).data
 
+    def try_out(self, caller: Caller, challenge: Challenge, code: str) -> tuple[int, int]:
+        """Run both programs with code on training data, as two tasks of the caller's own. Returns their numbers.
+
+        The caller reads all that these print, and could read the programs: the challenge allows that with `try`.
+        """
+        spec = self.spec(challenge.name, challenge.version)
+        if spec.dry_run is None:
+            raise NotFound(
+                f"The challenge {challenge.name} has no dry run.",
+                remedy="Run your code on the training data as a task of your own.",
+            )
+        shown = {INGESTION: spec.dry_run.input, SCORING: spec.dry_run.reference}
+
+        def start(stage: str, after: int | None) -> int:
+            given = {INPUT if stage == INGESTION else REFERENCE: str(self.directory(spec.name, challenge.version, shown[stage]))}
+
+            def walled(task: TaskSpec) -> TaskSpec:
+                left = () if after is None else (InputSpec(path=PREDICTIONS, uri=f"job:{after}/outputs"),)
+                return replace(task, network=Network.OFF, inputs=(*task.inputs, *left), variables={**task.variables, **given})
+
+            packed = self._pack(challenge, challenge.version, _program(spec, stage), code if after is None else None, caller)
+            request = TaskRequest(
+                snapshot=packed,
+                name=f"{spec.name}-try-{stage}",
+                dependency=None if after is None else f"afterok:{after}",
+                **_OWN,
+            )
+            return self._submissions.submit(caller, request, None, change=walled)[0].job.id
+
+        first = start(INGESTION, None)
+        return first, start(SCORING, first)
+
     def _caller(self, challenge: Challenge) -> Caller:
         return self._lab.for_owner(challenge.programs, self._lab.clock())
 
-    def _pack(self, challenge: Challenge, version: str, program: str, code: str | None) -> str:
-        """Make a snapshot of a part of the challenge, with a team's code in it; return its digest."""
+    def _pack(self, challenge: Challenge, version: str, program: str, code: str | None, whose: Caller | None = None) -> str:
+        """Make a snapshot of a part of the challenge, with a team's code in it; return its digest. `whose`: not its programs'."""
         with tempfile.TemporaryDirectory(prefix=".packing-", dir=self._root) as scratch:
             place = Path(scratch) / "code"
             _copy(self.directory(challenge.name, version, program), place)
@@ -271,7 +312,7 @@ class ChallengePrograms:
                 self._snapshots.extract(code, place / CODE)
             packed = pack(place, surrounding=False, also=[] if code is None else [CODE])
             with packed.open() as archive:
-                self._lab.add_snapshot(self._caller(challenge), packed.digest, archive)
+                self._lab.add_snapshot(whose or self._caller(challenge), packed.digest, archive)
         return packed.digest
 
 
@@ -290,6 +331,4 @@ def _program(spec: ChallengeSpec, stage: str) -> str:
 
 def _request(spec: ChallengeSpec, code: str, name: str) -> TaskRequest:
     # What its MLproject says counts, but for what would show more of it, or take an earlier result.
-    return TaskRequest(
-        snapshot=code, name=name, qos=spec.qos or None, account=spec.account or None, cache=False, visible="owner", network="off"
-    )
+    return TaskRequest(snapshot=code, name=name, qos=spec.qos or None, account=spec.account or None, **_OWN)

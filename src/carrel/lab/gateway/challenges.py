@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -285,6 +286,7 @@ class Challenges(ChallengeTeams):
             bounds=self._bounds(challenge, spec, version) if self._organises(caller, challenge) else (),
             asks=spec.asks,
             rules_accepted=team is None or self._accepted(challenge, team, caller.user.subject),
+            dry_run=spec.dry_run is not None,
         )
 
     def _bounds(self, challenge: Challenge, spec: ChallengeSpec, version: str) -> tuple[Bound, ...]:
@@ -460,6 +462,12 @@ class Challenges(ChallengeTeams):
         self.programs.put_starter(challenge, own)
         return name
 
+    def notebook(self, caller: Caller, name: str) -> str:
+        """The notebook that the caller begins with, below the files of their sessions; its directory where there is not one."""
+        found = self.programs.notebook(self.find(caller, name))
+        there = found and os.path.lexists(self.files / directory_name(caller.user.subject) / name / found)
+        return f"{name}/{found}" if there else name
+
     # ---- submissions
 
     def submit(self, caller: Caller, name: str, snapshot: str) -> SubmissionView:
@@ -497,6 +505,19 @@ class Challenges(ChallengeTeams):
             made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team, most=most)
             after = self._phase_now(challenge, team)
         return replace(self._view(caller, challenge, made), phase=after)
+
+    def try_out(self, caller: Caller, name: str, snapshot: str) -> tuple[int, int]:
+        """Run code of the caller's on training data, as tasks of the caller's own; return the numbers of both jobs.
+
+        It counts for no limit of the challenge.
+        """
+        allowed(caller, Action.TAKE_PART).check()
+        challenge = self.find(caller, name)
+        self._check_open(challenge)
+        self._own_team(caller, challenge)
+        if not self.lab.has_snapshot(caller, snapshot):
+            raise NotFound("That code is not here.", remedy="Send it again.")
+        return self.programs.try_out(caller, challenge, snapshot)
 
     def sent(self, caller: Caller, name: str) -> SubmissionList:
         """The submissions of the caller's team; for organisers those of all teams."""

@@ -28,6 +28,7 @@ from carrel.core.domain.user import Caller
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
+from carrel.lab.portal.challenge_plots import courses_of
 from carrel.lab.portal.entrance import check_form, checked_form
 from carrel.lab.portal.multipart import FewAtOnce, UploadedFile, in_threads, read_upload
 from carrel.lab.portal.notebooks import asked_in, last_settings
@@ -67,6 +68,7 @@ class ChallengePages:
             Route(f"{one}/choose", self.choose, methods=["POST"]),
             Route(f"{one}/start", self.start, methods=["POST"]),
             Route(f"{one}/submit", self.submit, methods=["POST"]),
+            Route(f"{one}/try", self.try_out, methods=["POST"]),
         ]
 
     def all(self, request: Request) -> Response:
@@ -86,6 +88,7 @@ class ChallengePages:
         live = request.query_params.get("part") == "live"
         sees = found.team is not None or found.organised
         sent = self._challenges.sent(caller, name).submissions if sees else ()
+        board = self._challenges.board(caller, name, phase)
         return self._look.page(
             request,
             "challenge_live.html" if live else "challenge.html",
@@ -93,7 +96,8 @@ class ChallengePages:
             challenge=found,
             pages={} if live else {title: self._html(text) for title, text in found.pages.items()},
             rules="" if live or not found.rules else self._html(found.rules),
-            board=self._challenges.board(caller, name, phase),
+            board=board,
+            courses=courses_of(board, [one.submission for one in sent], found.team.name) if found.team else (),
             sent=sent[:_LISTED],
             more=len(sent) - _LISTED,
             now=next((one for one in found.phases if one.name == found.phase), None),
@@ -164,26 +168,39 @@ class ChallengePages:
         await checked_form(request, self._look)
 
         def start(caller: Caller, name: str) -> str:
-            directory, sessions = self._challenges.begin(caller, name), self._gateway.sessions
+            self._challenges.begin(caller, name)
+            sessions = self._gateway.sessions
             if sessions is None:
                 raise Conflict("This lab offers no sessions.", remedy=f"`carrel challenge start {name}`.")
             # What runs already sees the data only if it began after its owner has joined: a new one does in any case.
             submitted = sessions.start(caller, asked_in({**last_settings(self._gateway, caller), "kind": SessionKind.NOTEBOOK}))
-            return f"/notebooks/{submitted.job.id}?go=yes&path={quote(directory)}"
+            return f"/notebooks/{submitted.job.id}?go=yes&path={quote(self._challenges.notebook(caller, name))}"
 
         return await self._press(request, start)
 
     async def submit(self, request: Request) -> Response:
         """Send what was uploaded."""
+
+        def submit(caller: Caller, name: str, code: str) -> str:
+            self._challenges.submit(caller, name, code)
+            return f"/challenges/{quote(name)}#submissions"
+
+        return await self._with_code(request, submit)
+
+    async def try_out(self, request: Request) -> Response:
+        """Run what was uploaded on training data, and go to its job."""
+
+        def try_out(caller: Caller, name: str, code: str) -> str:
+            return f"/jobs/{self._challenges.try_out(caller, name, code)[0]}"
+
+        return await self._with_code(request, try_out)
+
+    async def _with_code(self, request: Request, act: Callable[[Caller, str, str], str]) -> Response:
         async with self._few.one(caller_of(request)), in_threads(self._gateway.incoming.directory()) as scratch:
             fields, files = await read_upload(request, scratch)
             check_form(fields, self._look.form_secret(request))
 
-            def submit(caller: Caller, name: str) -> str:
-                self._challenges.submit(caller, name, self._code(caller, files))
-                return f"/challenges/{quote(name)}#submissions"
-
-            return await self._press(request, submit)
+            return await self._press(request, lambda caller, name: act(caller, name, self._code(caller, files)))
 
     def _code(self, caller: Caller, files: Sequence[UploadedFile]) -> str:
         if not files:

@@ -17,6 +17,7 @@ from carrel.wire.v1.challenges import (
     AnswerRequest,
     ChoiceRequest,
     CodeRequest,
+    DryRunView,
     MergeRequest,
     PublishRequest,
     QuotaRequest,

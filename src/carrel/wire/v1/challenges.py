@@ -80,3 +80,11 @@ class QuotaRequest(Request):
     total: int = Field(0, ge=-MOST_MORE, le=MOST_MORE)
     #: Its members read it.
     reason: str = Field(min_length=1, max_length=500)
+
+
+class DryRunView(Response):
+    """The jobs of a dry run."""
+
+    ingestion: int
+    #: It begins when the first one has ended well.
+    scoring: int

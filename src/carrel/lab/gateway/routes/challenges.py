@@ -26,6 +26,7 @@ from carrel.wire.v1 import (
     AnswerRequest,
     ChoiceRequest,
     CodeRequest,
+    DryRunView,
     MergeRequest,
     PublishRequest,
     QuotaRequest,
@@ -235,3 +236,10 @@ def get_likeness(
 def get_record(name: Name, number: Number, ctx: Ctx, who: Who) -> Mapping[str, Any]:
     """Code, version, environment, scores; for organisers also digests of programs and data, and the jobs' records with seeds."""
     return ctx.challenges.record(who, name, number)
+
+
+@router.post("/{name}/try", status_code=201, summary="Try code on training data")
+def try_code(name: Name, request: CodeRequest, ctx: Ctx, who: Who) -> DryRunView:
+    """Code that was uploaded, as two tasks of one's own. It counts for no limit. 404 where the challenge has no dry run."""
+    ingestion, scoring = ctx.challenges.try_out(who, name, request.snapshot)
+    return DryRunView(ingestion=ingestion, scoring=scoring)

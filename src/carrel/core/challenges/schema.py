@@ -1,0 +1,89 @@
+"""The JSON schema of a challenge.yaml (JSON Schema, draft 2020-12), for editors: they complete keys and mark what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_TEXT: Mapping[str, Any] = {"type": ["string", "number", "boolean"]}
+_NAME: Mapping[str, Any] = {**_TEXT, "pattern": "^[a-z0-9][a-z0-9-]{0,39}$"}
+_PATH: Mapping[str, Any] = {**_TEXT, "minLength": 1}
+
+
+def _number(least: int, most: int = 1_000_000) -> Mapping[str, Any]:
+    return {"type": "integer", "minimum": least, "maximum": most}
+
+
+def _object(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": dict(properties), "required": [*required], "additionalProperties": False}
+
+
+def _list(items: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": dict(items)}
+
+
+_SPLIT = _object({"input": _PATH, "reference": _PATH}, "input", "reference")
+_LIMITS: Mapping[str, Any] = {
+    "per_day": _number(1),
+    "total": _number(1),
+    "at_once": _number(1),
+    "failures_per_day": _number(1),
+}
+_PHASE = {"name": _NAME, "begin": _TEXT, "end": _TEXT, "split": _TEXT, **_LIMITS}
+_COLUMN = {
+    "column": {**_TEXT, "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,63}$"},
+    "title": _TEXT,
+    "better": {"enum": ["larger", "smaller"]},
+    "precision": _number(0, 15),
+}
+#: Each key of the file: what it is, and what may be written there.
+_SAID: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "name": ("Lower-case letters, digits and -.", _NAME),
+    "title": ("What people read.", _TEXT),
+    "pages": ("Markdown files by their titles.", {"type": "object", "additionalProperties": _PATH}),
+    "rules": ("A Markdown file that participants accept.", _PATH),
+    "data": (
+        "Directories: train for participants, try for their dry runs, any other one is a split that they do not see.",
+        {
+            "type": "object",
+            "properties": {"train": _object({"path": _PATH}, "path"), "try": _SPLIT},
+            "additionalProperties": _SPLIT,
+        },
+    ),
+    "ingestion": ("The program that runs the code of teams: a directory with an MLproject.", _PATH),
+    "scoring": ("The program that compares predictions with references: a directory with an MLproject.", _PATH),
+    "starter": ("What participants begin with.", _PATH),
+    "baselines": (
+        "Submissions of the organiser's own, by name.",
+        {"type": "object", "additionalProperties": _PATH, "propertyNames": _NAME},
+    ),
+    "phases": (
+        "Times, one after the other, in which submissions are scored on a split.",
+        {**_list(_object(_PHASE, "name", "begin", "end", "split")), "minItems": 1},
+    ),
+    "board": (
+        "Scores; the first decides, the next ones where it is equal.",
+        {**_list(_object(_COLUMN, "column")), "minItems": 1},
+    ),
+    "limits": ("Numbers of submissions of a team.", _object(_LIMITS)),
+    "teams": ("The largest number of people in a team.", _object({"largest": _number(1)}, "largest")),
+    "feedback": ("Bytes of what the ingestion says last, for teams, where it ends with exit code 3.", _number(0, 1000)),
+    "zone": ('Of dates without a zone, and of days: "Europe/Berlin".', _TEXT),
+    "organisers": ("Users who may change it, beside who made it.", _list(_TEXT)),
+    "qos": ("Class of service of its programs.", _TEXT),
+    "account": ("Account of its programs.", _TEXT),
+}
+
+
+def challenge_schema() -> dict[str, Any]:
+    """Return the schema. What it lets through may still be wrong in ways that only the lab can tell."""
+    needed = ("name", "title", "pages", "data", "ingestion", "scoring", "phases", "board")
+    keys = {
+        key: {"description": said, **(value if key in needed else {"anyOf": [value, {"type": "null"}]})}
+        for key, (said, value) in _SAID.items()
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "challenge.yaml",
+        **_object(keys, *needed),
+    }
