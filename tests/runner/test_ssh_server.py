@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -50,7 +54,9 @@ class Place:
     def sign(self, *words: str, authority: str = "authority") -> None:
         self.keygen("-s", authority, "-I", "ada", *words, "user.pub")
 
-    def enter(self, command: str = "echo in", options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    def enter(
+        self, command: str = "echo in", options: Sequence[str] = (), stdin: int = subprocess.DEVNULL
+    ) -> subprocess.CompletedProcess[str]:
         """Connect once with OpenSSH's client."""
         serving = threading.Thread(target=self._serve)
         serving.start()
@@ -64,7 +70,7 @@ class Place:
             capture_output=True,
             text=True,
             timeout=PATIENCE,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
         )
         serving.join()
         return done
@@ -107,6 +113,33 @@ def test_a_certificate_of_the_labs_for_this_attempt_enters(place: Place) -> None
     place.sign("-n", PRINCIPAL)
     entered = place.enter("echo in; exit 3")
     assert (entered.stdout, entered.returncode) == ("in\n", 3), entered.stderr
+
+
+@pytest.mark.gate
+def test_an_output_that_ends_first_does_not_end_the_other(place: Place) -> None:
+    place.sign("-n", PRINCIPAL)
+    ran = place.enter("echo out; exec >&-; sleep 0.5; echo error >&2; exit 5")
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("out\n", "error\n", 5)
+
+
+def test_two_outputs_that_are_faster_than_the_connection_arrive_whole(place: Place) -> None:
+    place.sign("-n", PRINCIPAL)
+    ran = place.enter("yes | head -c 30000000 >&2 & yes | head -c 30000000; wait")
+    assert (len(ran.stdout), len(ran.stderr), ran.returncode) == (30_000_000, 30_000_000, 0), ran.stderr[-200:]
+
+
+def test_a_shell_in_a_terminal_has_its_size_and_ends_though_something_stays_in_the_background(place: Place) -> None:
+    place.sign("-n", PRINCIPAL)
+    ours, theirs = pty.openpty()
+    try:
+        termios.tcsetwinsize(theirs, (33, 77))
+        ran = place.enter("set -m; stty size; sleep 1000 & echo $! > stays; seq 100000; exit 3", ("-tt",), stdin=theirs)
+        os.kill(int(place.text("stays")), signal.SIGKILL)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    first, *_, last = ran.stdout.split("\n")[:-1]
+    assert (first.strip(), last.strip(), ran.returncode) == ("33 77", "100000", 3), ran.stderr
 
 
 @pytest.mark.parametrize(

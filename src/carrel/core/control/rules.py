@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,6 +76,8 @@ class RuleBook:
         self._current = rules
         self._reread = reread
         self._written = written
+        #: Held until what was written or read is in force: else an older set could follow a newer one.
+        self._lock = threading.Lock()
 
     @property
     def current(self) -> LabRules:
@@ -92,10 +95,12 @@ class RuleBook:
         """Put in force what is written now; return whether it differs. Raises `Invalid`, and then nothing has changed."""
         if self._reread is None:
             return False
-        before, self._current = self._current, self._reread()
-        return before != self._current
+        with self._lock:
+            before, self._current = self._current, self._reread()
+            return before != self._current
 
     def change(self, changed: ChangedRules) -> None:
         """Write the changes down, then put them in force. Raises as `WrittenRules.write`, and then nothing has changed."""
-        self.written.write(changed)
-        self._current = changed.rules
+        with self._lock:
+            self.written.write(changed)
+            self._current = changed.rules

@@ -297,7 +297,7 @@ def let_in(guests: Guests, prepare: Callable[[Callable[[], None]], None]) -> Non
         connection, _address = guests.listener.accept()
     except OSError:  # it has gone
         return
-    with connection, suppress(BlockingIOError):  # no more processes: the connection ends
+    with connection, suppress(OSError):  # no more processes, or no memory for one: the connection ends, and the job goes on
         if os.fork() == 0:
             with suppress(BaseException):  # this process must not go on as a second one
                 signal.set_wakeup_fd(-1)

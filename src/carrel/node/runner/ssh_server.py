@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import pty
+import select
 import socket
 import struct
 import termios
@@ -25,6 +26,8 @@ HEAD = struct.Struct("!I")
 LONGEST = 65_536
 #: Seconds for the lab's message.
 _PATIENCE = 30.0
+#: Seconds between two looks whether a terminal has been read out.
+_PAUSE = 0.02
 #: What a client may set (as Debian's sshd_config(5)).
 _LANGUAGE = ("LANG", "LC_")
 
@@ -104,14 +107,22 @@ async def _run(request: asyncssh.SSHServerProcess[bytes]) -> None:
     words = [shell] if request.command is None else [shell, "-c", request.command]
     variables = {**os.environ, "SHELL": shell}
     variables |= {name: value for name, value in request.env.items() if name.startswith(_LANGUAGE)}
+    terminal: int | None = None
     if request.term_type is None:
+        # Descriptors: asyncssh reads a stream of asyncio's twice at once where the client is slow, and gives up.
+        (its_input, stdin), (stdout, its_output), (stderr, its_errors) = os.pipe(), os.pipe(), os.pipe()
         process = await asyncio.create_subprocess_exec(
-            *words, env=variables, stdin=-1, stdout=-1, stderr=-1, start_new_session=True
+            *words, env=variables, stdin=its_input, stdout=its_output, stderr=its_errors, start_new_session=True
         )
+        for its in (its_input, its_output, its_errors):
+            os.close(its)
         request.set_redirect_pid(process.pid)
-        await request.redirect(stdin=process.stdin, stdout=process.stdout, stderr=process.stderr)
+        # Of two outputs, the first that ends does not end the other.
+        await request.redirect(stdin=stdin, stdout=stdout, stderr=stderr, send_eof=False)
     else:
         ours, theirs = pty.openpty()
+        columns, rows, *_pixels = request.term_size
+        termios.tcsetwinsize(theirs, (rows, columns))
         process = await asyncio.create_subprocess_exec(
             *words,
             env={**variables, "TERM": request.term_type},
@@ -122,11 +133,24 @@ async def _run(request: asyncssh.SSHServerProcess[bytes]) -> None:
             preexec_fn=_take_terminal,
         )
         os.close(theirs)
+        terminal = os.dup(ours)
         await request.redirect(stdin=os.dup(ours), stdout=ours)
     status = await process.wait()
-    await request.stdout.drain()
-    await request.stderr.drain()
+    if terminal is None:
+        await request.stdout.drain()
+        await request.stderr.drain()
+    else:
+        await _read_out(terminal)
     request.exit(status if status >= 0 else 128 - status)
+
+
+async def _read_out(terminal: int) -> None:
+    """Return when all that was written to a terminal has been read. What the shell leaves in the background may keep it open."""
+    poll = select.poll()
+    poll.register(terminal, select.POLLIN)
+    while any(event & select.POLLIN for _, event in poll.poll(0)):
+        await asyncio.sleep(_PAUSE)
+    os.close(terminal)
 
 
 def _take_terminal() -> None:
