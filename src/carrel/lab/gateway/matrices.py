@@ -137,9 +137,7 @@ class Matrices:
         cases = check_cases(asked.cases)
         _, _, pointer = asked.metric.partition("#")
         if pointer and not pointer.startswith("/"):
-            raise Invalid(
-                f'"{pointer}" is no JSON Pointer.', remedy="Write #/ before the first name: outputs/metrics.json#/loss."
-            )
+            raise Invalid(f'"{pointer}" is no JSON Pointer.', remedy="Begin it with a slash: outputs/metrics.json#/loss.")
         seeds = _seeds(self.comparing.lab.task(caller, job.id), asked)
         done = {run: one for run, one in stands.jobs.items() if one.state is JobState.COMPLETED}
         sides = {run: self.comparing.results_of(caller, one) for run, one in done.items()}
