@@ -51,7 +51,7 @@ def test_the_example_of_the_page_gives_what_the_page_says(carrel: CommandLine, t
     said = carrel("why", *numbers, *shlex.split(commands[3])[4:]).out
     told = console.partition(f"{commands[3]}\n")[2]
     # The jobs of the runs have other numbers here.
-    said, told = (re.sub(r"\(job \d+\)", "", text) for text in (said, told))
+    said, told = (re.sub(r"\(jobs? \d+(?: and \d+)?\)", "", text) for text in (said, told))
     here = dict(zip("12", numbers, strict=True))
     assert said == re.sub(r"job ([12])\b", lambda found: f"job {here[found[1]]}", told)
 
