@@ -66,6 +66,15 @@ def test_code_by_line_and_all_of_it_for_programs(carrel: CommandLine, client: Cl
     assert {"libc", "cpus_allowed"} <= set(machine["hardware"])
 
 
+def test_many_results_do_not_hide_what_may_be_the_cause(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    one, two = (done(client, tmp_path / word, f"for n in $(seq 40); do echo {word} > outputs/$n; done\n") for word in ("a", "b"))
+    shown = carrel("compare", str(one), str(two)).out
+    whole = carrel("compare", str(one), str(two), "--all").out
+    assert (shown.count("result  output"), whole.count("result  output")) == (30, 40)
+    assert re.search(r"^1\d more results differ: --all shows them\.$", shown, re.MULTILINE)
+    assert "--all" not in whole
+
+
 def test_a_job_and_its_repetition(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     one = done(client, tmp_path / "a", "echo one > outputs/r\n")
     again = client.rerun(one).id

@@ -287,3 +287,13 @@ def test_two_attempts_of_one_job() -> None:
     sides = [side_of(both, number, label=f"1:{number}", code=code(), metrics=METRICS) for number in (1, 2)]
     found = compare(sides).differences
     assert [(one.kind, one.path) for one in found] == [(Kind.ATTEMPT, "number"), (Kind.PLACEMENT, "node")]
+
+
+def test_the_variable_that_the_program_names_is_first() -> None:
+    """Of others those that Python or the system reads, then those of which nothing is known."""
+    files = FILES | {"train.py": "import os\nrate = float(os.environ.get('WARMUP', '1'))\n"}
+    one = side(_task("variables", {}), code=code(files))
+    two = side(_task("variables", {"A_NOTE": "x", "TZ": "UTC", "WARMUP": "2"}), 2, code=code(files))
+    found = compare([one, two])
+    assert [each.path for each in found.differences if each.kind is Kind.VARIABLE] == ["WARMUP", "TZ", "A_NOTE"]
+    assert "train.py names it" in found.differences[0].evidence

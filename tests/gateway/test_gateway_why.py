@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import httpx
 import pytest
-from gateway_lab import PROJECT, Rig
+from gateway_lab import PROJECT, Rig, a_lab, client, serve
 
+from carrel.core.comparison import Metrics
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import StoredFile
 from carrel.wire.v1 import API
@@ -46,3 +50,29 @@ def test_only_who_may_repeat_both_and_has_their_code_may_ask(
     answer = root.post(f"{API}/comparison/why", json={"first": str(first), "second": str(second)})
     assert (answer.status_code, answer.json()["detail"]) == (422, f"The code of job {first} is not yours, or not kept.")
     assert "candidates" not in answer.text
+
+
+def test_a_run_from_when_there_was_no_tracking_server_is_run_again(tmp_path: Path) -> None:
+    """It has no metrics, and would never have any."""
+    ahead = [0.0]
+    with (
+        a_lab(tmp_path, clock=lambda: time.time() + ahead[0], run_metrics=lambda _owner, _run: Metrics()) as rig,
+        serve(rig.app) as url,
+        client(url, rig.headers()) as http,
+    ):
+        asked = {"first": str(done(rig, http, "ada", "x")), "second": str(done(rig, http, "ada", "y"))}
+
+        def runs() -> list[int]:
+            found = http.post(f"{API}/comparison/why/runs", json=asked).raise_for_status().json()
+            return [int(one["job"]) for one in found["variants"]]
+
+        before = runs()
+        for job in before:
+            rig.engine.run(job)
+            rig.engine.end(job, outputs=(StoredFile(path="outputs/r", size=1, digest=rig.store_blob(b"x")),))
+            rig.wait(job, JobState.COMPLETED)
+        for named in asked.values():
+            rig.store.outbox.set_run(int(named), f"run{named}", "1")
+        assert http.post(f"{API}/comparison/why", json=asked).status_code == 503, "they may come yet"
+        ahead[0] = 3600.0
+        assert not set(runs()) & set(before)

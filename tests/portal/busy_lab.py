@@ -101,6 +101,7 @@ class BusyLab:
             ),
             *(f"/jobs/{number}" for number in (self.finished, self.training, self.failed, self.waiting, self.session)),
             *(f"{job}/metrics", f"/tasks/new?job={self.finished}", f"/jobs/compare?job={self.finished}&job={self.training}"),
+            *(f"{job}/matrix", f"/jobs/why?first={self.finished}&second={self.failed}"),
             *(f"{job}/view/outputs/{name}" for name in outputs),
         )
 

@@ -35,7 +35,7 @@ def test_axe_finds_nothing_on_any_page(site: Site, chromium: Browser, width: int
             site,
             {"outputs/plot.png": PNG, "outputs/t.csv": b"a,b\n1,2\n", "outputs/run.ipynb": notebook(), "outputs/r.html": b"<p>x"},
         )
-        pages += [f"/jobs/{job}", f"/jobs/{job}/metrics", f"/tasks/new?job={job}"]
+        pages += [f"/jobs/{job}", f"/jobs/{job}/metrics", f"/tasks/new?job={job}", f"/jobs/{job}/matrix"]
         pages += [f"/jobs/{job}/view/outputs/{name}" for name in ("plot.png", "t.csv", "run.ipynb", "r.html")]
         for number in range(4):
             waits = site.submit("ada", resources={"gpus": 1, "time": "2h"}, name=f"train-{number}")
@@ -45,7 +45,7 @@ def test_axe_finds_nothing_on_any_page(site: Site, chromium: Browser, width: int
         failed = running(site)
         site.rig.engine.end(failed, state=JobState.FAILED, exit_code=3, log=b"it was bad\n")
         site.rig.wait(failed, JobState.FAILED)
-        pages.append(f"/jobs/{failed}?find=bad")
+        pages += [f"/jobs/{failed}?find=bad", f"/jobs/compare?job={job}&job={failed}", f"/jobs/why?first={job}&second={failed}"]
         with site.browser("ada") as http:
             started = start(site, http).url.path
         pages += [f"/jobs/{waits}", started]

@@ -20,6 +20,7 @@ def test_every_page_has_its_help_and_each_link_in_it_leads_somewhere(site: Site)
     with site.browser("ada") as http:
         assert 'href="/help/pages.md"' in http.get("/").text
         assert 'href="/help/pages.md#new-task"' in http.get("/tasks/new").text
+        assert 'href="/help/compare.md"' in http.get("/jobs/compare").text
         served = {f"/help/{file.relative_to(DOCS).as_posix()}": "" for file in DOCS.rglob("*.md")}
         for address in served:
             page = http.get(address)

@@ -75,6 +75,16 @@ def test_packages_are_taken_one_by_one_from_the_other_lock() -> None:
         variant_task(first, half(environment=recipe, lock="-e ./x\nnonsense here\n"), packages, {"package:a"})
 
 
+def test_packages_of_the_other_lock_are_found_where_it_had_them_from() -> None:
+    first = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, requirements=("--find-links /old", "a"))
+    other = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, requirements=("--find-links /new", "--index-url https://x", "a"))
+    halves = half(environment=first, lock="a==1\n"), half(environment=other, lock="a==2\n")
+    packages = [change(Kind.PACKAGE, "a")]
+    made = variant_task(*halves, packages, {"package:a"}).task.environment
+    assert made.requirements == ("--find-links /old", "a", "--find-links /new", "--extra-index-url https://x")
+    assert variant_task(*halves, packages, ()).task.environment.requirements == first.requirements
+
+
 def test_inputs_are_pinned_to_what_was_there_and_taken_whole_or_by_file() -> None:
     mine = (InputSpec(path="data", uri="file:///x/data"), InputSpec(path="one.csv", uri="file:///x/one.csv"))
     theirs = (InputSpec(path="data", uri="file:///y/data"), InputSpec(path="one.csv", uri="file:///y/one.csv"))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _STYLES = {"likely": "red", "possible": "yellow", "unlikely": "dim", "result": "cyan"}
 #: Columns of a value in the table.
 _WIDTH = 40
+#: Results that are shown: with thousands of metrics what may be the cause would be far above the end of the screen.
+_RESULTS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ def compare_command(
         ),
     ],
     diff: Annotated[bool, typer.Option("--diff", "-d", help="Show the lines of code that differ, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help=f"Show all results that differ, not {_RESULTS}.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -71,7 +74,7 @@ def compare_command(
     if as_json:
         print_json(found)
     else:
-        _print(found, diff=diff)
+        _print(found, diff=diff, every=every)
     return OK
 
 
@@ -83,13 +86,17 @@ def resolve(client: Client, name: AttemptName) -> str:
     return f"{number}:{name.attempt}" if name.attempt else str(number)
 
 
-def _print(found: ComparisonView, *, diff: bool) -> None:
+def _print(found: ComparisonView, *, diff: bool, every: bool) -> None:
     from carrel.cli.screen import clean, paint, print_table
 
     for sentence in found.summary:
         print(paint(clean(sentence), "bold"))
     if found.differences:
         print()
+        results = [one for one in found.differences if one.cause.value == "result"]
+        left = 0 if every else max(0, len(results) - _RESULTS)
+        # Results are last in the list.
+        shown = found.differences[: len(found.differences) - left]
         heads = (
             "",
             "CAUSE",
@@ -98,10 +105,11 @@ def _print(found: ComparisonView, *, diff: bool) -> None:
             "WHY IT STANDS HERE",
         )
         rows = [
-            (str(one.rank), one.cause.value, _what(one), *(_short(value) for value in one.values), one.evidence)
-            for one in found.differences
+            (str(one.rank), one.cause.value, _what(one), *(_short(value) for value in one.values), one.evidence) for one in shown
         ]
         print_table(heads, rows, styles={1: _STYLES, len(heads) - 1: "dim"}, right=(0,))
+        if left:
+            print(f"{left} more results differ: --all shows them.")
     if found.not_known:
         print()
         print("Not known, and so neither equal nor different:")

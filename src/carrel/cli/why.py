@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from carrel.cli.compare import AttemptName, attempt_name, resolve
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, find_job, open_client
 from carrel.cli.results import Ignore, Tolerance
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from carrel.cli.screen import StatusLine
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Changes that are listed.
 _SHOWN = 15
+#: Seconds between attempts to look, while the tracking server has no metrics of a job that has just ended.
+_PAUSES = (0.5, 1, 2, 4, 8, 15, 30)
 
 _Attempt = Annotated[
     AttemptName, typer.Argument(metavar="ID", parser=attempt_name, help='"12", "12_3" in an array, "12:1" for an attempt.')
@@ -108,9 +111,18 @@ class _Search:
             for run in stands.variants:
                 if run.job is not None and not run.results:
                     wait_shown(self._client, run.job, line)
-            stands = self._ask()
+            stands = self._looked()
         self.report(stands)
         return stands
+
+    def _looked(self) -> WhyView:
+        """Where it stands. The tracking server may have the metrics of a job some time after its end only."""
+        for pause in _PAUSES:
+            try:
+                return self._ask()
+            except Unavailable:
+                time.sleep(pause)
+        return self._ask()
 
     def report(self, stands: WhyView) -> None:
         """Print the runs that have ended since."""

@@ -6,7 +6,7 @@ The words say what is known ("the command runs it") and never that something is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.core.comparison.facts import Change, Known, Side, Value
 from carrel.core.comparison.packages import normalised
@@ -24,6 +24,9 @@ _NUMERIC_BEGIN = ("nvidia-", "cuda", "cudnn", "cupy-", "libblas", "liblapack", "
 _PROSE = (".md", ".rst", ".txt", ".gitignore", "LICENSE", "NOTICE", "CITATION.cff")
 #: Facts of the machine by which libraries choose what they compute with.
 _CHOSEN_BY = frozenset({"architecture", "cpu", "cpu_flags", "gpu_driver", "cuda", "blas", "libc"})
+
+#: Variables of POSIX (Base Definitions, 8) that change what programs read and write.
+_LOCALE = frozenset({"LANG", "LANGUAGE", "TZ", "PATH"})
 
 _SAME_CODE, _OTHER_CODE = "The code itself is the same, by its digest.", "The files are compared by themselves."
 
@@ -63,6 +66,10 @@ def judge(kind: Kind, path: str, values: Sequence[Value], context: Context) -> J
             return _package(path, context)
         case Kind.SEED:
             return _seed(path)
+        case Kind.VARIABLE:
+            return _variable(path, context)
+        case Kind.INPUT if path.endswith((*_PROSE, "README")):
+            return replace(_PLAIN[kind], order=1)
         case Kind.RESOURCE:
             return _resource(path)
         case Kind.MACHINE if path in _CHOSEN_BY:
@@ -92,7 +99,6 @@ _PLAIN: Mapping[Kind, Judgement] = {
     Kind.LOGGED_PARAMETER: Judgement(Cause.LIKELY, "The program logged it as a parameter of its run."),
     Kind.COMMAND: Judgement(Cause.LIKELY, "Something else was run, or elsewhere in the code."),
     Kind.INPUT: Judgement(Cause.LIKELY, "The content of an input differs, by its digest."),
-    Kind.VARIABLE: Judgement(Cause.LIKELY, "The task sets this environment variable."),
     Kind.GPU: Judgement(Cause.POSSIBLE, "On another type of GPU libraries choose other algorithms, and add in another order."),
     Kind.MACHINE: Judgement(Cause.UNLIKELY, "Programs seldom compute something else by it."),
     Kind.LABEL: Judgement(Cause.UNLIKELY, "A name for people; only a program that reads it would do something else."),
@@ -159,6 +165,15 @@ def _seed(path: str) -> Judgement:
     if path.endswith("_THREADS"):
         return Judgement(Cause.POSSIBLE, "Another number of threads adds in another order.")
     return Judgement(Cause.POSSIBLE, "It says which algorithms a library may choose.")
+
+
+def _variable(path: str, context: Context) -> Judgement:
+    files = sorted(reach.variables[path] for reach in context.reaches if path in reach.variables)
+    if files:
+        return Judgement(Cause.LIKELY, f"The task sets this environment variable, and {files[0]} names it.")
+    if path in _LOCALE or path.startswith(("LC_", "PYTHON")):
+        return Judgement(Cause.LIKELY, "Python and the system's libraries read this environment variable.", 1)
+    return Judgement(Cause.LIKELY, "The task sets this environment variable.", 2)
 
 
 def _resource(path: str) -> Judgement:

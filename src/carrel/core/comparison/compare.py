@@ -137,8 +137,8 @@ def _words(command: str) -> list[str]:
 
 
 def _reaches(sides: Sequence[Side], differ: Mapping[Kind, frozenset[str]]) -> list[Reach]:
-    """What commands reach matters only where code or packages differ."""
-    return [reach_of(side) for side in sides] if differ[Kind.CODE] or differ[Kind.PACKAGE] else []
+    """What commands reach matters only where code, packages or variables differ."""
+    return [reach_of(side) for side in sides] if any(differ[kind] for kind in (Kind.CODE, Kind.PACKAGE, Kind.VARIABLE)) else []
 
 
 def _changes(paths: Sequence[str], sides: Sequence[Side]) -> dict[str, Sequence[Change]]:

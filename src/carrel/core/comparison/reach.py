@@ -18,6 +18,7 @@ _MOST = 300
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w., \t]+)", re.MULTILINE)
 _FROM = re.compile(r"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]{0,4000}\)|[^\n]{0,4000})", re.MULTILINE)
 _QUOTED = re.compile(r"""["']([\w][\w./-]{0,200})["']""")
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{1,99}\b")
 _WORD = re.compile(r"[\w][\w./-]{0,200}")
 
 
@@ -31,17 +32,26 @@ class Reach:
     named: Mapping[str, str] = field(default_factory=dict)
     #: Modules from elsewhere, and which file imports each.
     modules: Mapping[str, str] = field(default_factory=dict)
+    #: Words in capitals, as variables have, and which file has each.
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def reach_of(side: Side) -> Reach:
     """Return what the attempt's command reaches; nothing where it names no file of the code, or the code is not known."""
     code, base = side.code, posixpath.normpath(side.directory)
-    runs, named, modules = dict(_started(side.command, code, base)), dict[str, str](), dict[str, str]()
+    runs, named, modules, variables = (
+        dict(_started(side.command, code, base)),
+        dict[str, str](),
+        dict[str, str](),
+        dict[str, str](),
+    )
     waiting = list(runs)
     for path in waiting:
         text = code.read(path) if len(waiting) <= _MOST else None
         if text is None:
             continue
+        for name in _VARIABLE.findall(text):
+            variables.setdefault(name, path)
         if path.endswith(".py"):
             for module in _imports(path, text):
                 found = [at for place in _roots(path, base) if (at := _file_of(module, place, code))]
@@ -61,7 +71,7 @@ def reach_of(side: Side) -> Reach:
             else:
                 runs[at] = f"{path} names it"
                 waiting.append(at)
-    return Reach(runs=runs, named={at: by for at, by in named.items() if at not in runs}, modules=modules)
+    return Reach(runs=runs, named={at: by for at, by in named.items() if at not in runs}, modules=modules, variables=variables)
 
 
 def _started(command: str, code: Code, base: str) -> Iterator[tuple[str, str]]:

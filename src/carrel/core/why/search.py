@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 #: What a run came to: the results of the first attempt, those of the second, or none that count. Other texts are results that
@@ -110,8 +110,8 @@ def search(changes: Sequence[Weighted], results: Mapping[Variant, str]) -> Searc
 def most_runs(changes: Sequence[Weighted]) -> int:
     """Return how many runs one cause needs at most, where all changes are known to bring the second attempt's results."""
     deepest = max((_depth(list(changes), one.key) + _bits(len(one.parts)) for one in changes), default=0)
-    # Twice as it was, and all; at the end the cause alone, and all but it.
-    return 3 + deepest + (2 if len(changes) > 1 else 0)
+    # Twice as it was, and all; at the end the cause alone, the same again, and all but it.
+    return 4 + deepest + (2 if len(changes) > 1 else 0)
 
 
 def _bits(count: int) -> int:
@@ -166,7 +166,7 @@ def _alone(changes: list[Weighted], runs: _Runs) -> Found:
     for change in changes:
         if runs.with_changes(frozenset({change.key})) == SECOND:
             parts = _parts(frozenset(), change, SECOND, runs)
-            return Found(answer=Answer.EXPLAINED, changes=parts, by=Variant(frozenset(parts)))
+            return _confirmed(Found(answer=Answer.EXPLAINED, changes=parts), SECOND, frozenset(), runs)
     return Found(answer=Answer.FAILED, by=Variant(frozenset(change.key for change in changes)))
 
 
@@ -180,8 +180,17 @@ def _explain(changes: list[Weighted], goal: str, answer: Answer, runs: _Runs) ->
         others = frozenset(found) | frozenset(one.key for one in smallest[number + 1 :])
         found += _parts(others, change, goal, runs)
     rest = everything - {change.key for change in smallest}
-    nothing_else = runs.with_changes(rest) == FIRST if rest else None
-    return Found(answer=answer, changes=tuple(found), nothing_else=nothing_else, by=Variant(frozenset(found)))
+    return _confirmed(Found(answer=answer, changes=tuple(found)), goal, rest, runs)
+
+
+def _confirmed(found: Found, goal: str, rest: frozenset[str], runs: _Runs) -> Found:
+    """Run what was found once more, and everything else: where there are few results, runs agree by chance."""
+    by = Variant(frozenset(found.changes))
+    again = Variant(by.changes, repetition=1)
+    results = runs.of(again, *([Variant(rest)] if rest else ()))
+    if results[0] != goal:
+        return Found(answer=Answer.NOT_DETERMINISTIC, by=again)
+    return replace(found, by=by, nothing_else=results[1] == FIRST if rest else None)
 
 
 def _parts(others: frozenset[str], change: Weighted, goal: str, runs: _Runs) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ from carrel.core.why.changes import (
 )
 from carrel.core.why.command_text import mix_commands
 
+#: Options of requirements that say where packages are, outside of the code.
+_SOURCE = re.compile(r"--(index-url|extra-index-url|find-links (/|[a-z+]+://))")
 _RESOURCES = {"nodes": "nodes", "cpus": "cpus", "gpus": "gpus", "memory": "memory", "gpu_memory": "gpu_memory"}
 
 
@@ -172,6 +175,7 @@ class _Making:
             lock = mix_locks(lock, self.second.lock, packages)
             if lock is None:
                 raise Invalid("The locks cannot be put together.")
+            recipe = _with_sources(recipe, self.second.task.environment)
         if any(change.key == PYTHON for change in self.changes.get(Kind.ENVIRONMENT, ())):
             recipe = dataclasses.replace(recipe, python=self.second.python if PYTHON in self.chosen else self.first.python)
         return dataclasses.replace(recipe, lock=lock or recipe.lock)
@@ -195,6 +199,13 @@ class _Making:
             elif parts:
                 texts[change.path] = _mixed(change.path, self.first, self.second, parts)
         return Composition(taken=frozenset(taken), texts=texts) if taken or texts else None
+
+
+def _with_sources(recipe: EnvironmentRecipe, other: EnvironmentRecipe) -> EnvironmentRecipe:
+    """The recipe with the other's places of packages as further ones: a lock says what is installed, and not from where."""
+    lines = [line for line in other.requirements if line not in recipe.requirements and _SOURCE.match(line)]
+    more = tuple(line.replace("--index-url", "--extra-index-url") for line in lines)
+    return dataclasses.replace(recipe, requirements=(*recipe.requirements, *more))
 
 
 def _mixed(path: str, first: Half, second: Half, parts: Collection[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.core.why.changes import Change, Part
 from carrel.core.why.search import Answer, Found, Variant
@@ -38,7 +38,7 @@ def _sentences(found: Found, told: Told) -> Iterator[str]:
         case Answer.EXPLAINED:
             one = len(found.changes) == 1
             yield f"The cause is {_and([_with_values(key, told) for key in found.changes])}{'' if one else ', together'}."
-            yield f"With {'it' if one else 'them'}, {first} comes to the results of {second}{_by(found, told)}."
+            yield f"With {'it' if one else 'them'}, {first} comes to the results of {second}{_twice(found, told)}."
             if not one:
                 yield "None of them can be left out."
             if found.nothing_else is True:
@@ -62,9 +62,9 @@ def _sentences(found: Found, told: Told) -> Iterator[str]:
             yield "Fix what is random first (carrel run --deterministic), or say what does not count (--ignore, --tolerance)."
             yield f"Whether they differ by more than chance: carrel why {told.first} {told.second} --seeds 10"
         case Answer.NOT_REPEATED:
-            yield f"{first.capitalize()}, run again, always comes to the same results, and not to its own{_by(found, told)}."
+            yield f"{first.capitalize()}, run again twice, comes to the same results, and not to its own{_twice(found, told)}."
             yield from told.unintended
-            yield "Something has changed since then that its record does not bring back."
+            yield "Something has changed since then that its record does not bring back, or it was chance."
         case Answer.FAILED:
             changed = found.by.changes if found.by is not None else ()
             what = "with all changes" if changed else "run again as it was"
@@ -74,12 +74,22 @@ def _sentences(found: Found, told: Told) -> Iterator[str]:
 def _repeated(found: Found, told: Told) -> tuple[str, str]:
     by = found.by or Variant()
     which = f"Job {told.second}" if by.second else f"Job {told.first}"
-    return which + (" with all changes" if by.changes else ""), _by(found, told)
+    if by.changes:
+        every = by.changes == {change.key for change in told.changes}
+        which += " with all changes" if every else f" with {_and(names_of(by.changes, told.changes))}"
+    return which, _by(found, told)
 
 
 def _by(found: Found, told: Told) -> str:
     job = told.jobs.get(found.by) if found.by is not None else None
     return "" if job is None else f" (job {job})"
+
+
+def _twice(found: Found, told: Told) -> str:
+    """The run by which it is known, and its repetition."""
+    by = found.by or Variant()
+    jobs = [told.jobs[one] for one in (by, replace(by, repetition=1)) if one in told.jobs]
+    return f" (jobs {_and(jobs)})" if len(jobs) > 1 else _by(found, told)
 
 
 def _left(told: Told) -> Iterator[str]:

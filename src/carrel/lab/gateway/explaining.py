@@ -57,6 +57,8 @@ _OPEN_SCHEMES = ("", "file", "job", "s3", "gs", "gcs", "sftp", "hf")
 _REMEMBERED = 500
 #: How often a run that was cancelled, or that its node lost, is submitted again.
 _AGAIN = 8
+#: Seconds after its end in which a run may still come to the tracking server.
+_LATEST = 600
 _NO_SUCH_GPU = "The lab has no GPUs of both types now."
 
 
@@ -213,9 +215,15 @@ class Explaining:
         for again in range(_AGAIN):
             run.key = "why:" + hashlib.sha256(f"{where}:{about}:{again}".encode()).hexdigest()
             run.job = self.comparing.lab.repeating.varied(question.caller, run.key)
-            if run.job is None or run.job.state not in CUT_SHORT:
+            if run.job is None or not (run.job.state in CUT_SHORT or self._untracked(question, run.job)):
                 break
         return run
+
+    def _untracked(self, question: _Question, job: Job) -> bool:
+        """A run from when the lab had no tracking server has no metrics, and never will; the question's jobs have some."""
+        tracked = all(chosen.run_id is not None for chosen, _, _ in question.chosen)
+        ended = job.ended_at if job.state is JobState.COMPLETED else None
+        return tracked and job.run_id is None and ended is not None and self.comparing.lab.clock() - ended > _LATEST
 
     def _spec(self, question: _Question, variant: Variant) -> tuple[TaskSpec, Resources, Composition | None]:
         """The task of a run, with the digest of its code, and what that is made of."""

@@ -135,6 +135,9 @@ class Matrices:
 
     def _view(self, caller: Caller, job: Job, asked: MatrixRequest, stands: _Stands) -> MatrixView:
         cases = check_cases(asked.cases)
+        _, _, pointer = asked.metric.partition("#")
+        if pointer and not pointer.startswith("/"):
+            raise Invalid(f'"{pointer}" is no JSON Pointer.', remedy="Begin it with a slash: outputs/metrics.json#/loss.")
         seeds = _seeds(self.comparing.lab.task(caller, job.id), asked)
         done = {run: one for run, one in stands.jobs.items() if one.state is JobState.COMPLETED}
         sides = {run: self.comparing.results_of(caller, one) for run, one in done.items()}
@@ -183,10 +186,17 @@ class Matrices:
             found: Any = json.loads(file.read_bytes()) if file.stat().st_size <= _LARGEST else None
             for part in pointer.split("/")[1:]:
                 name = part.replace("~1", "/").replace("~0", "~")
-                found = found[int(name)] if isinstance(found, list) else found[name]
+                found = found[_index(name)] if isinstance(found, list) else found[name]
             return _finite(float(found))
         except (CarrelError, OSError, ValueError, KeyError, IndexError, TypeError):
             return None
+
+
+def _index(text: str) -> int:
+    """A place in a list, as RFC 6901 writes it: with digits alone."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
 
 
 def _finite(value: float) -> float | None:

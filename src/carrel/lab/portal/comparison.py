@@ -13,11 +13,12 @@ from starlette.routing import BaseRoute, Route
 from carrel.core.comparison import Cause
 from carrel.core.comparison.matrix import USUAL
 from carrel.core.domain.comparison import Agreement
+from carrel.core.domain.errors import Invalid
 from carrel.lab.gateway.baselines import baseline_table, baseline_views
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.portal.requests import caller_of, number_in
 from carrel.lab.portal.templating import Templates
-from carrel.wire.v1 import MatrixRequest, MatrixRowView, MatrixView
+from carrel.wire.v1 import ExplainRequest, MatrixRequest, MatrixRowView, MatrixView, VariantView, WhyView
 
 #: Each kind of cause as the page calls it, with what that means.
 _CAUSES = {
@@ -29,7 +30,7 @@ _CAUSES = {
 
 
 class ComparisonPage:
-    """``/jobs/compare?job=12&job=13``."""
+    """``/jobs/compare?job=12&job=13``, ``/jobs/why?first=12&second=13`` and ``/jobs/12/matrix``."""
 
     def __init__(self, gateway: Gateway, look: Templates) -> None:
         self._gateway = gateway
@@ -39,6 +40,7 @@ class ComparisonPage:
         """The routes of these pages; they go before that of single jobs."""
         return [
             Route("/jobs/compare", self.page, methods=["GET"]),
+            Route("/jobs/why", self.why, methods=["GET"]),
             Route("/jobs/{job_id:int}/matrix", self.matrix, methods=["GET"]),
         ]
 
@@ -59,6 +61,18 @@ class ComparisonPage:
             groups=groups,
         )
 
+    def why(self, request: Request) -> Response:
+        """Where the search for the cause stands, with its runs as a tree. Nothing is submitted."""
+        query = request.query_params
+        asked = ExplainRequest(
+            first=query.get("first", ""),
+            second=query.get("second", ""),
+            tolerance=_tolerance(query.get("tolerance") or "0"),
+            ignore=query.getlist("ignore")[:20],
+        )
+        found = self._gateway.explaining.look(caller_of(request), asked)
+        return self._look.page(request, "why.html", found=found, runs=_tree(found), asked=asked)
+
     def matrix(self, request: Request) -> Response:
         """How far the results of a job move, as far as it was run for that."""
         query, job_id = request.query_params, request.path_params["job_id"]
@@ -69,6 +83,33 @@ class ComparisonPage:
         )
         found = self._gateway.matrices.look(caller_of(request), job_id, asked)
         return self._look.page(request, "matrix.html", found=found, strips=_strips(found), asked=asked)
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 1:
+        raise Invalid(f'The tolerance is "{text[:40]}".', remedy="Give a number from 0 to 1.")
+    return value
+
+
+#: Runs are indented no further than this.
+_DEEPEST = 6
+
+
+def _tree(found: WhyView) -> Sequence[tuple[VariantView, int]]:
+    """Each run with its depth: below the run whose changes it has some of."""
+    runs: list[tuple[VariantView, int]] = []
+    for run in found.variants:
+        # Lines of a file have other names than the file: they are below the last run that came to the second job's results.
+        above = [depth for other, depth in runs if set(run.changes) < set(other.changes)]
+        narrowed = [depth for other, depth in runs if other.changes and other.results == "second"]
+        whole = not run.changes or not any(other.changes for other, _ in runs)
+        depth = 0 if whole else 1 + max(above, default=max(narrowed, default=0))
+        runs.append((run, min(depth, _DEEPEST)))
+    return runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,6 +54,7 @@ class Templates:
             "instant": moment,
             "when": self._when,
             "exactly": self._exactly,
+            "shell": shlex.quote,
             "short": short,
             "ticks": ticks,
         }
