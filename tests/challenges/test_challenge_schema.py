@@ -36,6 +36,9 @@ FULL: dict[str, Any] = {
     "board": [{"column": "a"}],
     "limits": {},
     "teams": {"largest": 5},
+    "ladder": {"step": 0.1},
+    "steps": {"time": 60},
+    "log": {"bytes": 100},
 }
 
 

@@ -28,13 +28,19 @@ _LIMITS: Mapping[str, Any] = {
     "total": _number(1),
     "at_once": _number(1),
     "failures_per_day": _number(1),
+    "gpu_hours": _TEXT,
 }
-_PHASE = {"name": _NAME, "begin": _TEXT, "end": _TEXT, "split": _TEXT, **_LIMITS}
+_FINAL = _object({"from": _TEXT, "choose": {"enum": ["team", "best", "last"]}, "number": _number(1, 10)}, "from")
+_PHASE = {
+    **{"name": _NAME, "begin": _TEXT, "end": _TEXT, "split": _TEXT, "final": _FINAL, **_LIMITS},
+    "board": {"enum": ["shown", "hidden", "hidden-until-the-end"]},
+}
 _COLUMN = {
     "column": {**_TEXT, "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,63}$"},
     "title": _TEXT,
     "better": {"enum": ["larger", "smaller"]},
     "precision": _number(0, 15),
+    "range": {**_list(_TEXT), "minItems": 2, "maxItems": 2},
 }
 #: Each key of the file: what it is, and what may be written there.
 _SAID: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -66,12 +72,33 @@ _SAID: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {**_list(_object(_COLUMN, "column")), "minItems": 1},
     ),
     "limits": ("Numbers of submissions of a team.", _object(_LIMITS)),
-    "teams": ("The largest number of people in a team.", _object({"largest": _number(1)}, "largest")),
+    "teams": (
+        "The largest number of people in a team, and until when teams merge.",
+        _object({"largest": _number(1), "merge_until": _TEXT}),
+    ),
     "feedback": ("Bytes of what the ingestion says last, for teams, where it ends with exit code 3.", _number(0, 1000)),
     "zone": ('Of dates without a zone, and of days: "Europe/Berlin".', _TEXT),
     "organisers": ("Users who may change it, beside who made it.", _list(_TEXT)),
     "qos": ("Class of service of its programs.", _TEXT),
     "account": ("Account of its programs.", _TEXT),
+    "ladder": (
+        "Scores that teams are shown move only when they are better by more than the step, in all phases or in these.",
+        _object({"step": _TEXT, "phases": _list(_TEXT)}, "step"),
+    ),
+    "steps": (
+        "Ends are shown in steps of so many seconds; with one_end it is not told in which way a submission failed.",
+        _object({"time": _number(1, 86_400), "one_end": {"type": "boolean"}}),
+    ),
+    "log": (
+        "Bytes of what a team's own code printed last that it may read, on all splits or on these.",
+        _object({"bytes": _number(1, 64 * 1024), "splits": _list(_TEXT)}, "bytes"),
+    ),
+    "asks": (
+        "What people are asked when they join, with the answers to choose from.",
+        {"type": "object", "additionalProperties": {**_list(_TEXT), "minItems": 2, "maxItems": 30}, "propertyNames": _NAME},
+    ),
+    "intervals": ("Level of the intervals that are shown beside scores: 0.95.", _TEXT),
+    "predictions": ("What a submission may leave for the scoring program: 256M.", _TEXT),
 }
 
 
