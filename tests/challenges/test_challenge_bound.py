@@ -149,7 +149,7 @@ def test_it_is_told_with_what_to_do() -> None:
 
 
 def test_a_team_is_told_no_more_ends_than_are_counted() -> None:
-    """All ends of jobs of both programs, and the three ends that are none of a job's."""
+    """All ends of jobs of both programs, and the four ends that are none of a job's."""
     told: dict[bool, set[tuple[Fault, str]]] = {False: set(), True: set()}
     reasons = ["", "EnvironmentFailed", "InputFailed", "NonZeroExitCode"]
     for state, code, exit_code, scoring in itertools.product(JobState, reasons, (None, 0, 1, REFUSED, 137), (False, True)):
@@ -158,7 +158,7 @@ def test_a_team_is_told_no_more_ends_than_are_counted() -> None:
             fault, message = blame(ended_job(state=state, exit_code=exit_code, reason=reason), scoring=scoring)
             if fault is not Fault.LAB:
                 told[scoring].add((fault, message))
-    assert len(told[False] | told[True]) + 3 == ENDS
+    assert len(told[False] | told[True]) + 4 == ENDS
     assert len(told[True] - told[False]) + 1 == SCORING_ENDS  # and that it wrote no scores
 
 

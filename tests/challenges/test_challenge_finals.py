@@ -69,7 +69,7 @@ def write(place: Path, yaml: str, *, gpus: int = 1) -> Path:
 def publish(client: Client, place: Path, name: str) -> None:
     client.keep_challenge(place)
     assert {one.submission.state for one in checked(client, name)} == {SubmissionState.COMPLETED}
-    client.publish_challenge(name)
+    client.publish_challenge(name, reason="a test")
 
 
 def in_final(client: Client, name: str) -> list[ChallengeSubmission]:
@@ -216,7 +216,7 @@ def test_what_goes_on_is_scored_once_whenever_the_lab_is_killed(tmp_path: Path) 
             scored(people[-1], ZERO, tmp_path / name, "parity")
         lab.client.keep_challenge(write(tmp_path / "begun", BEGUN, gpus=0))
         checked(lab.client)
-        lab.client.publish_challenge("parity")
+        lab.client.publish_challenge("parity", reason="a test")
         lab.kill_and_restart()
         for state in (SubmissionState.PENDING, SubmissionState.RUNNING, SubmissionState.COMPLETED):
             states = {state, SubmissionState.COMPLETED}

@@ -224,7 +224,7 @@ class Challenges(ChallengeTeams):
         if self._spec(challenge).log is None:
             self._check_organiser(caller, challenge)
         shown = self.submission(caller, challenge.name, number).submission
-        spec = self.programs.spec(challenge.name, shown.version)
+        spec = self.programs.spec(challenge.name, self._submission(challenge, number).version)
         phase = spec.phase(shown.phase)
         if spec.log is None or phase is None or not spec.log.holds(phase.split):
             raise Denied("Logs are not shown in this phase.", remedy=f"`carrel challenge show {challenge.name}`.")
