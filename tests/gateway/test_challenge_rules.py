@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from itertools import count
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -68,11 +69,11 @@ class World:
 
     rig: Rig
     challenges: Challenges
-    code: str
     now: float = BEGIN
     made: int = 0
     name: str = ""
     callers: dict[str, Caller] = field(default_factory=dict)
+    codes: Iterator[int] = field(default_factory=count)
 
     def challenge(self, limits: Limits = LIMITS) -> str:
         """A new challenge, from the beginning of its first phase."""
@@ -96,15 +97,15 @@ class World:
         state = SubmissionState.COMPLETED if fault is None else SubmissionState.FAILED
         hours = 0.0 if fault is Fault.LAB else one.gpu_hours * part
         scores = {"a": score} if fault is None else {}
-        self.rig.store.of(SUBMISSIONS).put(
-            replace(one, state=state, fault=fault, scores=scores, gpu_hours=hours, ended_at=self.now)
-        )
+        self.challenges.submissions.put(replace(one, state=state, fault=fault, scores=scores, gpu_hours=hours, ended_at=self.now))
 
     def join(self, who: str, team: str = "", code: str = "") -> TeamView:
         return self.challenges.join(self.callers[who], self.name, team=team, code=code, accepts=True)
 
     def submit(self, who: str) -> ChallengeSubmission:
-        return self.challenges.submit(self.callers[who], self.name, self.code).submission
+        """Send code that was not sent before: the same again would be the same submission."""
+        code = self.rig.upload(who, {"model.py": str(next(self.codes))})
+        return self.challenges.submit(self.callers[who], self.name, code).submission
 
     def scored(self, who: str, score: float = 0.5) -> int:
         """A submission that was scored at once."""
@@ -125,14 +126,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         return made.now if made else BEGIN
 
     with a_lab(tmp_path_factory.mktemp("rules"), clock=clock, gpus=2) as rig:
-        made = World(rig=rig, challenges=rig.app.state.gateway.challenges, code="")
+        made = World(rig=rig, challenges=rig.app.state.gateway.challenges)
         for name in PEOPLE:
             if rig.lab.people.get(name) is None:
                 rig.lab.people.add(User(subject=name, name=name), now=BEGIN)
             made.callers[name] = Caller(user=User(subject=name, name=name))
             token = rig.lab.tokens.hand_out(name, name="of a test", by="root")[1]
             rig.tokens = {**rig.tokens, name: token}
-            made.code = rig.upload(name, {"model.py": "x"})
         yield made
 
 
@@ -409,8 +409,9 @@ def test_code_is_kept_as_long_as_its_submission(world: World) -> None:
     """No job names it, and a final needs it."""
     world.challenge()
     world.join("ada", "A")
-    world.scored("ada")
-    assert world.code in world.rig.store.retention.named()
+    number = world.scored("ada")
+    (code,) = (one.snapshot for one in world.sent() if one.id == number)
+    assert code in world.rig.store.retention.named()
 
 
 def test_what_the_lab_cannot_carry_out_is_not_sent_for_ever(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -24,7 +25,8 @@ def sample(noun: Noun[Any]) -> Any:
     for one in fields(noun.type):
         options = [part for part in get_args(hints[one.name]) if type(None) in get_args(hints[one.name])]
         kind = options[0] if options else hints[one.name]
-        values[one.name] = (SAMPLES if one.name in shown else SECRETS).get(kind)
+        chosen = next(iter(kind)) if isinstance(kind, type) and issubclass(kind, StrEnum) and not options else None
+        values[one.name] = (SAMPLES if one.name in shown else SECRETS).get(kind, chosen)
     return noun.type(**{name: value for name, value in values.items() if value is not None})
 
 

@@ -255,7 +255,7 @@ def live(seed: int, steps: int) -> Node:
 
 
 @settings(max_examples=30, deadline=None)
-@example(4471324, past_host=False)  # who lies in host memory, and who is sent there, have to go on together
+@example(4471324, False)  # who lies in host memory, and who is sent there, have to go on together
 @given(st.integers(0, 10**9), st.booleans())
 def test_nobody_gives_up_where_the_disk_takes_every_state(seed: int, past_host: bool) -> None:
     everybody_takes_turns(seed, past_host)

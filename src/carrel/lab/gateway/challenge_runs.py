@@ -248,7 +248,9 @@ class ChallengeRuns:
         self._submissions.put(replace(failed, gpu_hours=hours))
 
     def _gpu_hours(self, one: ChallengeSubmission) -> float:
-        """What its programs took, of that which was announced."""
+        """What its programs took, of that which was announced; all of that where it is not told for how long they ran."""
+        if self._programs.spec(one.challenge, one.version).step:
+            return one.gpu_hours
         jobs = [job for number in (one.ingestion_job, one.scoring_job) if (job := self._lab.jobs_store.get(number)) is not None]
         attempts = [(job.resources.total_gpus, row) for job in jobs for row in self._lab.jobs_store.attempts(job.id)]
         return taken(attempts, most=one.gpu_hours)

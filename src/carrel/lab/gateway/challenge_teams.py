@@ -38,13 +38,13 @@ class ChallengeTeams(ABC):
     def invite(self, caller: Caller, name: str) -> TeamView:
         """Give the caller's team a new code; the one before is void."""
         with self._guard:
-            return self.team_view(self.teams.put(replace(self._own_team(caller, self.find(caller, name)), code=new_code())))
+            return self.team_view(self.teams.put(replace(self.own_team(caller, self.find(caller, name)), code=new_code())))
 
     def leave(self, caller: Caller, name: str) -> None:
         """Leave one's team. What it has sent stays its own, and counts against the limits of who has sent it with it."""
         me = caller.user.subject
         with self._guard:
-            self._own_team(caller, self.find(caller, name))
+            self.own_team(caller, self.find(caller, name))
             there = [one for one in self._teams(name) if me in one.members]
             # Those that merged into another one come first: killed in between, one is still in that one, and leaves again.
             for team in sorted(there, key=lambda one: one in self.present(name)):
@@ -58,8 +58,8 @@ class ChallengeTeams(ABC):
         """Ask the team with this code to merge; or agree with the team of this name, which then is a part of one's own."""
         with self._guard:
             challenge = self.find(caller, name)
-            self._check_open(challenge)
-            mine, spec, now = self._own_team(caller, challenge), self._spec(challenge), self.lab.clock()
+            self.check_open(challenge)
+            mine, spec, now = self.own_team(caller, challenge), self.spec(challenge), self.lab.clock()
             others = [one for one in self.present(name) if one.name != mine.name]
             if code:
                 other = with_code(others, code)
@@ -78,9 +78,9 @@ class ChallengeTeams(ABC):
         """Choose which submissions go on to the next final, in the place of what was chosen before."""
         with self._guard:
             challenge = self.find(caller, name)
-            self._check_open(challenge)
-            mine, now = self._own_team(caller, challenge), self.lab.clock()
-            coming = [one for one in self._spec(challenge).phases if one.final and one.begin > now]
+            self.check_open(challenge)
+            mine, now = self.own_team(caller, challenge), self.lab.clock()
+            coming = [one for one in self.spec(challenge).phases if one.final and one.begin > now]
             final = coming[0].final if coming else None
             if final is None or final.choose is not Choice.TEAM:
                 raise Conflict("There is nothing to choose now.", remedy=f"`carrel challenge show {name}` says what goes on.")
@@ -134,23 +134,27 @@ class ChallengeTeams(ABC):
         return teams.counted(team, self._seen(challenge, self._named(challenge.name, names)))
 
     def _named(self, name: str, names: Collection[str]) -> Sequence[ChallengeSubmission]:
-        return sorted((one for team in names for one in self._sent(name, team)), key=lambda one: one.id)
+        return sorted((one for team in names for one in self.of(name, team)), key=lambda one: one.id)
 
     @abstractmethod
     def find(self, caller: Caller, name: str) -> Challenge:
         """The challenge, if the caller may see it. Raises `NotFound`."""
 
     @abstractmethod
-    def _own_team(self, caller: Caller, challenge: Challenge) -> Team: ...
+    def own_team(self, caller: Caller, challenge: Challenge) -> Team:
+        """The caller's team. Raises `Conflict` for those who do not take part."""
 
     @abstractmethod
-    def _spec(self, challenge: Challenge) -> ChallengeSpec: ...
+    def spec(self, challenge: Challenge) -> ChallengeSpec:
+        """The description of what is published, or of the draft of what is not."""
 
     @abstractmethod
-    def _check_open(self, challenge: Challenge) -> None: ...
+    def check_open(self, challenge: Challenge) -> None:
+        """Raise `Conflict` where it takes nothing any more."""
 
     @abstractmethod
-    def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]: ...
+    def of(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
+        """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
 
     @abstractmethod
     def _seen(self, challenge: Challenge, sent: Sequence[ChallengeSubmission]) -> Sequence[ChallengeSubmission]: ...

@@ -94,7 +94,7 @@ class Challenges(ChallengeTeams):
                 allowed(caller, Action.ORGANISE).check()
             else:
                 self._check_organiser(caller, known)
-                self._check_open(known)
+                self.check_open(known)
             made = known or Challenge(name=spec.name, organiser=caller.user.subject, made_at=self.lab.clock())
             self.lab.users.enroll_programs(made.programs)
             if self.walls(made.programs) is None:
@@ -112,7 +112,7 @@ class Challenges(ChallengeTeams):
         """Send each baseline to each phase, once for each version."""
         there = {
             (one.phase, one.baseline)
-            for one in self._sent(challenge.name, "")
+            for one in self.of(challenge.name, "")
             if one.version == version and one.fault is not Fault.LAB
         }
         for phase in spec.phases:
@@ -123,9 +123,9 @@ class Challenges(ChallengeTeams):
 
     def checks(self, caller: Caller, name: str) -> SubmissionList:
         """The baselines of the draft, or of what is published where there is no draft; for organisers."""
-        challenge = self._organised(caller, name)
+        challenge = self.organised(caller, name)
         version = challenge.draft or challenge.version
-        found = [one for one in self._sent(name, "") if one.version == version]
+        found = [one for one in self.of(name, "") if one.version == version]
         return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in reversed(found)))
 
     def publish(self, caller: Caller, name: str, *, reason: str = "", without_failed: bool = False) -> Challenge:
@@ -136,8 +136,8 @@ class Challenges(ChallengeTeams):
         (`rescore`); `without_failed`: what could not be scored again loses its place.
         """
         with self._guard:
-            challenge = self._organised(caller, name)
-            self._check_open(challenge)
+            challenge = self.organised(caller, name)
+            self.check_open(challenge)
             if not challenge.draft:
                 raise Conflict(f"The challenge {name} has no draft.", remedy=f"Send one: `carrel challenge check {name}/`.")
             for one in self.checks(caller, name).submissions:
@@ -166,12 +166,12 @@ class Challenges(ChallengeTeams):
 
     def rescore(self, caller: Caller, name: str, *, ask: bool = False) -> Rescore:
         """Old scores and ranks beside those by the draft, for organisers; with `ask`, score what is missing, and what failed."""
-        challenge = self._organised(caller, name)
+        challenge = self.organised(caller, name)
         challenge = replace(challenge, draft=challenge.draft or challenge.version)  # or what failed, and was published so
         if not challenge.version:
             raise Conflict(f"The challenge {name} is not published: nothing was scored.")
         if ask:
-            self._check_open(challenge)
+            self.check_open(challenge)
             self.rescoring.check_inputs(challenge)
             self.rescoring.ask(name, challenge.draft, retry=True)
         lines: list[RescoredLine] = []
@@ -183,7 +183,7 @@ class Challenges(ChallengeTeams):
     def _tell_changes(self, caller: Caller, challenge: Challenge, new: ChallengeSpec, reason: str) -> None:
         if not challenge.version:
             return
-        old, differ = self._spec(challenge), self.rules_digest(challenge) != self.rules_digest(challenge, challenge.draft)
+        old, differ = self.spec(challenge), self.rules_digest(challenge) != self.rules_digest(challenge, challenge.draft)
         found = changes(old, new, rules_differ=differ and bool(new.rules))
         told = [one for one in self._notices(challenge.name) if one.kind is NoticeKind.CHANGE]
         if not found or (told and told[-1].version == challenge.draft):  # the lab was killed after it had written this line
@@ -204,7 +204,7 @@ class Challenges(ChallengeTeams):
     def freeze(self, caller: Caller, name: str) -> Challenge:
         """End a challenge: it takes nothing any more, and its boards stay. Again changes nothing."""
         with self._guard:
-            challenge = self._organised(caller, name)
+            challenge = self.organised(caller, name)
             if challenge.frozen_at is not None:
                 return challenge
             return self.challenges.put(replace(challenge, frozen_at=self.lab.clock()))
@@ -215,13 +215,13 @@ class Challenges(ChallengeTeams):
         Its team gets the end of what its code printed, where the challenge lets it.
         """
         challenge = self.find(caller, name)
-        if not self._organises(caller, challenge):
+        if not self.organises(caller, challenge):
             return self._own_log(caller, challenge, number)
         one = self._submission(challenge, number, again=True)
         return self.programs.log(challenge, one.job, _LOG).decode(errors="replace") if one.job else ""
 
     def _own_log(self, caller: Caller, challenge: Challenge, number: int) -> str:
-        if self._spec(challenge).log is None:
+        if self.spec(challenge).log is None:
             self._check_organiser(caller, challenge)
         shown = self.submission(caller, challenge.name, number).submission
         spec = self.programs.spec(challenge.name, self._submission(challenge, number).version)
@@ -238,13 +238,13 @@ class Challenges(ChallengeTeams):
     def list(self, caller: Caller) -> ChallengeLines:
         """Those that are published, and one's own drafts."""
         allowed(caller, Action.LOOK).check()
-        found = [one for one in self.challenges.all() if one.version or self._organises(caller, one)]
+        found = [one for one in self.challenges.all() if one.version or self.organises(caller, one)]
         return ChallengeLines(challenges=tuple(self._line(caller, one) for one in found))
 
     def _line(self, caller: Caller, challenge: Challenge) -> ChallengeLine:
-        spec = self._spec(challenge)
+        spec = self.spec(challenge)
         phase = spec.phase_at(self.lab.clock()) if challenge.frozen_at is None else None
-        mine = self._team_of(challenge, caller.user.subject)
+        mine = self.team_of(challenge, caller.user.subject)
         return ChallengeLine(
             name=challenge.name,
             title=spec.title,
@@ -258,8 +258,8 @@ class Challenges(ChallengeTeams):
     def view(self, caller: Caller, name: str) -> ChallengeView:
         """The challenge, with what is left to the caller's team."""
         challenge = self.find(caller, name)
-        spec, version = self._spec(challenge), challenge.version or challenge.draft
-        team, now = self._team_of(challenge, caller.user.subject), self.lab.clock()
+        spec, version = self.spec(challenge), challenge.version or challenge.draft
+        team, now = self.team_of(challenge, caller.user.subject), self.lab.clock()
         phase = spec.phase_at(now) if challenge.frozen_at is None else None
         train = self.programs.directory(name, version, challenge.train) if team and challenge.train else ""
         return ChallengeView(
@@ -279,11 +279,11 @@ class Challenges(ChallengeTeams):
             starter=bool(spec.starter),
             feedback=spec.feedback,
             team=self.team_view(team) if team else None,
-            organised=self._organises(caller, challenge),
+            organised=self.organises(caller, challenge),
             cost=self.cost(name, version),
             merge_until=spec.merge_until,
             withheld=withheld(spec),
-            bounds=self._bounds(challenge, spec, version) if self._organises(caller, challenge) else (),
+            bounds=self._bounds(challenge, spec, version) if self.organises(caller, challenge) else (),
             asks=spec.asks,
             rules_accepted=team is None or self._accepted(challenge, team, caller.user.subject),
             dry_run=spec.dry_run is not None,
@@ -311,20 +311,20 @@ class Challenges(ChallengeTeams):
         return tuple(map(view, spec.phases))
 
     def _phase_now(self, challenge: Challenge, team: Team) -> PhaseView | None:
-        spec, now = self._spec(challenge), self.lab.clock()
+        spec, now = self.spec(challenge), self.lab.clock()
         found = self._phases(challenge, spec, team, challenge.version)
         return next((one for one in found if one.begin <= now < one.end), None) if challenge.frozen_at is None else None
 
     def board(self, caller: Caller, name: str, phase: str | None = None) -> Board:
         """The board of a phase; by default of that of now, else of the last that has begun."""
         challenge = self.find(caller, name)
-        spec, now = self._spec(challenge), self.lab.clock()
+        spec, now = self.spec(challenge), self.lab.clock()
         begun = [one for one in spec.phases if one.begin <= now] or list(spec.phases[:1])
         chosen = spec.phase(phase) if phase else begun[-1]
         if chosen is None:
             raise NotFound(f'There is no phase "{phase}".', remedy=f"There are: {', '.join(one.name for one in spec.phases)}.")
         opens = self._opens(challenge, chosen.name)
-        hidden = opens is not None and not self._organises(caller, challenge)
+        hidden = opens is not None and not self.organises(caller, challenge)
         return Board(
             challenge=name,
             phase=chosen.name,
@@ -367,7 +367,7 @@ class Challenges(ChallengeTeams):
 
     def _opens(self, challenge: Challenge, phase: str, version: str = "") -> float | None:
         """When teams see the scores of a phase; None: they do."""
-        spec = self._spec(challenge)
+        spec = self.spec(challenge)
         if spec.phase(phase) is None and version:  # it was one of an earlier version
             spec = self.programs.spec(challenge.name, version)
         opens = spec.opens(phase)
@@ -383,11 +383,11 @@ class Challenges(ChallengeTeams):
         me = caller.user.subject
         with self._guard:
             challenge = self.find(caller, name)
-            self._check_open(challenge)
+            self.check_open(challenge)
             if not challenge.version:
                 raise Conflict(f"The challenge {name} is not published yet.", remedy=f"`carrel challenge publish {name}`.")
-            spec = self._spec(challenge)
-            mine = self._team_of(challenge, me)
+            spec = self.spec(challenge)
+            mine = self.team_of(challenge, me)
             _check_answers(spec, answers or {})
             if mine is None:
                 if spec.rules and not accepts:
@@ -438,25 +438,25 @@ class Challenges(ChallengeTeams):
 
     def left(self, challenge: Challenge, team: Team, phase: Phase) -> Left:
         """What is left to a team in a phase, with what organisers have given it."""
-        zone = self._spec(challenge).zone
+        zone = self.spec(challenge).zone
         return left(
             phase, self.counted(challenge, team), now=self.lab.clock(), zone=zone, extra=self._extra(challenge, team, phase)
         )
 
     def _extra(self, challenge: Challenge, team: Team, phase: Phase) -> Extra:
-        zone = self._spec(challenge).zone
+        zone = self.spec(challenge).zone
         return extra(self._notices(challenge.name), team.names, phase.name, now=self.lab.clock(), zone=zone)
 
     def starter(self, caller: Caller, name: str) -> BinaryIO:
         """The files that participants begin with, as an archive. Raises `NotFound`."""
         challenge = self.find(caller, name)
-        self._own_team(caller, challenge)
+        self.own_team(caller, challenge)
         return self.programs.starter(challenge)
 
     def begin(self, caller: Caller, name: str) -> str:
         """Put what participants begin with among the files of the caller's sessions, unless it is there; return its directory."""
         challenge = self.find(caller, name)
-        self._own_team(caller, challenge)
+        self.own_team(caller, challenge)
         own = self.files / directory_name(caller.user.subject)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.programs.put_starter(challenge, own)
@@ -475,8 +475,8 @@ class Challenges(ChallengeTeams):
         allowed(caller, Action.TAKE_PART).check()
         with self._guard:
             challenge = self.find(caller, name)
-            self._check_open(challenge)
-            team, spec, now = self._own_team(caller, challenge), self._spec(challenge), self.lab.clock()
+            self.check_open(challenge)
+            team, spec, now = self.own_team(caller, challenge), self.spec(challenge), self.lab.clock()
             phase = spec.phase_at(now)
             if phase is None:
                 raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
@@ -513,8 +513,8 @@ class Challenges(ChallengeTeams):
         """
         allowed(caller, Action.TAKE_PART).check()
         challenge = self.find(caller, name)
-        self._check_open(challenge)
-        self._own_team(caller, challenge)
+        self.check_open(challenge)
+        self.own_team(caller, challenge)
         if not self.lab.has_snapshot(caller, snapshot):
             raise NotFound("That code is not here.", remedy="Send it again.")
         return self.programs.try_out(caller, challenge, snapshot)
@@ -522,13 +522,13 @@ class Challenges(ChallengeTeams):
     def sent(self, caller: Caller, name: str) -> SubmissionList:
         """The submissions of the caller's team; for organisers those of all teams."""
         challenge = self.find(caller, name)
-        team = self._team_of(challenge, caller.user.subject)
-        if self._organises(caller, challenge):
-            shown = {one.id: one.scores for one in self._seen(challenge, self._sent(name))}
-            there = teams.renamed(self._sent(name), self._teams(name))
+        team = self.team_of(challenge, caller.user.subject)
+        if self.organises(caller, challenge):
+            shown = {one.id: one.scores for one in self._seen(challenge, self.of(name))}
+            there = teams.renamed(self.of(name), self._teams(name))
             views = [self._with_shown(self.runs.view(one, organiser=True), shown[one.id]) for one in there if one.team]
         else:
-            own = self.own(name, team or self._own_team(caller, challenge))
+            own = self.own(name, team or self.own_team(caller, challenge))
             views = [self._view(caller, challenge, one) for one in self._seen(challenge, own)]
         phase = self._phase_now(challenge, team) if team else None
         return SubmissionList(submissions=tuple(reversed(views)), phase=phase)
@@ -538,12 +538,12 @@ class Challenges(ChallengeTeams):
         challenge = self.find(caller, name)
         one = self._submission(challenge, number)
         team = next((team for team in self.present(name) if one.team in team.names), None)
-        organisers = {challenge.organiser, *self._spec(challenge).organisers}
+        organisers = {challenge.organiser, *self.spec(challenge).organisers}
         users = frozenset({*organisers, *(team.members if team else ())})
         allowed(caller, Action.SEE_SUBMISSIONS, Resource(users=users)).check(no_submission(number))
-        beside = self.own(name, team) if team else self._sent(name, one.team)
+        beside = self.own(name, team) if team else self.of(name, one.team)
         shown = next(it for it in self._seen(challenge, beside) if it.id == number)
-        if not self._organises(caller, challenge):
+        if not self.organises(caller, challenge):
             return self._view(caller, challenge, shown)
         return self._with_shown(self.runs.view(replace(one, team=shown.team), organiser=True), shown.scores)
 
@@ -552,9 +552,9 @@ class Challenges(ChallengeTeams):
 
     def _view(self, caller: Caller, challenge: Challenge, one: ChallengeSubmission) -> SubmissionView:
         """A submission as the caller may see it: teams see the number of the version, and no scores while these are hidden."""
-        if self._organises(caller, challenge):
+        if self.organises(caller, challenge):
             return self.runs.view(one, organiser=True)
-        view = self.runs.view(one, quiet=bool(self._spec(challenge).step))
+        view = self.runs.view(one, quiet=bool(self.spec(challenge).step))
         told = replace(one, version=str(challenge.versions.index(one.version) + 1) if one.version in challenge.versions else "")
         if self._opens(challenge, one.phase, one.version) is not None:
             said = (
@@ -575,7 +575,7 @@ class Challenges(ChallengeTeams):
         told: dict[str, Any] = {"submission": shown, "environment": next((one for one in reversed(locks) if one), "")}
         if change is not None:
             told["board_changed"] = to_plain(change)
-        if not self._organises(caller, challenge):
+        if not self.organises(caller, challenge):
             return told
         every = [each for each in self.submissions.of(name) if number in (each.id, each.again)]
         return {
@@ -629,11 +629,12 @@ class Challenges(ChallengeTeams):
         """The challenge, if the caller may see it. Raises `NotFound`."""
         allowed(caller, Action.LOOK).check()
         found = self.challenges.get(name)
-        if found is None or not (found.version or self._organises(caller, found)):
+        if found is None or not (found.version or self.organises(caller, found)):
             raise NotFound(f'There is no challenge "{name[:60]}".', remedy="`carrel challenge list` lists them.")
         return found
 
-    def _organised(self, caller: Caller, name: str) -> Challenge:
+    def organised(self, caller: Caller, name: str) -> Challenge:
+        """The challenge, for its organisers alone. Raises `Denied` for others, and as `find` does."""
         found = self.find(caller, name)
         self._check_organiser(caller, found)
         return found
@@ -641,21 +642,23 @@ class Challenges(ChallengeTeams):
     def _check_organiser(self, caller: Caller, challenge: Challenge) -> None:
         allowed(caller, Action.ORGANISE, self._resource(challenge)).check()
 
-    def _organises(self, caller: Caller, challenge: Challenge) -> bool:
+    def organises(self, caller: Caller, challenge: Challenge) -> bool:
+        """True for organisers."""
         return bool(allowed(caller, Action.ORGANISE, self._resource(challenge)))
 
     def _resource(self, challenge: Challenge) -> Resource:
-        return Resource(owner=challenge.organiser, users=frozenset(self._spec(challenge).organisers))
+        return Resource(owner=challenge.organiser, users=frozenset(self.spec(challenge).organisers))
 
-    def _spec(self, challenge: Challenge) -> ChallengeSpec:
+    def spec(self, challenge: Challenge) -> ChallengeSpec:
         """The description of what is published, or of the draft of what is not."""
         return self.programs.spec(challenge.name, challenge.version or challenge.draft)
 
-    def _check_open(self, challenge: Challenge) -> None:
+    def check_open(self, challenge: Challenge) -> None:
+        """Raise `Conflict` where it takes nothing any more."""
         if challenge.frozen_at is not None:
             raise Conflict(f"The challenge {challenge.name} is frozen: it takes nothing any more.")
 
-    def _sent(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
+    def of(self, name: str, team: str | None = None) -> Sequence[ChallengeSubmission]:
         """All submissions to a challenge, or those of a team ("": the baselines), in the order in which they were sent."""
         challenge = next(one for one in self.challenges.all() if one.name == name)
         return self._sent_as_scored(name, challenge.version or challenge.draft, team)
@@ -669,7 +672,7 @@ class Challenges(ChallengeTeams):
     ) -> Sequence[ChallengeSubmission]:
         """These, all or those of a team, as teams see them: all that leaves the lab but to organisers goes by it."""
         named = list(teams.renamed(sent, self._teams(challenge.name)))
-        return seen(spec or self._spec(challenge), named, self.lab.clock())
+        return seen(spec or self.spec(challenge), named, self.lab.clock())
 
     def _teams(self, name: str) -> Sequence[Team]:
         there = self.teams.all()
@@ -678,15 +681,17 @@ class Challenges(ChallengeTeams):
     def _notices(self, name: str) -> Sequence[ChallengeNotice]:
         return [one for one in self.notices.all() if one.challenge == name]
 
-    def _team_of(self, challenge: Challenge, subject: str) -> Team | None:
+    def team_of(self, challenge: Challenge, subject: str) -> Team | None:
+        """The team of a user, or None."""
         there = self._teams(challenge.name)
         by_member = self._remembered(
             ("members", challenge.name), (there,), lambda: {one: team for team in teams.present(there) for one in team.members}
         )
         return by_member.get(subject)
 
-    def _own_team(self, caller: Caller, challenge: Challenge) -> Team:
-        found = self._team_of(challenge, caller.user.subject)
+    def own_team(self, caller: Caller, challenge: Challenge) -> Team:
+        """The caller's team. Raises `Conflict` for those who do not take part."""
+        found = self.team_of(challenge, caller.user.subject)
         if found is None:
             raise Conflict(
                 f"You do not take part in the challenge {challenge.name}.", remedy=f"`carrel challenge join {challenge.name}`."
@@ -698,10 +703,6 @@ class Challenges(ChallengeTeams):
         if found is None or found.challenge != challenge.name or (found.again and not again):
             raise no_submission(number)
         return self.rescoring.as_scored(challenge.name, challenge.version or challenge.draft, [found])[0]
-
-    # For the work of organisers (`carrel.lab.gateway.challenge_organising`).
-    organised, organises, team_of, own_team = _organised, _organises, _team_of, _own_team
-    check_open, spec, of = _check_open, _spec, _sent
 
 
 def _check_answers(spec: ChallengeSpec, answers: Mapping[str, str]) -> None:
