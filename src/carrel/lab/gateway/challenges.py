@@ -493,7 +493,8 @@ class Challenges(ChallengeTeams):
                     remedy=f"`carrel challenge board {name}`.",
                 )
             # Whoever got no answer sends the same again: while it is under way, that is the same submission.
-            under_way = (one for one in self.own(name, team) if not one.state.ended and one.phase == phase.name)
+            there = self._seen(challenge, self.own(name, team))
+            under_way = (one for one in there if not one.state.ended and one.phase == phase.name)
             again = next((one for one in under_way if one.snapshot == snapshot), None)
             if again is not None:
                 return self.submission(caller, name, again.id)
