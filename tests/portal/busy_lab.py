@@ -24,7 +24,7 @@ from carrel.core.domain.announcement import Announcement
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, SubmissionState, Team
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Sampled, Started, StoredFile, Usage
-from carrel.core.domain.nouns import ANNOUNCEMENTS, CHALLENGES, RESERVATIONS, SUBMISSIONS, TEAMS
+from carrel.core.domain.nouns import ANNOUNCEMENTS, CHALLENGES, RESERVATIONS, TEAMS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.units import GIB, MIB
 from carrel.lab.portal import Portal
@@ -185,8 +185,10 @@ def add_challenge(site: Site) -> None:
     rig.app.state.gateway.challenges.programs.keep("eeg", version)
     made = Challenge(name="eeg", organiser="root", version=version, train="train", made_at=NOW - 28 * 86400)
     store.of(CHALLENGES).put(made)
+    rules = rig.app.state.gateway.challenges.rules_digest(made)
     for name, members in (("The Waves", ("ada", "bob")), ("Spikes", ("cara",)), ("Delta", ("dan", "eve"))):
-        store.of(TEAMS).put(Team(challenge="eeg", name=name, members=members, code="k3R-vT81-xQ0", made_at=NOW - 27 * 86400))
+        team = Team(challenge="eeg", name=name, members=members, code="k3R-vT81-xQ0", made_at=NOW - 27 * 86400)
+        store.of(TEAMS).put(replace(team, accepted=dict.fromkeys(members, rules)))
     sent = [("", "zeros", 27.5, 0.0, 0.0), ("", "energy", 27.4, 0.341, 160.2)]
     own = (0.402, 0.377, 0.468, None, 0.521, 0.514, 0.583, 0.611)
     sent += [("The Waves", "", 14 - 1.7 * number, value, 60.4 - 4.1 * number) for number, value in enumerate(own)]
@@ -200,7 +202,7 @@ def add_challenge(site: Site) -> None:
         one = ChallengeSubmission(
             challenge="eeg", version=version, phase="development", team=team, baseline=baseline, snapshot=version
         )
-        store.of(SUBMISSIONS).put(replace(one, by="ada", made_at=at, ended_at=at + 400, **ended))
+        rig.app.state.gateway.challenges.submissions.put(replace(one, by="ada", made_at=at, ended_at=at + 400, **ended))
 
 
 def _at(site: Site, hours: float) -> None:

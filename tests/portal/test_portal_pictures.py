@@ -69,6 +69,8 @@ CHALLENGE = [
     "Phases",
     "Your submissions",
     "Board: development",
+    "Notices",
+    "Ask the organisers",
     "Overview",
     "Data",
     "Rules",
