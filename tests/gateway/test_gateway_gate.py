@@ -40,6 +40,8 @@ BODIES = {
     ("PUT", "/api/v1/sessions/{job_id}/hub"): {"variables": {}},
     ("POST", "/api/v1/jobs/{job_id}/ssh"): {"public_key": "ssh-ed25519 nothing"},
     ("POST", "/api/v1/jobs/{job_id}/verification"): {"repetitions": [1]},
+    ("POST", "/api/v1/jobs/{job_id}/matrix"): {},
+    ("POST", "/api/v1/jobs/{job_id}/matrix/runs"): {},
 }
 
 
