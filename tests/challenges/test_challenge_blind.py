@@ -78,6 +78,9 @@ def test_an_end_is_shown_when_its_step_is_over(client: Client, person: Person, t
         assert (told.state, told.stage, told.scores, told.ended_at) == (SubmissionState.RUNNING, "ingestion", {}, None)
     assert [one.baseline for one in ada.challenge_board(name).places] == ["zeros"]
     assert ada.challenge(name).phases[0].at_once == 0
+    # The same code is the same submission as long as that is shown to run; another one has to wait.
+    assert ada.submit_to_challenge(name, tmp_path / "code").submission.id == number
+    (tmp_path / "code" / "model.py").write_text(SOME.format(right=10))
     with pytest.raises(Conflict, match="has not ended yet"):
         ada.submit_to_challenge(name, tmp_path / "code")
 
@@ -149,3 +152,11 @@ def test_check_says_how_much_a_team_can_learn(client: Client, tmp_path: Path, la
     assert "What a team can learn in development:" in said
     assert "has no range" in said
     assert "more than 0.05 better" in said
+    # What a new draft will show is told of the draft, and not of what participants have.
+    client.publish_challenge("told")
+    file = place / "challenge.yaml"
+    file.write_text(file.read_text().replace("step: 0.05", "step: 0.25"))
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "more than 0.25 better" in said
+    assert "0.05" not in said
+    assert client.challenge("told").withheld != client.challenge("told", draft=True).withheld

@@ -360,7 +360,7 @@ def check(
     with open_client(home) as client:
         made = client.keep_challenge(directory)
         found = _checked(client, made.name)
-        view = client.challenge(made.name)
+        view = client.challenge(made.name, draft=True)
     failed = [one for one in found.submissions if not one.submission.scores]
     if as_json:
         _print(found)

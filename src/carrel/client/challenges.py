@@ -35,9 +35,10 @@ class ChallengeCalls:
         """Those that one may see."""
         return v1.value_of(ChallengeLines, self._http.get(v1.shown_of(ChallengeLines), "/challenges"))
 
-    def challenge(self, name: str) -> ChallengeView:
-        """One challenge, with what is left to one's team."""
-        return v1.value_of(ChallengeView, self._http.get(v1.shown_of(ChallengeView), _path(name)))
+    def challenge(self, name: str, *, draft: bool = False) -> ChallengeView:
+        """One challenge, with what is left to one's team; with `draft`, for organisers, as its draft will be."""
+        params = {"draft": True} if draft else {}
+        return v1.value_of(ChallengeView, self._http.get(v1.shown_of(ChallengeView), _path(name), params=params))
 
     def keep_challenge(self, directory: Path) -> Challenge:
         """Send a directory as a draft. Its baselines begin."""

@@ -255,9 +255,11 @@ class Challenges(ChallengeTeams):
             team=mine.name if mine else "",
         )
 
-    def view(self, caller: Caller, name: str) -> ChallengeView:
-        """The challenge, with what is left to the caller's team."""
-        challenge = self.find(caller, name)
+    def view(self, caller: Caller, name: str, *, draft: bool = False) -> ChallengeView:
+        """The challenge, with what is left to the caller's team; `draft`: as its draft will be, for organisers."""
+        challenge = self.organised(caller, name) if draft else self.find(caller, name)
+        if draft:
+            challenge = replace(challenge, version=challenge.draft or challenge.version)
         spec, version = self.spec(challenge), challenge.version or challenge.draft
         team, now = self.team_of(challenge, caller.user.subject), self.lab.clock()
         phase = spec.phase_at(now) if challenge.frozen_at is None else None
@@ -265,7 +267,7 @@ class Challenges(ChallengeTeams):
         return ChallengeView(
             name=name,
             title=spec.title,
-            state=_state(challenge),
+            state="draft" if draft else _state(challenge),
             pages={title: self.programs.text(name, version, path) for title, path in spec.pages.items()},
             rules=self.programs.text(name, version, spec.rules) if spec.rules else "",
             phases=self._phases(challenge, spec, team, version),

@@ -188,7 +188,7 @@ class Matrices:
                 name = part.replace("~1", "/").replace("~0", "~")
                 found = found[_index(name)] if isinstance(found, list) else found[name]
             return _finite(float(found))
-        except (CarrelError, OSError, ValueError, KeyError, IndexError, TypeError):
+        except (CarrelError, OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
             return None
 
 

@@ -54,9 +54,11 @@ def keep_challenge(request: CodeRequest, ctx: Ctx, who: Who) -> Challenge:
 
 
 @router.get("/{name}", summary="Look at a challenge")
-def get_challenge(name: Name, ctx: Ctx, who: Who) -> ChallengeView:
+def get_challenge(
+    name: Name, ctx: Ctx, who: Who, draft: Annotated[bool, Query(description="As its draft will be (organisers).")] = False
+) -> ChallengeView:
     """Its pages, phases and limits, one's own team, and what is left to it."""
-    return ctx.challenges.view(who, name)
+    return ctx.challenges.view(who, name, draft=draft)
 
 
 @router.get("/{name}/checks", summary="How the baselines of a draft are doing (organisers)")
