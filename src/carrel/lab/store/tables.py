@@ -327,6 +327,15 @@ challenge_notices = record_table(
     sqlite_autoincrement=True,
 )
 
+#: Machines made from parts.
+compositions = record_table(
+    "compositions",
+    Column("id", ID, primary_key=True, autoincrement=True),
+    Column("state", String(16), nullable=False),
+    Index(None, "state"),
+    sqlite_autoincrement=True,
+)
+
 drains = record_table("drains", Column("node", String(255), primary_key=True))
 
 #: The first range that the owner of a waiting job saw, and when the job started. Unix seconds.
