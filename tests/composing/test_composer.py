@@ -78,9 +78,13 @@ def test_a_machine_in_use_is_not_taken_apart_and_an_idle_one_goes_early(tmp_path
     lab.now += 1
     lab.settle()
     assert [lab.state(one) for one in (used, idle)] == [CompositionState.RUNNING, CompositionState.COMPLETED]
+    lab.composer.release(lab.one(used), "released by ada", CompositionState.CANCELLED)
+    lab.settle()
+    assert lab.one(used).reason == "released by ada; it goes when the jobs on it have ended"
+    assert lab.machine(used)
     lab.used.clear()
     lab.settle()
-    assert lab.state(used) is CompositionState.COMPLETED
+    assert lab.state(used) is CompositionState.CANCELLED
 
 
 @pytest.mark.parametrize("what", ["refused", "unseen"])

@@ -68,6 +68,7 @@ from carrel.lab.gateway.comparing import no_metrics
 from carrel.lab.gateway.context import TrackingStatus
 from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Places
+from carrel.lab.server.fabric import LabFabric
 from carrel.lab.server.opening import LabWorkDirectories
 from carrel.lab.server.rules import read_rules
 from carrel.lab.server.rules_file import RulesFile
@@ -330,6 +331,8 @@ def a_lab(
     store = Store(Database.at(home / "lab.db"))
     written = [RULES]
     (home / "carrel.toml").write_text(RULES_FILE)
+    parts = home / "fabric.toml"
+    parts.write_text('machines = 1000\n[[blocks]]\nkind = "cpu"\n[[blocks]]\nkind = "gpu"\n')
     file = RulesFile(home / "carrel.toml", lambda tables, where: read_rules(tables, where))
     rules = RuleBook(RULES, reread=lambda: written[-1], written=file)
     spool = Spool(home / "spool")
@@ -371,8 +374,11 @@ def a_lab(
             look_again=loop.look_again,
             clock=clock_of_work,
         ),
-        keepers=keepers(
-            store, store.people, rules, clock_of_work, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+        keepers=(
+            *keepers(
+                store, store.people, rules, clock_of_work, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+            ),
+            *LabFabric(str(parts), home, store, clock_of_work).keepers(lambda caller: caller.user.account),
         ),
         engine=engine,
         loop=loop,

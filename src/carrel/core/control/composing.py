@@ -125,6 +125,11 @@ class Composer:
             return None, found.message, 0.0
         return None, found.message, self._expected(blocks, asked, living)
 
+    def possible(self, asked: Composition) -> bool:
+        """Whether the fabric has it when all is free and well."""
+        found = plan(self._fabric.blocks(), _asked(asked))
+        return isinstance(found, Plan) or found.possible
+
     def turn(self) -> bool:
         """Do what can be done now; return whether anything was done. Raises `Unavailable` when the fabric does not answer."""
         blocks = self._fabric.blocks()
@@ -145,6 +150,9 @@ class Composer:
                 return found or composition
             if found.state is CompositionState.PENDING:
                 return self._put(found, state=then, reason=reason, end=self._clock())
+            if found.state is CompositionState.RUNNING and self._used(machine_name(found)):
+                # Nothing new starts there from now on; what runs keeps its blocks.
+                return self._put(found, end=min(found.end, self._clock()), ending=reason, then=then)
             return self._give_back(found, reason, then)
 
     # ---- plans
@@ -289,14 +297,17 @@ class Composer:
     def _keep(self, one: Composition, blocks: Mapping[str, Block]) -> bool:
         """The machine of one is there: its time may be over, it may not be used, or a block may have failed."""
         now = self._clock()
-        reason = "; ".join(_fault(name, one, blocks) for name in one.blocks if _fault(name, one, blocks))
-        if reason != one.reason:
+        used = self._used(machine_name(one))
+        faults = [fault for name in one.blocks if (fault := _fault(name, one, blocks))]
+        if used and now >= one.end:
+            faults.append(f"{one.ending or 'its time is over'}; it goes when the jobs on it have ended")
+        if (reason := "; ".join(faults)) != one.reason:
             one = self._put(one, reason=reason)
-        if self._used(one.machine):
+        if used:
             self._idle.pop(one.id, None)
             return False
         if now >= one.end:
-            self._give_back(one, "its time was over", CompositionState.COMPLETED)
+            self._give_back(one, one.ending or "its time was over", one.then)
             return True
         since = self._idle.setdefault(one.id, now)
         if one.linger and now - since >= one.linger:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from carrel.core.domain.fabric import Change, Wish
-from carrel.core.domain.noun import Moment, derived, private, shown, stamped
+from carrel.core.domain.noun import Moment, derived, given, private, shown, stamped
 
 
 class CompositionState(StrEnum):
@@ -42,6 +42,8 @@ class Composition:
     name: str = ""
     #: Seconds without a job after which the blocks go back before their time; 0: they stay.
     linger: int = 0
+    #: True to be told what would be taken, and when; nothing is kept.
+    preview: bool = given(default=False)
 
     owner: str = stamped(default="")
     account: str = stamped(default="")
@@ -59,10 +61,14 @@ class Composition:
     changes: tuple[Change, ...] = private(default=())
     #: Where it goes when its blocks are given back.
     then: CompositionState = private(default=CompositionState.COMPLETED)
+    #: Why it is given back before its time, once the jobs on it are over.
+    ending: str = private(default="")
     #: Blocks with which it was tried and failed.
     avoided: tuple[str, ...] = private(default=())
     #: When it should be there, as things stand; 0: that is not known.
     expected: Moment = derived(default=0.0)
+    #: What is left to do to the fabric, in words.
+    steps: tuple[str, ...] = derived(default=())
 
     @shown
     def asked(self) -> str:

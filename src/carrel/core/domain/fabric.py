@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.noun import derived
 from carrel.core.domain.units import format_size
 
 
@@ -78,6 +79,8 @@ class Block:
     of: str = ""
     profile: str = ""
     start: int = 0
+    #: The composition that has it, or is about to; 0: it is free, or not the lab's to give.
+    composition: int = derived(default=0)
 
     @property
     def title(self) -> str:

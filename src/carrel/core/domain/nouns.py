@@ -10,6 +10,7 @@ from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
 from carrel.core.domain.challenge_notice import ChallengeNotice
 from carrel.core.domain.composition import Composition
+from carrel.core.domain.fabric import Block
 from carrel.core.domain.node import Drain
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.reservation import Reservation
@@ -28,6 +29,8 @@ SECRETS = Noun(type=Secret, name="secret", plural="secrets")
 SUBMISSIONS = Noun(type=ChallengeSubmission, name="challenge_submission", plural="challenge_submissions", key="id")
 TEAMS = Noun(type=Team, name="team", plural="teams")
 TOKENS = Noun(type=Token, name="token", plural="tokens", key="id")
+#: Kept by the fabric itself; the lab has no table of them.
+BLOCKS = Noun(type=Block, name="block", plural="blocks")
 
 NOUNS: tuple[Noun[Any], ...] = (
     *(ANNOUNCEMENTS, CELLS, CHALLENGES, CHALLENGE_NOTICES, COMPOSITIONS, DRAINS, POOLS, RESERVATIONS, SECRETS, SUBMISSIONS),

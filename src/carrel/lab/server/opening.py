@@ -48,6 +48,7 @@ from carrel.engines.task_client import pack_client
 from carrel.lab.audit import AuditLog
 from carrel.lab.server.engine import LabContext
 from carrel.lab.server.engines import LabEngines
+from carrel.lab.server.fabric import LabFabric
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.home_location import remember
 from carrel.lab.server.identity import read_identity
@@ -131,9 +132,11 @@ class RunningLab:
     retention: RetentionService
     isolation: LabIsolation
     audit: AuditLog
+    fabric: LabFabric
 
     def close(self) -> None:
         """Stop deciding, stop watching, close the database."""
+        self.fabric.close()
         self.retention.close()
         self.storage.close()
         self.lender.close()
@@ -173,6 +176,7 @@ def open_lab(
     lends = settings.sessions and bool(node.devices)
     lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
     slurm_url = (settings.slurm_url or url).rstrip("/")
+    fabric = LabFabric(settings.fabric, home.path, store, time.time)
     reports = NodeReports(home.reports, secret=secret, clock=time.time)
     engines = LabEngines(
         LabContext(
@@ -183,6 +187,7 @@ def open_lab(
             url=slurm_url,
             environ=os.environ,
             node=node,
+            composed=fabric.machines.nodes,
             lent=lender.lent,
             gpu_state=lender.gpu_state,
             news=reports.nodes,
@@ -255,7 +260,7 @@ def open_lab(
             launch=launch,
             secret=secret,
             drained=Drains(store.of(DRAINS)).apply,
-            reserved=store.of(RESERVATIONS).all,
+            reserved=lambda: (*store.of(RESERVATIONS).all(), *fabric.machines.reservations()),
             withdrawal=describer.withdrawn if settings.tracking else untold,
             halted=storage.halted,
             held=held.current,
@@ -310,8 +315,9 @@ def open_lab(
             look_again=loop.look_again,
             clock=time.time,
         ),
-        keepers=keepers(
-            store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+        keepers=(
+            *keepers(store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)),
+            *fabric.keepers(lambda caller: policy.account(caller.account, caller.user)),
         ),
         engine=engine,
         loop=loop,
@@ -354,6 +360,7 @@ def open_lab(
         retention=retention,
         isolation=isolation,
         audit=audit,
+        fabric=fabric,
     )
 
 

@@ -76,6 +76,16 @@ class Store:
                 connection.execute(sa.insert(lab), {"key": "lab_id", "value": known})
         return str(known)
 
+    def next_number(self, of: str) -> int:
+        """Return a number that is larger than all that were given for the same thing before, also before a restart."""
+        with self.database.write() as connection:
+            key = f"number of {of}"
+            known = connection.execute(sa.select(lab.c.value).where(lab.c.key == key)).scalar()
+            connection.execute(sa.delete(lab).where(lab.c.key == key))
+            number = int(known or 0) + 1
+            connection.execute(sa.insert(lab), {"key": key, "value": str(number)})
+        return number
+
     def close(self) -> None:
         """Close all connections."""
         self.database.close()
