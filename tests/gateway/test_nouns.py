@@ -9,12 +9,15 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from gateway_lab import Rig
 
+from carrel.core.domain.fabric import BlockKind, Wish
 from carrel.core.domain.noun import Noun, kept_fields, shown_fields
 from carrel.core.domain.nouns import NOUNS
 from carrel.lab.gateway.actions import ENDPOINTS
 from carrel.wire.v1 import asked_of, show, shown_of, value_of
 
 SAMPLES: dict[Any, Any] = {str: "a-word", int: 7, float: 7.5, bool: True, tuple[str, ...]: ("a-word",)}
+WISHES = (Wish(kind=BlockKind.GPU),)
+SAMPLES |= {tuple[Wish, ...]: WISHES}
 SECRETS: dict[Any, Any] = {str: "must-stay-here", int: 271828, float: 271828.0, tuple[str, ...]: ("must-stay-here",)}
 
 
