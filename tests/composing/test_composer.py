@@ -47,7 +47,7 @@ def test_what_waits_gets_its_blocks_in_the_order_in_which_it_came(tmp_path: Path
     states = [lab.state(number) for number in (first, large, small, other)]
     # The small one could have GPUs now, and would keep the large one waiting for ever.
     assert states == [CompositionState.RUNNING, CompositionState.PENDING, CompositionState.PENDING, CompositionState.RUNNING]
-    assert lab.one(large).reason == "needs 4 gpu; at most 2 are free together (zone east)"
+    assert lab.one(large).reason == "needs 4 GPUs; at most 2 are free together (zone east)"
     plan, reason, expected = lab.composer.preview(lab.one(large))
     assert (plan, reason, expected) == (None, lab.one(large).reason, lab.one(first).end)
     lab.composer.release(lab.one(first), "released")

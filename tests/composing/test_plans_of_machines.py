@@ -54,9 +54,9 @@ def test_nothing_in_use_faulty_or_of_others_is_taken() -> None:
 
 def test_what_the_fabric_never_has_is_told_apart_from_what_is_not_free() -> None:
     assert not _short(plan(EAST, _ask("5 gpu"))).possible
-    assert _short(plan(EAST, _ask("5 gpu"))).message == "asked for 5 gpu; the fabric has 4 that fit in one zone (east)"
+    assert _short(plan(EAST, _ask("5 gpu"))).message == "asked for 5 GPUs; the fabric has 4 that fit in one zone (east)"
     assert _short(plan([*EAST, *WEST], _ask("1 gpu h100, 1 storage"))).message.endswith("no zone of the fabric has all of them")
-    assert _short(plan(EAST, _ask("1 gpu"), taken={"east-cpu-0", "east-cpu-1"})).message == "needs 1 cpu; none is free"
+    assert _short(plan(EAST, _ask("1 gpu"), taken={"east-cpu-0", "east-cpu-1"})).message == "needs 1 CPU block; none is free"
 
 
 def test_blocks_lie_as_they_are_asked_to() -> None:
@@ -103,7 +103,7 @@ def test_slices_in_use_stay_and_idle_ones_make_room() -> None:
     assert _planned(plan(there, _ask("1 slice 1g.5gb"), taken=used)).changes == ()
     assert _short(plan(there, _ask("1 slice 7g.40gb"), taken=used)).possible
     # The whole GPU is not free while a slice of it is used.
-    assert _short(plan(there, _ask("1 gpu"), taken=used)).message == "needs 1 gpu; none is free"
+    assert _short(plan(there, _ask("1 gpu"), taken=used)).message == "needs 1 GPU; none is free"
     whole = _planned(plan(there, _ask("1 gpu")))
     assert whole.blocks == ("h1-gpu0",)
     assert {change.step for change in whole.changes} == {Step.DESTROY_SLICE}

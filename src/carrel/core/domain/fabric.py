@@ -92,6 +92,17 @@ class Block:
         return next((one for one in self.profiles if one.name == name), None)
 
 
+#: What one is called; several have an "s" more.
+_SINGULAR = {
+    BlockKind.CPU: "CPU block",
+    BlockKind.GPU: "GPU",
+    BlockKind.MEMORY: "memory block",
+    BlockKind.STORAGE: "drive",
+    BlockKind.NIC: "network card",
+    BlockKind.FPGA: "FPGA",
+}
+
+
 class Together(StrEnum):
     """How blocks of one wish lie to each other."""
 
@@ -136,12 +147,13 @@ class Wish:
 
     @property
     def title(self) -> str:
-        """ "2 gpu (a100, 40G at least)", "1 slice (1g.10gb)"."""
+        """ "2 GPUs (a100, 40G at least)", "1 slice (1g.10gb)"."""
         about = [*self.names, self.type, self.profile, f"{format_size(self.size)} at least" if self.size else ""]
         words = ", ".join(part for part in about if part)
         if self.together is not Together.ANYHOW:
             words = ", ".join(part for part in (words, "one island" if self.together is Together.ISLAND else "spread") if part)
-        kind = ("slice" if self.count == 1 else "slices") if self.sliced else self.kind.value
+        kind = "slice" if self.sliced else _SINGULAR[self.kind]
+        kind += "" if self.count == 1 else "s"
         return f"{self.count} {kind}" + (f" ({words})" if words else "")
 
 
