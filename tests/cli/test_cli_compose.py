@@ -110,6 +110,31 @@ def test_in_python_for_as_long_as_a_block_of_code_runs(
             raise AssertionError("Three machines are one too many.")
 
 
+def test_machines_are_exported_and_made_again(carrel: CommandLine, home: Path, tmp_path: Path) -> None:
+    carrel("compose", "--gpus", "2", "--name", "vision", "--wait")
+    carrel("compose", "--slice", "1g.10gb", "--wait")
+    file = tmp_path / "machines.json"
+    file.write_text(carrel("compose", "export").out)
+    assert carrel("compose", "apply", str(file)).out.count("is there already") == 2
+    before = carrel("compose", "export").json
+    for number in ("1", "2"):
+        carrel("compose", "release", number)
+    with Client(home=home) as client:
+        wait_until(lambda: all(one.state.over for one in client.all_of(COMPOSITIONS)))
+        assert "It would take node0, a100-0, a100-1." in carrel("compose", "apply", str(file), "--preview").out
+        carrel("compose", "apply", str(file), "--same-blocks")
+        wait_until(lambda: len([one for one in client.all_of(COMPOSITIONS) if one.state is CompositionState.RUNNING]) == 2)
+    after = carrel("compose", "export").json
+    assert [one["blocks"] for one in after["machines"]] == [one["blocks"] for one in before["machines"]]
+    told = carrel("compose", "history", "a100-0").out
+    assert told.count("vision") == 2
+    assert "hours in 2 machines." in told
+    file.write_text("{}")
+    told = carrel("compose", "apply", str(file))
+    assert told.code == 2
+    assert "is not what `carrel compose export` prints" in told.err
+
+
 def test_a_lab_without_a_fabric_says_so(tmp_path: Path) -> None:
     home = tmp_path / "bare"
     running = start_lab(home, "--cpus", "2", simulate_gpus=1, python=(sys.executable,))

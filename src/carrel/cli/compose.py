@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +20,11 @@ from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.fabric import Block, BlockKind, Together
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
+from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.units import format_size, parse_duration
+
+if TYPE_CHECKING:
+    from carrel.client import Client
 
 
 def _when(one: Composition) -> str:
@@ -155,6 +164,86 @@ def list_blocks(home: Home = None, as_json: AsJson = False) -> int:
     heads = ("BLOCK", "KIND", "TYPE", "SIZE", "ZONE", "MACHINE", "STATE")
     print_table(heads, [(one.name, one.kind.value, one.title, _size(one), one.zone, one.machine, _state(one)) for one in found])
     return OK
+
+
+@compose_command.command("history")
+def history(
+    block: Annotated[str, typer.Argument(metavar="BLOCK", help="As `carrel compose blocks` shows it.", show_default=False)],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the machines that had a block: whose, what for, and for how long. Users see their own, operators all."""
+    from carrel.cli.screen import print_table
+
+    with open_client(home) as client:
+        found = [one for one in client.all_of(COMPOSITIONS) if block in one.blocks and one.begin]
+    if as_json:
+        print_records("compositions", found)
+        return OK
+    now = time.time()
+    hours = {one.id: max(0.0, min(one.end, now) - one.begin) / 3600 for one in found}
+    heads = ("ID", "OWNER", "NAME", "FROM", "UNTIL", "HOURS", "STATE", "REASON")
+    ended = ((str(one.id), one.owner, one.name, local(one.begin), local(one.end), one.state.value, one.reason) for one in found)
+    print_table(heads, [(*row[:5], f"{hours[one.id]:.2f}", *row[5:]) for one, row in zip(found, ended, strict=True)])
+    print(f"{block}: {sum(hours.values()):.2f} hours in {len(found)} machine{'' if len(found) == 1 else 's'}.")
+    return OK
+
+
+@compose_command.command("export")
+def export(home: Home = None, as_json: AsJson = False) -> int:  # noqa: ARG001 - it is JSON in any case
+    """Print one's machines as JSON for `carrel compose apply`: what was asked for, and the blocks that they got."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        print_json({"machines": [{name: to_plain(getattr(one, name)) for name in _KEPT} for one in _mine(client)]})
+    return OK
+
+
+@compose_command.command("apply")
+def apply(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `carrel compose export` printed.", show_default=False)],
+    same: Annotated[bool, typer.Option("--same-blocks", help="Of the very same blocks; slices of the same size.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what would be taken, from where, and when.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make the machines of a file. One that is there as the file has it stays: doing it twice is doing it once."""
+    from carrel.client.composing import very
+
+    made = []
+    with open_client(home) as client:
+        there = list(_mine(client))
+        for one in _read(file):
+            asked = very(client, one) if same else replace(one, blocks=())
+            alike = next((mine for mine in there if (mine.name, mine.wishes) == (asked.name, asked.wishes)), None)
+            if alike is not None:
+                there.remove(alike)
+                if not as_json:
+                    print(f"Machine {alike.id} ({alike.asked}) is there already.")
+                continue
+            made.append(client.add(COMPOSITIONS, replace(asked, preview=preview)))
+            if not as_json:
+                _tell(made[-1], preview=preview)
+    if as_json:
+        print_records("compositions", made)
+    return OK
+
+
+#: What a file keeps of a machine.
+_KEPT = ("name", "time", "linger", "wishes", "blocks")
+
+
+def _mine(client: Client) -> Sequence[Composition]:
+    me = client.lab().caller.subject
+    return [one for one in client.all_of(COMPOSITIONS) if one.owner == me and not one.state.over]
+
+
+def _read(file: Path) -> Sequence[Composition]:
+    try:
+        return [from_plain(Composition, {name: one[name] for name in _KEPT}) for one in json.loads(file.read_text())["machines"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        told = f"{file} is not what `carrel compose export` prints: {error}."
+        raise Invalid(told, remedy="Export the machines again.") from None
 
 
 def _tell(one: Composition, *, preview: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.errors import CarrelError, Conflict, Invalid, Unavailable
-from carrel.core.domain.fabric import BlockKind, Together, Wish
+from carrel.core.domain.fabric import SLICE, BlockKind, Together, Wish
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
 from carrel.core.domain.units import parse_duration, parse_size
 
@@ -60,6 +60,14 @@ def _slices(text: str, gpu_type: str, count: int) -> Wish:
     if _PROFILE.fullmatch(text):
         return Wish(kind=BlockKind.GPU, sliced=True, profile=text, type=gpu_type, count=count)
     return Wish(kind=BlockKind.GPU, sliced=True, size=parse_size(text), type=gpu_type, count=count)
+
+
+def very(client: Client, one: Composition) -> Composition:
+    """Return what asks for the very blocks that a machine has or had; for its slices, by their size. Raises `Invalid`."""
+    whole = [name for name in one.blocks if SLICE not in name]
+    profiles = [name.partition(SLICE)[2].partition("@")[0] for name in one.blocks if SLICE in name]
+    wishes = wishes_of(client, slices=profiles, blocks=whole)
+    return Composition(name=one.name, time=one.time, linger=one.linger, wishes=wishes)
 
 
 def _named(client: Client, names: Sequence[str]) -> Iterator[Wish]:

@@ -212,9 +212,13 @@ class Change:
         return f"{self.step.value} {self.profile} of {self.of} at {self.start}"
 
 
+#: What stands in the name of a slice between its GPU and its profile; no other block has it in its name.
+SLICE = "/"
+
+
 def slice_name(gpu: str, profile: str, start: int) -> str:
     """Return the name of a slice: where it lies tells it from all others of its GPU."""
-    return f"{gpu}/{profile}@{start}"
+    return f"{gpu}{SLICE}{profile}@{start}"
 
 
 def by_name(blocks: Sequence[Block]) -> Mapping[str, Block]:
