@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_fabric import blocks, gpus, host, wish
 
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.fabric import Block, BlockKind, Step, Together, Wish, by_name
 from carrel.core.domain.units import GIB
 from carrel.core.policy.compose import Asked, Plan, Shortage, earliest, plan
@@ -57,6 +60,22 @@ def test_what_the_fabric_never_has_is_told_apart_from_what_is_not_free() -> None
     assert _short(plan(EAST, _ask("5 gpu"))).message == "asked for 5 GPUs; the fabric has 4 that fit in one zone (east)"
     assert _short(plan([*EAST, *WEST], _ask("1 gpu h100, 1 storage"))).message.endswith("no zone of the fabric has all of them")
     assert _short(plan(EAST, _ask("1 gpu"), taken={"east-cpu-0", "east-cpu-1"})).message == "needs 1 CPU block; none is free"
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"count": 0}, "0 gpu blocks are asked for"),
+        ({"count": 10_001}, "at most 10000"),
+        ({"type": "a100\x1b[31m"}, "names no block, type or profile"),
+        ({"names": ("g1", "g2")}, "1 gpu blocks are asked for, and 2 named"),
+        ({"sliced": True}, "A slice of no size"),
+        ({"size": -1}, "blocks of -1"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said(about: dict[str, Any], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        Wish(kind=BlockKind.GPU, **about)
 
 
 def test_blocks_lie_as_they_are_asked_to() -> None:

@@ -62,6 +62,7 @@ def test_a_file_of_parts_is_read(tmp_path: Path) -> None:
         ("[[blocks]]\nkind = 'nic'\nslices = true\nmachine = 'a'\n", "cannot be cut"),
         ("[[blocks]]\nkind = 'gpu'\n[[blocks]]\nkind = 'gpu'\n", 'Two blocks are called "gpu"'),
         ("[[blocks]]\nkind = 'gpu'\nname = 'a/b'\n", "cannot be the name of a block"),
+        ("[[blocks]]\nkind = 'gpu'\ntype = 'a 100'\n", '"a 100" cannot be a type'),
         ("[[blocks]]\nkind = 'gpu'\nsize = 40\n", "size is 40"),
         ("[[blocks]]\nkind = 'gpu'\ncount = 0\n", "count is 0"),
         ("driver = 'liqid'\n", 'driver is "liqid"'),

@@ -6,6 +6,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
+import httpx
 import pytest
 from gateway_lab import Rig
 
@@ -59,3 +60,9 @@ def test_the_routes_of_nouns_have_rights_and_answer_with_the_noun(rig: Rig) -> N
         if f"{noun.type.__name__}List" in document["components"]["schemas"]:
             shown = document["components"]["schemas"][noun.type.__name__]
             assert set(shown["properties"]) == set(shown_fields(noun.type))
+
+
+def test_a_machine_that_cannot_be_asked_for_is_a_clear_error(rig: Rig, ada: httpx.Client) -> None:
+    for wish in ({"kind": "gpu", "type": "a\x1b"}, {"kind": "gpu", "names": [""]}, {"kind": "gpu", "count": 0}, {"kind": "warp"}):
+        answer = ada.post("/api/v1/compositions", json={"wishes": [wish], "time": 60})
+        assert (answer.status_code, bool(answer.json()["detail"])) == (422, True), wish

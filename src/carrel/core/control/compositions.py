@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -44,6 +44,8 @@ class Compositions(Keeper[Composition]):
     account: Callable[[Caller], str] = lambda caller: caller.user.account
     #: Wakes what makes changes.
     wake: Callable[[], None] = lambda: None
+    #: What was foreseen of those that wait, for as long as no composition changes.
+    _known: dict[int, tuple[Sequence[Composition], Composition]] = field(default_factory=dict)
 
     def put(self, caller: Caller, asked: Composition) -> tuple[bool, Composition]:
         """Keep what is asked for, or tell what it would be."""
@@ -94,7 +96,12 @@ class Compositions(Keeper[Composition]):
         if not allowed(caller, Action.RELEASE_MACHINE, Resource(owner=value.owner)):
             return None
         steps = tuple(change.title for change in value.changes)
-        return self._foreseen(value) if value.state is CompositionState.PENDING else replace(value, steps=steps)
+        if value.state is not CompositionState.PENDING:
+            return replace(value, steps=steps)
+        there, known = self.records.all(), self._known.get(value.id)
+        if known is None or known[0] is not there:
+            known = self._known[value.id] = there, self._foreseen(value)
+        return known[1]
 
     def remove(self, caller: Caller, key: str | int) -> None:
         """Give the blocks back; what runs on the machine goes on, and the blocks go when it has ended."""

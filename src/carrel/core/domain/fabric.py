@@ -7,13 +7,19 @@ partitionable devices do (KEP-4815), so what fits beside what is arithmetic.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.noun import derived
 from carrel.core.domain.units import format_size
+
+#: Blocks of one wish, at most.
+MOST = 10_000
+_WORD = re.compile(r"[A-Za-z0-9._+@/-]{1,128}")
 
 
 class BlockKind(StrEnum):
@@ -135,6 +141,15 @@ class Wish:
             raise Invalid(
                 f"{self.count} {self.kind.value} blocks are asked for, and {len(self.names)} named.",
                 remedy="Say how many, or say which.",
+            )
+        words = (*self.names, *filter(None, (self.type, self.profile)))
+        if wrong := next((word for word in words if not _WORD.fullmatch(word)), None):
+            raise Invalid(
+                f'"{visible(wrong[:80])}" names no block, type or profile.', remedy="`carrel compose blocks` lists all."
+            )
+        if self.size < 0 or self.count > MOST:
+            raise Invalid(
+                f"{self.count} {self.kind.value} blocks of {self.size} are asked for.", remedy=f"Ask for at most {MOST}."
             )
         if self.count < 1:
             raise Invalid(f"{self.count} {self.kind.value} blocks are asked for.", remedy="Ask for at least one.")

@@ -83,6 +83,9 @@ def _blocks(table: Mapping[str, Any], where: str) -> Sequence[Block]:
         raise Invalid(
             f'{where}: "{name}" cannot be the name of a block.', remedy="Use letters, digits, . _ and -; {} stands for a number."
         )
+    kind_of = _text(table, "type", where)
+    if kind_of and not all(part.isalnum() or part in "-_." for part in kind_of):
+        raise Invalid(f'{where}: "{kind_of}" cannot be a type.', remedy="Use letters, digits, . _ and -.")
     if count > 1 and "{}" not in name:
         name += "{}"
     size = _size(table, "size", where, plain=kind in (BlockKind.CPU, BlockKind.NIC))
@@ -101,7 +104,7 @@ def _blocks(table: Mapping[str, Any], where: str) -> Sequence[Block]:
             name=name.replace("{}", str(number)),
             kind=kind,
             zone=_text(table, "zone", where) or "main",
-            type=_text(table, "type", where),
+            type=kind_of,
             size=size,
             memory=_size(table, "memory", where, plain=False),
             island=_text(table, "island", where).replace("{}", str(number)),
