@@ -1,7 +1,7 @@
 """200 trials of 5 s beside plain Optuna; 200 trials whose server and workers are killed ten times.
 
-`python benchmarks/sweeps_beside_optuna.py [TRIALS]`, some ten minutes. Optuna has as many threads (`n_jobs`) as the lab has trials
-at once; a trial of both waits 5 s and reports a value. In the second part both sweeps have the same seed; a killed worker is the
+`python benchmarks/sweeps_beside_optuna.py [TRIALS]`, ten minutes. Optuna has as many threads (`n_jobs`) as the lab has trials
+at once; a trial waits 5 s and reports a value. In the second part both sweeps have the same seed; a killed worker is the
 process of a trial that runs, by SIGKILL, and its job is tried again.
 """
 
