@@ -10,6 +10,7 @@ from typing import Any
 
 import plugged
 import pytest
+from submitit.core import plugins
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
 
 import submitit
@@ -108,3 +109,11 @@ def test_programs_that_name_no_cluster_are_as_they_were(tmp_path: Path) -> None:
         executor.update_parameters(partition="gpu")
     with pytest.raises(RuntimeError, match="which environment"):
         submitit.JobEnvironment()
+
+
+@pytest.mark.quick
+def test_it_is_a_plugin_as_submitits_own_tests_want_one() -> None:
+    environment = plugins.get_job_environments()["carrel"]
+    assert type(environment)._requeue is not submitit.JobEnvironment._requeue
+    assert not environment.activated()
+    assert plugins.get_executors()["carrel"].affinity() == 0
