@@ -102,6 +102,12 @@ def test_errors_are_submitits(opens: Opens) -> None:
 
 
 @pytest.mark.quick
+def test_an_argument_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="colour"):
+        submitit.AutoExecutor(tmp_path, cluster="carrel", carrel_colour="red")
+
+
+@pytest.mark.quick
 def test_programs_that_name_no_cluster_are_as_they_were(tmp_path: Path) -> None:
     executor = submitit.AutoExecutor(tmp_path)
     assert executor.cluster != "carrel"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typing_extensions
 from submitit.core import core, utils
@@ -22,6 +22,9 @@ from carrel.client.submitit.executor import AutoExecutor
 from carrel.client.submitit.job import Job
 from carrel.client.submitit.job_environment import CLUSTER, JobEnvironment
 from carrel.client.submitit.submission import DelayedSubmission
+
+if TYPE_CHECKING:
+    from carrel.client import Client
 
 
 class CarrelJob(Job[Any], core.Job):  # type: ignore[misc] # submitit has its own types
@@ -72,10 +75,14 @@ class CarrelExecutor(core.Executor):  # type: ignore[misc]
         *,
         max_num_timeout: int = 3,
         max_pickle_size_gb: float = 1.0,
-        **more: Any,
+        requirements: str | Path | Sequence[str] | None = None,
+        image: str | None = None,
+        modules: Sequence[Any] | None = None,
+        client: Client | None = None,
     ) -> None:
-        """`more`: `requirements`, `image`, `modules` and `client`, as those of `carrel.submitit.AutoExecutor`."""
+        """All are as those of `carrel.submitit.AutoExecutor`; programs write `carrel_` before their names."""
         super().__init__(folder)
+        more = {"requirements": requirements, "image": image, "modules": modules, "client": client}
         self._lab = _Lab(folder, slurm_max_num_timeout=max_num_timeout, slurm_max_pickle_size_gb=max_pickle_size_gb, **more)
         self.max_num_timeout, self.max_pickle_size_gb = max_num_timeout, max_pickle_size_gb
 
