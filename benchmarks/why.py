@@ -134,11 +134,11 @@ CASES: Mapping[str, Case] = {
     "an input": Case(_set("labels", value="0.25\n0.8\n"), ("input:labels.csv",)),
     "a variable": Case(_set("variables", FLAVOUR="x"), ("variable:FLAVOUR",)),
     "precision": Case(_set("variables", PRECISION="32"), ("variable:PRECISION",)),
-    "threads": Case(_set("variables", OMP_NUM_THREADS="3"), ("seed:OMP_NUM_THREADS",)),
-    "a hash seed": Case(_set("variables", PYTHONHASHSEED="7"), ("seed:PYTHONHASHSEED",)),
-    "a deterministic seed": Case(_set("options", deterministic=True, deterministic_seed=5), ("seed:deterministic",)),
+    "threads": Case(_set("variables", OMP_NUM_THREADS="3"), ("setting:OMP_NUM_THREADS",)),
+    "a hash seed": Case(_set("variables", PYTHONHASHSEED="7"), ("setting:PYTHONHASHSEED",)),
+    "a deterministic seed": Case(_set("options", deterministic=True, deterministic_seed=5), ("setting:deterministic",)),
     "GPUs": Case(_set("resources", gpus=2), ("resource:gpus",)),
-    "CPUs": Case(_set("resources", cpus=2), ("seed:OMP_NUM_THREADS",)),
+    "CPUs": Case(_set("resources", cpus=2), ("setting:OMP_NUM_THREADS",)),
     "a package and a parameter": Case(
         _all(_set("packages", numlib="2.0"), _set("parameters", rate="0.2")), ("package:numlib", "parameter:rate")
     ),

@@ -40,9 +40,9 @@ PLANTED: dict[str, tuple[Change, Kind, str, Cause]] = {
     "entry point": (_task("entry_point", "other"), Kind.COMMAND, "entry point", Cause.LIKELY),
     "input": (_last("inputs", {"data.csv": digest("other")}), Kind.INPUT, "data.csv", Cause.LIKELY),
     "variable": (_task("variables", {"MODE": "slow"}), Kind.VARIABLE, "MODE", Cause.LIKELY),
-    "seed": (_in_attempt("seeds", "PYTHONHASHSEED", "7"), Kind.SEED, "PYTHONHASHSEED", Cause.LIKELY),
-    "threads": (_in_attempt("seeds", "OMP_NUM_THREADS", "8"), Kind.SEED, "OMP_NUM_THREADS", Cause.POSSIBLE),
-    "a switch that only one has": (_in_attempt("seeds", "MKL_CBWR", "AVX2"), Kind.SEED, "MKL_CBWR", Cause.POSSIBLE),
+    "seed": (_in_attempt("seeds", "PYTHONHASHSEED", "7"), Kind.SETTING, "PYTHONHASHSEED", Cause.LIKELY),
+    "threads": (_in_attempt("seeds", "OMP_NUM_THREADS", "8"), Kind.SETTING, "OMP_NUM_THREADS", Cause.POSSIBLE),
+    "a switch that only one has": (_in_attempt("seeds", "MKL_CBWR", "AVX2"), Kind.SETTING, "MKL_CBWR", Cause.POSSIBLE),
     "an imported package": (_lock(LOCK.replace("1.26.4", "2.0.1")), Kind.PACKAGE, "numpy", Cause.LIKELY),
     "another package": (_lock(LOCK.replace("3.7", "3.8")), Kind.PACKAGE, "idna", Cause.POSSIBLE),
     "a package that is gone": (_lock(LOCK.replace("idna==3.7 --hash=sha256:aa\n", "")), Kind.PACKAGE, "idna", Cause.POSSIBLE),
@@ -118,11 +118,11 @@ LOST: dict[str, tuple[Change, Kind]] = {
     "lock": (_last("environment_lock_text", None), Kind.PACKAGE),
     "environment": (_last("environment_lock", None), Kind.PACKAGE),
     "inputs": (_last("inputs", {}), Kind.INPUT),
-    "seeds": (_last("seeds", {"PYTHONHASHSEED": "0"}), Kind.SEED),
+    "seeds": (_last("seeds", {"PYTHONHASHSEED": "0"}), Kind.SETTING),
     "machine": (lambda record: record["attempts"][-1]["hardware"].pop("cpu"), Kind.MACHINE),
     "gpus": (lambda record: record["attempts"][-1]["hardware"].pop("gpu_0"), Kind.GPU),
     "outputs": (lambda record: record["attempts"][-1].update(uncollected=True, outputs=[]), Kind.OUTPUT),
-    "attempt": (lambda record: record.update(attempts=[]), Kind.SEED),
+    "attempt": (lambda record: record.update(attempts=[]), Kind.SETTING),
 }  # fmt: skip
 
 

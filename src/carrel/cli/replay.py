@@ -153,5 +153,5 @@ def _conditions(found: Replayed) -> list[Difference]:
     from carrel.core.comparison import Cause, Kind
 
     causes = (Kind.INPUT, Kind.PACKAGE, Kind.ENVIRONMENT, Kind.GPU, Kind.MACHINE, Kind.RESOURCE)
-    kinds = {*causes, Kind.SEED, Kind.VARIABLE, Kind.COMMAND}
+    kinds = {*causes, Kind.SETTING, Kind.VARIABLE, Kind.COMMAND}
     return [one for one in found.comparison.differences if one.kind in kinds and one.cause is not Cause.UNLIKELY]

@@ -12,6 +12,7 @@ from carrel.core.comparison.causes import Context, Judgement, judge
 from carrel.core.comparison.facts import Change, Known, Side, Value
 from carrel.core.comparison.line_diff import counts, diff_lines
 from carrel.core.comparison.reach import Reach, reach_of
+from carrel.core.comparison.settings import setting_of
 from carrel.core.domain.comparison import Cause, Kind
 
 #: Files whose lines are compared.
@@ -78,7 +79,7 @@ def compare(sides: Sequence[Side]) -> Comparison:
     judged.sort(key=lambda one: (_CAUSES.index(one[0].cause), one[1] is Kind.ATTEMPT, _KINDS.index(one[1]), one[0].order, one[2]))
     differences = tuple(
         Difference(
-            rank=rank, kind=kind, path=path, what=_what(kind, path), values=values, cause=said.cause, evidence=said.evidence,
+            rank=rank, kind=kind, path=path, what=what_of(kind, path), values=values, cause=said.cause, evidence=said.evidence,
             changes=tuple(changes.get(path, ())) if kind is Kind.CODE else (),
         )
         for rank, (said, kind, path, values) in enumerate(judged, start=1)
@@ -263,5 +264,10 @@ def _summary(differences: Sequence[Difference], lacking: Sequence[NotKnown], sid
         yield f"First to look at: {first.what}. {first.evidence}"
 
 
-def _what(kind: Kind, path: str) -> str:
+def what_of(kind: Kind, path: str) -> str:
+    """Return what a fact is about, in words: "parameter lr"."""
+    if kind is Kind.SETTING:
+        return setting_of(path).what
+    if kind is Kind.VARIABLE:
+        return f"environment variable {path}"
     return path if path.startswith(kind.value) else f"{kind.value} {path}".strip()

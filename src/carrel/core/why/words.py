@@ -86,9 +86,9 @@ def _by(found: Found, told: Told) -> str:
 
 
 def _twice(found: Found, told: Told) -> str:
-    """The run by which it is known, and its repetition."""
+    """The run by which it is known, and its repetitions."""
     by = found.by or Variant()
-    jobs = [told.jobs[one] for one in (by, replace(by, repetition=1)) if one in told.jobs]
+    jobs = [told.jobs[one] for number in range(3) if (one := replace(by, repetition=number)) in told.jobs]
     return f" (jobs {_and(jobs)})" if len(jobs) > 1 else _by(found, told)
 
 

@@ -6,7 +6,6 @@ where it stood, and one that needs the same run as another takes that one's.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -53,10 +52,8 @@ from carrel.wire.v1 import CandidateView, ExplainRequest, VariantView, WhyView
 _LISTED = (EnvironmentKind.REQUIREMENTS, EnvironmentKind.UV_LOCK)
 #: Addresses below which a file of a directory can be named.
 _OPEN_SCHEMES = ("", "file", "job", "s3", "gs", "gcs", "sftp", "hf")
-#: Composed codes whose digests are remembered.
+#: Composed codes whose digests are remembered, and answers that were told.
 _REMEMBERED = 500
-#: How often a run that was cancelled, or that its node lost, is submitted again.
-_AGAIN = 8
 #: Seconds after its end in which a run may still come to the tracking server.
 _LATEST = 600
 _NO_SUCH_GPU = "The lab has no GPUs of both types now."
@@ -96,6 +93,8 @@ class Explaining:
     snapshots: SnapshotStore
     #: Digests of codes that were composed, by what they are made of.
     composed: dict[Hashable, str] = field(default_factory=dict)
+    #: Answers that the tracking server was told, by the last job of each search.
+    told: dict[int, str] = field(default_factory=dict)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self, caller: Caller, asked: ExplainRequest) -> WhyView:
@@ -204,20 +203,18 @@ class Explaining:
             spec, resources, code = self._spec(question, variant)
         except (Invalid, Conflict) as error:
             return _Run(impossible=error.message)
-        about = json.dumps([to_plain(spec), to_plain(resources), variant.repetition], sort_keys=True)
         where = question.chosen[1 if variant.second else 0][0].partition
+        about = json.dumps([where, to_plain(spec), to_plain(resources), variant.repetition], sort_keys=True)
         told = VariantOf(
             first=question.chosen[0][2], second=question.chosen[1][2], changes=tuple(names_of(variant.changes, question.changes))
         )
         changed = f"with {', '.join(told.changes)} as in job {told.second}" if told.changes else "as it was"
         note = f"For `carrel why {told.first} {told.second}`: job {told.second if variant.second else told.first}, {changed}."
-        run = _Run(spec=replace(spec, variant_of=told, notes=(note[:1000],)), resources=resources, code=code)
-        for again in range(_AGAIN):
-            run.key = "why:" + hashlib.sha256(f"{where}:{about}:{again}".encode()).hexdigest()
-            run.job = self.comparing.lab.repeating.varied(question.caller, run.key)
-            if run.job is None or not (run.job.state in CUT_SHORT or self._untracked(question, run.job)):
-                break
-        return run
+        key, job = self.comparing.lab.repeating.varied(
+            question.caller, f"why {about}", lambda one: one.state in CUT_SHORT or self._untracked(question, one)
+        )
+        spec = replace(spec, variant_of=told, notes=(note[:1000],))
+        return _Run(job=job, spec=spec, resources=resources, code=code, key=key)
 
     def _untracked(self, question: _Question, job: Job) -> bool:
         """A run from when the lab had no tracking server has no metrics, and never will; the question's jobs have some."""
@@ -286,6 +283,9 @@ class Explaining:
             first=question.chosen[0][2], second=question.chosen[1][2], changes=question.changes, jobs=jobs,
             left=question.left, unintended=unintended,
         )  # fmt: skip
+        words = () if answer is None else sentences(answer, told)
+        if answer is not None:
+            self._tell(question, answer.answer, " ".join(words), runs)
         return WhyView(
             jobs=compared_jobs(question.chosen),
             candidates=[
@@ -298,11 +298,24 @@ class Explaining:
             variants=[_variant_view(variant, runs[variant], results.get(variant, ""), question) for variant in runs],
             answer="" if answer is None else answer.answer.value,
             found=[] if answer is None else list(answer.changes),
-            told=[] if answer is None else list(sentences(answer, told)),
+            told=list(words),
             most_runs=most_runs([one.weighted for one in question.changes]),
             seconds=max(_seconds(job) for job, _, _ in question.chosen),
             gpus=max(first.resources.total_gpus, second.resources.total_gpus),
         )
+
+    def _tell(self, question: _Question, answer: Answer, words: str, runs: Mapping[Variant, _Run]) -> None:
+        """Have the run of the search in the tracking server say what was found. Looking again tells nothing twice."""
+        last = max((run.job for run in runs.values() if run.job is not None), key=lambda job: job.id, default=None)
+        if last is None or self.told.get(last.id) == words:
+            return
+        with self.guard:
+            self.told[last.id] = words
+            while len(self.told) > _REMEMBERED:
+                self.told.pop(next(iter(self.told)))
+        lab = self.comparing.lab
+        search = VariantOf(first=question.chosen[0][2], second=question.chosen[1][2], changes=())
+        lab.tell_search(last, lab.task(question.caller, last.id), search, answer.value, words)
 
     def _unintended(self, question: _Question, variant: Variant, job: Job | None) -> Iterator[str]:
         """What differs between a job and its repetition, although nothing was changed."""
