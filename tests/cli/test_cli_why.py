@@ -91,7 +91,7 @@ def test_causes_that_work_together_are_all_found(carrel: CommandLine, client: Cl
     ran = carrel("why", str(one), str(two), "--runs", "20", "--json")
     found = WhyView.model_validate(ran.json)
     assert (found.answer, sorted(found.found)) == ("explained", ["command", "variable:FLAVOUR"])
-    assert "None of them can be left out." in found.told
+    assert "No single one of them can be left out." in found.told
 
 
 def test_a_program_that_is_another_each_time_is_not_explained(carrel: CommandLine, client: Client, tmp_path: Path) -> None:

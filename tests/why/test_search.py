@@ -186,6 +186,15 @@ def test_of_a_coin_a_cause_is_named_in_two_of_a_hundred_searches_at_most(count: 
     assert 0 < named({}) <= 0.02
 
 
+def test_a_cause_beside_two_that_undo_each_other_is_named_alone() -> None:
+    def oracle(changed: frozenset[str]) -> str:
+        undone = len(changed & {"c0", "c2"}) == 1
+        return "other" if undone else SECOND if "c1" in changed else FIRST
+
+    found, _ = play(made(3), oracle)
+    assert (found.answer, found.changes, found.nothing_else) == (Answer.EXPLAINED, ("c1",), True)
+
+
 def test_what_cannot_be_changed_is_left_where_all_that_can_changes_nothing() -> None:
     found, results = play(made(3), lambda _changed: FIRST)
     assert found.answer is Answer.ELSEWHERE

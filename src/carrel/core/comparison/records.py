@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from carrel.core.comparison.facts import Code, Metrics, Section, Side
-from carrel.core.comparison.packages import image_of, packages_of
+from carrel.core.comparison.packages import files_of, image_of, packages_of
 from carrel.core.comparison.settings import DETERMINISTIC, ORDER_OF_SAMPLES
 from carrel.core.domain.comparison import Kind
 from carrel.core.domain.job import ENDED
@@ -45,6 +45,7 @@ def side_of(record: Record, number: int, *, label: str, code: Code, metrics: Met
         directory=task.get("directory", "."),
         code=code,
         curves=metrics.curves,
+        package_files=files_of((attempt or {}).get("environment_lock_text") or ""),
     )
 
 

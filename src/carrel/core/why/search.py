@@ -179,8 +179,20 @@ def _explain(changes: list[Weighted], goal: str, answer: Answer, runs: _Runs) ->
     for number, change in enumerate(smallest):
         others = frozenset(found) | frozenset(one.key for one in smallest[number + 1 :])
         found += _parts(others, change, goal, runs)
+    if len(found) > 2:
+        # Of causes that undo each other none can be left out, and another one may still be enough.
+        results = runs.of(*(Variant(frozenset({key})) for key in found))
+        enough = [
+            (key, change) for key, change, result in zip(found, _owners(found, smallest), results, strict=True) if result == goal
+        ]
+        found, smallest = ([enough[0][0]], [enough[0][1]]) if enough else (found, smallest)
     rest = everything - {change.key for change in smallest}
     return _confirmed(Found(answer=answer, changes=tuple(found)), goal, rest, runs)
+
+
+def _owners(keys: Sequence[str], changes: Sequence[Weighted]) -> list[Weighted]:
+    """The change of each, which is the one itself or has it as a part."""
+    return [next(change for change in changes if key == change.key or key in change.parts) for key in keys]
 
 
 def _confirmed(found: Found, goal: str, rest: frozenset[str], runs: _Runs) -> Found:

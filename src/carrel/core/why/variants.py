@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from carrel.core.comparison.command_text import mix_commands
 from carrel.core.comparison.line_diff import mix_lines
 from carrel.core.comparison.packages import mix_locks
 from carrel.core.comparison.settings import DETERMINISTIC, ORDER_OF_SAMPLES
@@ -27,7 +28,6 @@ from carrel.core.why.changes import (
     key_of,
     parameter_place,
 )
-from carrel.core.why.command_text import mix_commands
 
 #: Options of requirements that say where packages are, outside of the code.
 _SOURCE = re.compile(r"--(index-url|extra-index-url|find-links (/|[a-z+]+://))")

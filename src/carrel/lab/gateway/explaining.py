@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carrel.core.comparison import UNTRACKED, Agreement, Difference, Side, agree, compare
+from carrel.core.comparison.command_text import mix_commands
 from carrel.core.comparison.facts import Known
 from carrel.core.comparison.line_diff import LineChange, line_changes
 from carrel.core.comparison.packages import mix_locks
@@ -43,7 +44,6 @@ from carrel.core.why import (
     variant_task,
 )
 from carrel.core.why.changes import Material
-from carrel.core.why.command_text import mix_commands
 from carrel.core.why.words import Told, names_of, sentences
 from carrel.lab.gateway.comparing import CUT_SHORT, NEVER_RAN, Chosen, Comparing, compared_jobs
 from carrel.wire.v1 import CandidateView, ExplainRequest, VariantView, WhyView
@@ -135,6 +135,12 @@ class Explaining:
         if chosen[0][0].state is not JobState.COMPLETED:
             raise Invalid(
                 f"Job {chosen[0][2]} is {chosen[0][0].state}.", remedy="Name the job that went well first: it is run again."
+            )
+        second = chosen[1][0]
+        if second.state in CUT_SHORT or second.reason.code in NEVER_RAN:
+            raise Invalid(
+                f"Job {chosen[1][2]} came to no results of its own: {second.reason.message}",
+                remedy="Name one that ran to its end.",
             )
         self._check_results(chosen, sides, asked)
         halves = (self._half(caller, chosen[0], sides[0]), self._half(caller, chosen[1], sides[1]))
@@ -281,6 +287,7 @@ class Explaining:
             unintended = tuple(self._unintended(question, by, runs[by].job))
         told = Told(
             first=question.chosen[0][2], second=question.chosen[1][2], changes=question.changes, jobs=jobs,
+            reasons={variant: why for variant, run in runs.items() if (why := _message(run, results.get(variant, "")))},
             left=question.left, unintended=unintended,
         )  # fmt: skip
         words = () if answer is None else sentences(answer, told)
@@ -377,12 +384,17 @@ def _seconds(job: Job) -> float:
 
 
 def _variant_view(variant: Variant, run: _Run, result: str, question: _Question) -> VariantView:
-    failed = run.job is not None and run.job.state.ended and result == FAILED
     return VariantView(
         job=None if run.job is None else run.job.id,
         changes=names_of(variant.changes, question.changes),
         second=variant.second,
         state="" if run.job is None else run.job.state.value,
         results="" if not result else "none" if result == FAILED else result if result in (FIRST, SECOND) else "others",
-        message=run.impossible or (run.job.reason.message if failed and run.job is not None else ""),
+        message=_message(run, result),
     )
+
+
+def _message(run: _Run, result: str) -> str:
+    """Why a run did not end well, or cannot be."""
+    failed = run.job is not None and run.job.state.ended and result == FAILED
+    return run.impossible or (run.job.reason.message if failed and run.job is not None else "")
