@@ -148,6 +148,11 @@ CASES: Mapping[str, Case] = {
     ),
     "a failure": Case(_file("model.py", "return DECAY", "return 1 / 0 * DECAY"), ("code:model.py#",)),
     "chance": Case(_file("train.py", "random.seed(int(arguments[\"--seed\"]))", "random.seed()"), (), "not deterministic"),
+    "the clock": Case(_file("train.py", "total = 0.0", "import time; total = time.time()"), (), "not deterministic"),
+    "a number of the job": Case(
+        _file("train.py", "total = 0.0", "total = float(os.environ['CARREL_JOB_ID'])"), (), "not deterministic"
+    ),
+    "a hash seed that is another each time": Case(_set("variables", PYTHONHASHSEED="random"), (), "not deterministic"),
     "a file that no record knows": Case(lambda _run: None, (), "not repeated"),
 }  # fmt: skip
 
