@@ -49,7 +49,7 @@ from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.serial import to_plain
 from carrel.core.domain.sweep import Sweep
-from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.task import TaskSpec, VariantOf
 from carrel.core.domain.user import Caller, User
 from carrel.core.domain.visible import Visible
 from carrel.core.policy.access import Action, Resource, allowed, of_job
@@ -93,6 +93,8 @@ class Lab:
     #: The same about the state of a sweep, by a job of it; and about a job that ended while it waited.
     describe_sweep: Callable[[Job, TaskSpec, Sweep], Sequence[OutboxEntry]] = untold
     describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = untold
+    #: Tell it that a search for a cause has ended, by the last job of it: with which answer, in which words.
+    tell_search: Callable[[Job, TaskSpec, VariantOf, str, str], object] = untold
     #: What the tracking server said of things about a job that it refused for good.
     refused_by_tracking: Callable[[int], Sequence[str]] = untold
 

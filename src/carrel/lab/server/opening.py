@@ -338,6 +338,9 @@ def open_lab(
         describe_submission=describer.submission if settings.tracking else untold,
         describe_withdrawal=describer.withdrawn if settings.tracking else untold,
         describe_sweep=describer.sweep if settings.tracking else untold,
+        tell_search=(lambda job, *about: store.outbox.add(job.id, describer.search(job, *about), now=time.time()))
+        if settings.tracking
+        else untold,
         refused_by_tracking=store.outbox.refused,
     )
     _know_the_owner(home, lab)

@@ -58,7 +58,7 @@ class Store:
         self.sweeps = SweepTable(database, self.events)
         self.retention = RetentionTable(database)
         self.baselines = BaselineTable(database)
-        self.verifications = VerificationTable(database)
+        self.verifications = VerificationTable(database, self.events)
         self.outbox = OutboxTable(database, self.events, clock)
         if mended := self.jobs.mend(clock()):
             _log.warning("%d rows of jobs and attempts had moments or seconds that no clock shows; they are corrected.", mended)
