@@ -164,6 +164,7 @@ def _serve(
         running.storage.subscribe(running.loop.look_again)
         running.storage.start()
         running.loop.start()
+        running.watch.start()
         # From here on: what an earlier server has charged is known.
         running.lender.charge(running.borrowing.report)
         running.retention.start()
