@@ -304,6 +304,25 @@ def test_no_job_goes_on_for_ever(ends: list[Ended], requeues: int, retries: int)
     assert attempts <= 1 + requeues + retries
 
 
+FAULT = "Xid 79: it has fallen off the bus"
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.NODE_FAIL])
+def test_what_failed_on_a_gpu_with_a_fault_is_tried_elsewhere_and_keeps_its_retries(state: JobState) -> None:
+    job = replace(JOB, retries_left=1, requeues_left=2)
+    change = interpret(job, observe(ended(state)), log_size=0, now=200.0, fault=FAULT)
+    assert (change.state, change.retries_left, change.requeues_left) == (JobState.PENDING, 1, 2)
+    assert change.attempt_reason == Reason(code="DeviceFault", message=f"Exit code 3. A GPU that it had is drained: {FAULT}.")
+
+
+def test_a_fault_excuses_no_other_end_and_not_for_ever() -> None:
+    for state in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.COMPLETED, JobState.CANCELLED):
+        assert interpret(JOB, observe(ended(state)), log_size=0, now=200.0, fault=FAULT).state is state
+    often = interpret(JOB, observe(ended(JobState.FAILED)), log_size=0, now=200.0, fault=FAULT, unlucky=OFTEN)
+    cancelled = interpret(replace(JOB, cancelled_by="ada"), observe(ended(JobState.FAILED)), log_size=0, now=200.0, fault=FAULT)
+    assert [often.state, cancelled.state] == [JobState.FAILED, JobState.FAILED]
+
+
 def test_gpus_that_are_hardly_busy_are_told_once() -> None:
     job = replace(JOB, state=JobState.RUNNING, started_at=100.0 - 600, resources=Resources(cpus=4, gpus=1))
     samples = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
@@ -86,6 +86,8 @@ class Lab:
     held: Callable[[], Mapping[str, Reason]] = dict
     #: Jobs that a session may have at once, of those that its token submits.
     session_jobs: int = 32
+    #: Devices of which the driver does not say whether they are well, by their UUIDs.
+    unknown_devices: Callable[[], Collection[str]] = frozenset
     storage: Storage = field(default_factory=AmpleStorage)
     verifications: Verifications = field(default_factory=Verifications)
     #: What there is to tell the tracking server about a new job.
@@ -420,7 +422,9 @@ class Lab:
     @property
     def machines(self) -> Machines:
         """The lab's machines."""
-        return Machines(self.jobs_store, self.engine, self.loop, Drains(self.administration.drains), self.policy)
+        return Machines(
+            self.jobs_store, self.engine, self.loop, Drains(self.administration.drains), self.policy, self.unknown_devices
+        )
 
     # ---- fair share
 

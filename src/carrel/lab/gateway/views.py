@@ -155,12 +155,13 @@ def cluster_node_view(node: Node, partitions: Sequence[str]) -> v1.ClusterNodeVi
 def device_view(status: DeviceStatus) -> v1.DeviceView:
     """One GPU; without the number, name and owner of other users' jobs."""
     device, job = status.device, status.holder
-    state = "held" if job is not None else "withheld" if status.withheld else "free"
+    out = "drained" if device.drained is not None else "withheld" if status.withheld else "free"
+    state = "held" if job is not None else out
     holder = None
     if job is not None:
         holder = v1.HolderView(job_id=job.id, name=job.name, owner=job.owner) if job.owner else v1.HolderView()
     kept_for = status.kept_for if state == "free" else None
-    return view_of(v1.DeviceView, device, state=state, holder=holder, kept_for=kept_for)
+    return view_of(v1.DeviceView, device, state=state, holder=holder, kept_for=kept_for, unknown=status.unknown)
 
 
 def user_view(user: User, account: str) -> v1.UserView:

@@ -46,6 +46,7 @@ from carrel.engines.nursery import passed
 from carrel.engines.router import Router
 from carrel.engines.task_client import pack_client
 from carrel.lab.audit import AuditLog
+from carrel.lab.server.device_watch import DeviceWatch
 from carrel.lab.server.engine import LabContext
 from carrel.lab.server.engines import LabEngines
 from carrel.lab.server.fabric import LabFabric
@@ -124,6 +125,7 @@ class RunningLab:
     url: str
     secret: bytes
     lender: Lender | NoLender
+    watch: DeviceWatch
     borrowing: Borrowing
     reports: NodeReports
     engines: LabEngines
@@ -139,6 +141,7 @@ class RunningLab:
         self.fabric.close()
         self.retention.close()
         self.storage.close()
+        self.watch.close()
         self.lender.close()
         self.reports.close()
         self.loop.stop()
@@ -174,7 +177,12 @@ def open_lab(
     code.sweep(time.time())
     sweep_drafts(home.blobs, time.time())
     lends = settings.sessions and bool(node.devices)
-    lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
+    drains = Drains(store.of(DRAINS))
+    lender = (
+        Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time, drained=drains.reasons)
+        if lends
+        else NoLender()
+    )
     slurm_url = (settings.slurm_url or url).rstrip("/")
     fabric = LabFabric(settings.fabric, home.path, store, time.time)
     reports = NodeReports(home.reports, secret=secret, clock=time.time)
@@ -259,7 +267,8 @@ def open_lab(
             rules=rules,
             launch=launch,
             secret=secret,
-            drained=Drains(store.of(DRAINS)).apply,
+            drained=drains.apply,
+            fault=drains.fault,
             reserved=lambda: (*store.of(RESERVATIONS).all(), *fabric.machines.reservations()),
             withdrawal=describer.withdrawn if settings.tracking else untold,
             halted=storage.halted,
@@ -272,6 +281,15 @@ def open_lab(
         history=partial(newest_ended, store.jobs),
     )
     audit = AuditLog(home.audit, clock=time.time)
+    watch = DeviceWatch(
+        node.devices,
+        drains=drains,
+        holders=lambda uuid: [job for number in holders_of(uuid, loop, lender) if (job := store.jobs.get(number)) is not None],
+        events=store.events,
+        audit=audit,
+        changed=loop.look_again,
+        clock=time.time,
+    )
     artifacts = artifacts_of(home.path) if settings.tracking else None
     retention = RetentionService(
         home, settings, store, artifacts, audit, lambda reasons: loop.look_again() if held.fill(reasons) else None
@@ -306,6 +324,7 @@ def open_lab(
             isolation=(lambda _running: "") if whose_code.strict else isolation.tell,
         ),
         held=held.current,
+        unknown_devices=watch.unknown,
         session_jobs=settings.session_jobs,
         administration=Administration(
             people=store.people,
@@ -355,6 +374,7 @@ def open_lab(
         url=url,
         secret=secret,
         lender=lender,
+        watch=watch,
         borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
         reports=reports,
         engines=engines,
@@ -365,6 +385,12 @@ def open_lab(
         audit=audit,
         fabric=fabric,
     )
+
+
+def holders_of(device: str, loop: ControlLoop, lender: Lender | NoLender) -> set[int]:
+    """The jobs that have a device now, and the sessions and workers whose cells and calls do."""
+    jobs = {held.id for held in loop.holding() if device in held.devices}
+    return jobs | {int(lease["job"]) for lease in lender.status().get("leases", ()) if device in lease["devices"]}
 
 
 def body_socket(home: LabHome) -> Path:

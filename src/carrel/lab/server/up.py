@@ -165,6 +165,7 @@ def _serve(
         running.storage.start()
         running.loop.start()
         running.fabric.start(running.loop.uses, running.loop.look_again)
+        running.watch.start()
         # From here on: what an earlier server has charged is known.
         running.lender.charge(running.borrowing.report)
         running.retention.start()
