@@ -10,6 +10,7 @@ from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.ports import AttemptChange
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import (
+    Advised,
     Continued,
     Damaged,
     Ended,
@@ -27,7 +28,6 @@ from carrel.core.domain.launch import (
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.submit_limits import SUBMIT_LIMITS
-from carrel.core.gpu_use import ENOUGH, low_use
 
 #: Attempts in a row that may come to an end that is not the job's fault without costing it a retry.
 OFTEN = 3
@@ -147,9 +147,10 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case Sampled():
             job = _as_running(draft, job, entry)
             draft.fields["usage"] = record.usage
-            hint = "" if record.usage.gpu_samples != ENOUGH else low_use(record.usage, job.resources, _computed(job, entry.at))
-            if hint:  # once: the number of samples grows with each
-                draft.events.append(_event(job, "progress", {"message": hint, "reason": "LowGpuUse"}))
+        case Advised():
+            draft.fields["advice"] = record.message
+            told = {"message": record.message, "reason": "LowGpuUse", "cause": record.code[:_LONGEST_CODE]}
+            draft.events.append(_event(job, "progress", told))
         case Suspended():
             job = _as_running(draft, job, entry)
             message = _why_suspended(job)
@@ -177,11 +178,6 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case _:
             pass  # Claimed says nothing that the store keeps
     return job
-
-
-def _computed(job: Job, at: float) -> float:
-    """Seconds for which its command has run, and was not stopped."""
-    return 0.0 if job.started_at is None else at - job.started_at - job.suspended_seconds
 
 
 def _why_suspended(job: Job) -> str:

@@ -216,6 +216,8 @@ class Usage:
     #: Means of `gpu_utilization` over so many samples, those in which the command was not stopped; by the same names.
     gpu_mean: Mapping[str, float] = field(default_factory=dict)
     gpu_samples: int = 0
+    #: The most of `gpu_memory` that was seen, of those samples; by the same names.
+    gpu_memory_peak: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +288,15 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """The command hardly uses its GPUs, and why that probably is."""
+
+    #: CamelCase constant; `message` says it in words.
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Suspended:
     """Every process of the command is stopped, and what the attempt had of its devices is given back."""
 
@@ -346,6 +357,7 @@ JournalRecord = (
     | InputsReady
     | Started
     | Sampled
+    | Advised
     | Suspended
     | Resumed
     | Paused
@@ -362,6 +374,7 @@ RECORD_TYPES: dict[str, type] = {
     "inputs": InputsReady,
     "started": Started,
     "sampled": Sampled,
+    "advised": Advised,
     "suspended": Suspended,
     "resumed": Resumed,
     "paused": Paused,

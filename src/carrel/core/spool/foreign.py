@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.launch import (
+    Advised,
     Continued,
     Ended,
     EnvironmentReady,
@@ -131,7 +132,7 @@ def check_record(at: float, record: JournalRecord) -> None:
             _check_texts((record.reason.message,))
             _check_usage(record.usage)
             check_files(record.outputs)
-        case Preparing():
+        case Preparing() | Advised():
             _check_texts((record.message,))
         case EnvironmentReady():
             if record.lock and not is_digest(record.lock):
@@ -167,7 +168,7 @@ def check_files(files: Sequence[StoredFile]) -> None:
 
 
 def _check_usage(usage: Usage) -> None:
-    for by_device in (usage.gpu_utilization, usage.gpu_memory, usage.gpu_mean):
+    for by_device in (usage.gpu_utilization, usage.gpu_memory, usage.gpu_mean, usage.gpu_memory_peak):
         if len(by_device) > _MOST:
             raise ValueError(f"the use of {len(by_device)} devices")
         _check_texts(by_device, longest=_LONGEST_PATH)

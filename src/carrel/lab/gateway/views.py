@@ -27,7 +27,6 @@ from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import User
-from carrel.lab.gateway.hints import hint_of
 from carrel.wire import v1
 
 V = TypeVar("V", bound=BaseModel)
@@ -103,7 +102,7 @@ def job_detail(
         "git_commit": task.git.commit if task.git else None,
         "git_dirty": task.git.dirty if task.git else False,
         "verified": verified.words if verified is not None else "",
-        "hint": hint_of(job, attempts),
+        "hint": attempts[-1].advice if attempts else "",
         "replay_of": "" if task.replay_of is None else f"job {task.replay_of.job} of the lab {task.replay_of.lab}",
         "slurm": list(task.slurm.describe()) if task.slurm else [],
         "engines": task.engines or {},

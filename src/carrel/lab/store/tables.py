@@ -203,6 +203,8 @@ attempts = Table(
     Column("lease_seconds", Double),
     #: The mean of `gpu_mean` in `usage`, in percent, for reports. NULL: not measured.
     Column("gpu_busy", Double),
+    #: What its owner was told last of GPUs that are hardly busy.
+    Column("advice", Text, nullable=False, server_default=text("''")),
     #: For how long it was suspended: nothing is charged for that. NULL: not at all.
     Column("suspended_seconds", Double),
     #: 1 while outputs that were not stored are left in its working directory.

@@ -38,6 +38,10 @@ class GpuWatch:
             gpu_memory={called: use.memory[name] for called, name in self._names.items() if name in use.memory},
         )
 
+    def opened(self) -> bool | None:
+        """Whether some process has one of them open; None where nobody can say."""
+        return None if self._sampler is None else self._sampler.opened()
+
 
 def gpus_on(node: str, visible: Sequence[str]) -> dict[str, str]:
     """How GPUs of a cluster's node are called in samples: by node and position, as Slurm names those of all nodes alike."""
@@ -64,7 +68,7 @@ class Sampler:
         """`elsewhere` tells the use of what belongs to the job and is not below this process."""
         self._elsewhere = elsewhere or Usage
         self._cgroup = cgroup
-        self._gpus = gpus
+        self.gpus = gpus
         self._base = _children_cpu()
         self._largest_before = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         self._cpu = 0.0
@@ -73,6 +77,7 @@ class Sampler:
         self._far = Usage()
         #: Sums of what GPUs said, and how often they said it.
         self._busy: dict[str, tuple[float, int]] = {}
+        self._gpu_memory_peak: dict[str, int] = {}
         self._samples = 0
         #: Processes at the last look, and the bytes that they held in files in memory.
         self.processes: list[int] = []
@@ -96,21 +101,25 @@ class Sampler:
     def take(self, *, stopped: bool = False) -> Usage:
         """Return a sample of everything. While the job is `stopped` others may have its GPUs: that is no use of its own."""
         self.look()
-        gpus = self._gpus.read()
+        gpus = self.gpus.read()
         utilization = {**gpus.gpu_utilization, **self._far.gpu_utilization}
+        memory = {**gpus.gpu_memory, **self._far.gpu_memory}
         if utilization and not stopped:
             self._samples += 1
             for name, percent in utilization.items():
                 total, count = self._busy.get(name, (0.0, 0))
                 self._busy[name] = (total + percent, count + 1)
+        if not stopped:
+            self._gpu_memory_peak |= {name: max(size, self._gpu_memory_peak.get(name, 0)) for name, size in memory.items()}
         return Usage(
             cpu_seconds=round(self._cpu, 3),
             memory=self._memory,
             memory_peak=self._peak,
             gpu_utilization=utilization,
-            gpu_memory={**gpus.gpu_memory, **self._far.gpu_memory},
+            gpu_memory=memory,
             gpu_mean=self._means(),
             gpu_samples=self._samples,
+            gpu_memory_peak=dict(self._gpu_memory_peak),
         )
 
     def _means(self) -> dict[str, float]:
@@ -128,6 +137,7 @@ class Sampler:
             memory_peak=max(self._peak, largest, peak),
             gpu_mean=self._means(),
             gpu_samples=self._samples,
+            gpu_memory_peak=dict(self._gpu_memory_peak),
         )
 
 

@@ -254,6 +254,8 @@ class UsageView(Response):
     #: Means of `gpu_utilization` over so many samples, while the command was not stopped.
     gpu_mean: dict[str, float] = Field(default_factory=dict)
     gpu_samples: int = 0
+    #: The most of `gpu_memory` in those samples.
+    gpu_memory_peak: dict[str, int] = Field(default_factory=dict)
 
 
 class AttemptView(Response):
