@@ -194,7 +194,7 @@ class LocalEngine:
 
     def _make(self, launch: Launch, token: str) -> Watched:
         # The broker lends this machine's own devices, and knows no others.
-        foreign = bool(launch.devices) and launch.node != self._node.name
+        foreign = bool(launch.devices) and any(node.name == launch.node for node in self._composed())
         broker = "" if foreign else launch.paths.broker
         launch = replace(launch, paths=replace(launch.paths, doorbell=self._bell, broker=broker))
         return Watched(launch=launch, token=token, directory=self._spool.attempt(launch.job_id, launch.attempt))
