@@ -9,6 +9,7 @@ from carrel.core.domain.call import WorkerPool
 from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
 from carrel.core.domain.challenge_notice import ChallengeNotice
+from carrel.core.domain.challenge_sample import ChallengeSample
 from carrel.core.domain.node import Drain
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.reservation import Reservation
@@ -19,6 +20,7 @@ ANNOUNCEMENTS = Noun(type=Announcement, name="announcement", plural="announcemen
 CELLS = Noun(type=RecordedCell, name="cell", plural="cells", key="id")
 CHALLENGES = Noun(type=Challenge, name="challenge", plural="challenges")
 CHALLENGE_NOTICES = Noun(type=ChallengeNotice, name="challenge_notice", plural="challenge_notices", key="id")
+CHALLENGE_SAMPLES = Noun(type=ChallengeSample, name="challenge_sample", plural="challenge_samples", key="id")
 DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
 POOLS = Noun(type=WorkerPool, name="pool", plural="pools", key="id")
 RESERVATIONS = Noun(type=Reservation, name="reservation", plural="reservations", order="begin")
@@ -28,5 +30,6 @@ TEAMS = Noun(type=Team, name="team", plural="teams")
 TOKENS = Noun(type=Token, name="token", plural="tokens", key="id")
 
 NOUNS: tuple[Noun[Any], ...] = (
-    *(ANNOUNCEMENTS, CELLS, CHALLENGES, CHALLENGE_NOTICES, DRAINS, POOLS, RESERVATIONS, SECRETS, SUBMISSIONS, TEAMS, TOKENS),
+    *(ANNOUNCEMENTS, CELLS, CHALLENGES, CHALLENGE_NOTICES, CHALLENGE_SAMPLES, DRAINS, POOLS, RESERVATIONS, SECRETS, SUBMISSIONS),
+    *(TEAMS, TOKENS),
 )
