@@ -240,7 +240,7 @@ def test_check_commands_and_page(client: Client, person: Person, tmp_path: Path,
     told = subprocess.run(
         [*carrel, "check", str(tmp_path / name), "--home", str(lab.home)], capture_output=True, text=True, check=True
     ).stdout
-    assert "of the training data 3 files a day, of up to 1 KiB each, for each team" in told
+    assert "of the training data 3 files a day, of up to 1K each, for each team" in told
     assert "single files of the training data" in told
     ada = person("amy")
     ada.join_challenge(name, accept_rules=True)

@@ -19,7 +19,7 @@ class Sampling:
 
     @property
     def words(self) -> str:
-        """One phrase: "20 files a day, of up to 1 MiB each"."""
+        """One phrase: "20 files a day, of up to 1M each"."""
         return f"{self.per_day} files a day, of up to {format_size(self.largest)} each"
 
 
