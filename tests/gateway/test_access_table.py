@@ -250,6 +250,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/challenges/{name}/quotas"): {"team": "Waves", "today": 1, "reason": "asked for"},
         ("POST", "/challenges/{name}/questions"): {"text": "asked"},
         ("POST", "/challenges/{name}/questions/{number}/answer"): {"text": "answered"},
+        ("POST", "/challenges/{name}/samples"): {"sample": "a"},
         ("POST", "/challenges/{name}/try"): {"snapshot": world.snapshot},
         ("POST", "/pools"): {"max_workers": 1, "task": {"snapshot": world.snapshot}},
         ("POST", "/pools/{pool_id}/calls/cancel"): {"calls": []},

@@ -13,6 +13,7 @@ import typer
 
 from carrel.cli.challenge_new import new_challenge, try_code
 from carrel.cli.challenge_organise import organise_commands, print_notice
+from carrel.cli.challenge_sample import sample
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
 
@@ -42,6 +43,7 @@ challenge_command.add_typer(organise_commands)
 Name = Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)]
 challenge_command.command("new")(new_challenge)
 challenge_command.command("try")(try_code)
+challenge_command.command("sample")(sample)
 #: Seconds between two looks at submissions that one waits for.
 _LOOK = 1.0
 #: Notices that `show` prints; `notices` prints all.
@@ -99,6 +101,8 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
         print(f"A submission takes at most {found.cost.words}.")
     if found.train:
         print(f"Training data, for your sessions and tasks: {found.train}")
+    if found.sampling:
+        print(f"Training data are shown one by one, {found.sampling.words}: carrel challenge sample {name}")
     return OK
 
 
@@ -393,9 +397,10 @@ def _print_promises(view: ChallengeView) -> None:
 
     shown = ", ".join(f"{clean(one.title)} to {one.precision} after the point" for one in view.board)
     print(f"Participants see: the pages {', '.join(map(clean, view.pages))}; of each submission its state and {shown}.")
-    print(
-        "They see the training data, if there are any, in their sessions and tasks; no input and no reference of another split."
-    )
+    seen = "the training data, if there are any, in their sessions and tasks"
+    if view.sampling:
+        seen = f"of the training data {view.sampling.words}, for each team; their code has all of them where it is scored"
+    print(f"They see {seen}; no input and no reference of another split.")
     told = f"up to {view.feedback} bytes, where the ingestion refuses the code" if view.feedback else "nothing"
     print(f"Of what is printed while their code runs on inputs: {told}.")
     if view.dry_run:

@@ -21,6 +21,7 @@ from carrel.core.domain.challenge import (
 )
 from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
 from carrel.core.domain.challenge_report import ChallengeReport, Likeness
+from carrel.core.domain.challenge_sample import SampleList
 from carrel.core.domain.errors import Conflict
 from carrel.wire import v1
 
@@ -180,6 +181,14 @@ class ChallengeCalls:
     def try_challenge(self, name: str, directory: Path) -> v1.DryRunView:
         """Run a directory of code on training data, as two jobs of one's own."""
         return self._http.post(v1.DryRunView, f"{_path(name)}/try", v1.CodeRequest(snapshot=self.upload(directory)))
+
+    def challenge_samples(self, name: str) -> SampleList:
+        """Files of the training data that are shown one by one, what was shown, and how many are left today."""
+        return v1.value_of(SampleList, self._http.get(v1.shown_of(SampleList), f"{_path(name)}/samples"))
+
+    def challenge_sample(self, name: str, sample: str) -> bytes:
+        """The content of one of them. It counts today, unless one's team has seen it before."""
+        return self._http.call("POST", f"{_path(name)}/samples", json={"sample": sample}).content
 
     def _submissions(self, path: str) -> SubmissionList:
         return v1.value_of(SubmissionList, self._http.get(v1.shown_of(SubmissionList), path))

@@ -22,11 +22,13 @@ from carrel.core.domain.units import format_duration
 _FLOAT = 64
 
 
-def bound(spec: ChallengeSpec, phase: Phase, *, longest: float, reference_bytes: int, numbers: int = 1) -> Bound:
+def bound(
+    spec: ChallengeSpec, phase: Phase, *, longest: float, reference_bytes: int, numbers: int = 1, train_bytes: int = 0
+) -> Bound:
     """Return the bound of a phase.
 
     `longest` are the seconds that the programs can take for a submission, `numbers` how many values are shown of each column:
-    its score, and the ends of its interval where it has one.
+    its score, and the ends of its interval where it has one; `train_bytes` are those of training data that teams cannot copy.
     """
     limits, days = phase.limits, _days(phase, spec.zone)
     scored, failed = min(limits.total, limits.per_day * days), limits.failures_per_day * days
@@ -48,6 +50,8 @@ def bound(spec: ChallengeSpec, phase: Phase, *, longest: float, reference_bytes:
         (said, "what the ingestion says last", "lower feedback"),
         (printed, "the logs of their code", "lower the bytes of log"),
     ]
+    hidden = "inputs and training data" if spec.sampling else "inputs"
+    every = "inputs, training data and references" if spec.sampling else "inputs and references"
     reference_bits, bits = (math.ceil(sum(part[0] for part in parts)) for parts in (references, references + inputs))
     return Bound(
         phase=phase.name,
@@ -59,15 +63,27 @@ def bound(spec: ChallengeSpec, phase: Phase, *, longest: float, reference_bytes:
         words=(
             f"A team that sends all it may ({scored:,} that are scored, {failed:,} that fail) learns at most"
             f" {reference_bits:,} bits about the references, as much as {math.ceil(reference_bits / 8):,} bytes hold;"
-            f" their files have {reference_bytes:,}. About inputs and references together: at most {bits:,} bits.",
+            f" their files have {reference_bytes:,}. About {every} together: at most {bits:,} bits.",
             *(
                 f"About the {what}, most is told by {source} ({math.ceil(most):,} bits). To make that less, {remedy}."
-                for what, (most, source, remedy) in (("references", max(references)), ("inputs", max(inputs)))
+                for what, (most, source, remedy) in (("references", max(references)), (hidden, max(inputs)))
                 if most
             ),
+            *_samples(spec, days, train_bytes),
             *_not_counted(spec),
         ),
     )
+
+
+def _samples(spec: ChallengeSpec, days: int, train_bytes: int) -> list[str]:
+    if spec.sampling is None:
+        return []
+    shown = spec.sampling.per_day * days
+    return [
+        f"Beside that it may see {shown:,} single files of the training data, {spec.sampling.words}: at most "
+        f"{min(shown * spec.sampling.largest, train_bytes):,} of their {train_bytes:,} bytes."
+        " To make that less, lower samples_per_day."
+    ]
 
 
 def _not_counted(spec: ChallengeSpec) -> list[str]:

@@ -25,9 +25,10 @@ from carrel.core.domain.challenge import (
     Phase,
     Split,
 )
+from carrel.core.domain.challenge_sample import Sampling
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.suggest import suggest
-from carrel.core.domain.units import parse_size
+from carrel.core.domain.units import MIB, format_size, parse_size
 from carrel.core.tasks.document import Value, read_yaml
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: What a split cannot be called: it is what participants see.
 _TRAIN = "train"
+#: How it is shown where it cannot be copied.
+_SAMPLING = ("copy", "samples_per_day", "largest_sample")
 #: The part of it on which teams try their code.
 _TRY = "try"
 #: Bytes of a line that a team is shown.
@@ -57,6 +60,8 @@ _MOST_FINALS = 10
 _LEAST_LEVEL = 0.5
 #: Digits that a score can have: what a float has.
 _MOST_DIGITS = 15
+#: Bytes of a file of training data that a team is shown, where it cannot copy them.
+_MOST_SAMPLE = 16 * MIB
 #: Answers to choose from where people are asked something at joining, and characters of one.
 _MOST_ANSWERS, _LONGEST_ANSWER = 30, 60
 
@@ -124,7 +129,10 @@ def read_challenge(text: str, paths: Collection[str] | None) -> ChallengeSpec:
         intervals=one("intervals", _level, 0.0),
         predictions=one("predictions", _size, PREDICTIONS),
         dry_run=_dry_run(data, directory) if _TRY in data else None,
+        sampling=_sampling(data[_TRAIN]) if _TRAIN in data else None,
     )
+    if spec.sampling and spec.dry_run:
+        raise data[_TRY].wrong("a dry run shows teams its data, and these they may not copy.", "Leave try out, or copy: false.")
     _check_apart(spec, lambda key: said.get(key, top))
     if spec.one_end and spec.feedback:
         raise said["feedback"].wrong("with one_end teams are not told why the ingestion refuses code.", "Leave one of them out.")
@@ -135,7 +143,7 @@ def _check_apart(spec: ChallengeSpec, where: Callable[[str], Value]) -> None:
     """Raise `Invalid` where what participants, or the programs that run their code, are shown holds inputs or references."""
     hidden = [path for split in spec.splits.values() for path in (split.input, split.reference)]
     shown = {
-        "data": [spec.train],
+        "data": [spec.train],  # single files of them, where they cannot be copied
         "starter": [spec.starter],
         "ingestion": [spec.ingestion],
         "scoring": [spec.scoring],
@@ -145,7 +153,7 @@ def _check_apart(spec: ChallengeSpec, where: Callable[[str], Value]) -> None:
     }
     for key, paths in shown.items():
         for path in filter(None, paths):
-            for secret in hidden:
+            for secret in [*hidden, *([spec.train] if spec.sampling and key != "data" else [])]:
                 if _inside(path, secret) or _inside(secret, path):
                     raise where(key).wrong(
                         f'"{path}" and "{secret}" lie in one another: what is shown must not hold what is hidden.',
@@ -180,10 +188,26 @@ def _dry_run(data: Mapping[str, Value], directory: Callable[[Value], str]) -> Sp
 
 
 def _train(value: Value, directory: Callable[[Value], str]) -> str:
-    said = value.mapping(("path",))
+    said = value.mapping(("path", *_SAMPLING))
     if "path" not in said:
         raise value.wrong('"path" is missing.', "Write train: {path: data/train}.")
     return directory(said["path"])
+
+
+def _sampling(value: Value) -> Sampling | None:
+    said, usual = value.mapping(("path", *_SAMPLING)), Sampling()
+    if "copy" not in said or said["copy"].truth():
+        for key in _SAMPLING[1:]:
+            if key in said:
+                raise said[key].wrong("single files are shown of data that cannot be copied.", "Write copy: false, too.")
+        return None
+    largest = _size(said["largest_sample"]) if "largest_sample" in said else usual.largest
+    if not 0 < largest <= _MOST_SAMPLE:
+        raise said["largest_sample"].wrong(
+            f"largest_sample is {format_size(largest)}.", f"Write up to {format_size(_MOST_SAMPLE)}."
+        )
+    per_day = _number(said["samples_per_day"], most=10_000) if "samples_per_day" in said else usual.per_day
+    return Sampling(per_day=per_day, largest=largest)
 
 
 def _phase(value: Value, splits: Mapping[str, Split], limits: Limits, zone: ZoneInfo) -> Phase:

@@ -23,6 +23,8 @@ def _list(items: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SPLIT = _object({"input": _PATH, "reference": _PATH}, "input", "reference")
+#: With copy: false participants have no files of it, and are shown single ones: so many a day, each of at most so many bytes.
+_TRAIN = {"path": _PATH, "copy": {"type": "boolean"}, "samples_per_day": _number(0, 10_000), "largest_sample": _TEXT}
 _LIMITS: Mapping[str, Any] = {
     "per_day": _number(1),
     "total": _number(1),
@@ -52,7 +54,7 @@ _SAID: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "Directories: train for participants, try for their dry runs, any other one is a split that they do not see.",
         {
             "type": "object",
-            "properties": {"train": _object({"path": _PATH}, "path"), "try": _SPLIT},
+            "properties": {"train": _object(_TRAIN, "path"), "try": _SPLIT},
             "additionalProperties": _SPLIT,
         },
     ),

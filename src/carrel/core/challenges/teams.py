@@ -6,11 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from carrel.core.challenges.limits import day_begins, told
 from carrel.core.domain.challenge import ChallengeSpec, ChallengeSubmission, Phase, SubmissionState, Team
+from carrel.core.domain.challenge_sample import ChallengeSample
 from carrel.core.domain.errors import Conflict
+
+#: What counts for a team, and for those who were in it then.
+Sent = TypeVar("Sent", ChallengeSubmission, ChallengeSample)
 
 
 def present(teams: Iterable[Team]) -> Sequence[Team]:
@@ -32,10 +37,10 @@ def others_of(team: Team, teams: Iterable[Team]) -> frozenset[str]:
     return frozenset(name for one in teams if members & set(one.former) for name in one.names) - team.names
 
 
-def counted(team: Team, submissions: Iterable[ChallengeSubmission]) -> Sequence[ChallengeSubmission]:
+def counted(team: Team, sent: Iterable[Sent]) -> Sequence[Sent]:
     """Return what counts against the limits of a team: its own, and what others sent while a member of it was there."""
     members = set(team.members)
-    return [one for one in submissions if one.team in team.names or members & set(one.members)]
+    return [one for one in sent if one.team in team.names or members & set(one.members)]
 
 
 def without(team: Team, subject: str, code: str) -> Team:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from carrel.core.domain.challenge_sample import Sampling
 from carrel.core.domain.noun import Moment, private, shown, stamped
 from carrel.core.domain.units import MIB, format_count, format_duration
 
@@ -129,7 +130,7 @@ class ChallengeSpec:
     pages: Mapping[str, str]
     #: A Markdown file that participants accept; "": there are no rules.
     rules: str = ""
-    #: What participants are shown, in sessions and tasks of their own; "": nothing.
+    #: The training data, which participants see in sessions and tasks of their own unless there is `sampling`; "": none.
     train: str = ""
     splits: Mapping[str, Split]
     ingestion: str
@@ -167,6 +168,13 @@ class ChallengeSpec:
     predictions: int = PREDICTIONS
     #: A part of the training data on which teams try their code, with all that it says; None: they cannot.
     dry_run: Split | None = None
+    #: How participants are shown single files of the training data, which they cannot copy then; None: they can.
+    sampling: Sampling | None = None
+
+    @property
+    def copied(self) -> str:
+        """The training data that participants see in sessions and tasks of their own; "": none."""
+        return "" if self.sampling else self.train
 
     def phase_at(self, now: float) -> Phase | None:
         """The phase that takes submissions at a moment, or None."""
@@ -455,6 +463,8 @@ class ChallengeView:
     rules_accepted: bool = True
     #: True: teams can try their code on training data.
     dry_run: bool = False
+    #: How teams are shown single files of the training data; None: they may copy them, or there are none.
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

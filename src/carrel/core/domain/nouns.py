@@ -9,6 +9,7 @@ from carrel.core.domain.call import WorkerPool
 from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
 from carrel.core.domain.challenge_notice import ChallengeNotice
+from carrel.core.domain.challenge_sample import ChallengeSample
 from carrel.core.domain.composition import Composition
 from carrel.core.domain.fabric import Block
 from carrel.core.domain.node import Drain
@@ -21,6 +22,7 @@ ANNOUNCEMENTS = Noun(type=Announcement, name="announcement", plural="announcemen
 CELLS = Noun(type=RecordedCell, name="cell", plural="cells", key="id")
 CHALLENGES = Noun(type=Challenge, name="challenge", plural="challenges")
 CHALLENGE_NOTICES = Noun(type=ChallengeNotice, name="challenge_notice", plural="challenge_notices", key="id")
+CHALLENGE_SAMPLES = Noun(type=ChallengeSample, name="challenge_sample", plural="challenge_samples", key="id")
 COMPOSITIONS = Noun(type=Composition, name="composition", plural="compositions", key="id")
 DRAINS = Noun(type=Drain, name="drain", plural="drains", key="node")
 POOLS = Noun(type=WorkerPool, name="pool", plural="pools", key="id")
@@ -33,6 +35,7 @@ TOKENS = Noun(type=Token, name="token", plural="tokens", key="id")
 BLOCKS = Noun(type=Block, name="block", plural="blocks")
 
 NOUNS: tuple[Noun[Any], ...] = (
-    *(ANNOUNCEMENTS, CELLS, CHALLENGES, CHALLENGE_NOTICES, COMPOSITIONS, DRAINS, POOLS, RESERVATIONS, SECRETS, SUBMISSIONS),
+    *(ANNOUNCEMENTS, CELLS, CHALLENGES, CHALLENGE_NOTICES, CHALLENGE_SAMPLES, COMPOSITIONS, DRAINS, POOLS, RESERVATIONS),
+    *(SECRETS, SUBMISSIONS),
     *(TEAMS, TOKENS),
 )

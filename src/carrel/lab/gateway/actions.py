@@ -98,6 +98,8 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("POST", "/challenges/{name}/rescore"): Action.ORGANISE,
     ("GET", "/challenges/{name}/rescore"): Action.ORGANISE,
     ("POST", "/challenges/{name}/try"): Action.TAKE_PART,
+    ("GET", "/challenges/{name}/samples"): Action.LOOK,
+    ("POST", "/challenges/{name}/samples"): Action.TAKE_PART,
     ("GET", "/baselines"): Action.SEE_BASELINE,
     ("POST", "/baselines"): Action.CHANGE_BASELINE,
     ("GET", "/baselines/{baseline_id}"): Action.SEE_BASELINE,

@@ -34,7 +34,7 @@ from carrel.core.control.sweep_ports import Study, SweepStore
 from carrel.core.control.sweeps import Sweeps
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.launch import LaunchWalls
-from carrel.core.domain.nouns import CHALLENGE_NOTICES, CHALLENGES, SUBMISSIONS, TEAMS
+from carrel.core.domain.nouns import CHALLENGE_NOTICES, CHALLENGE_SAMPLES, CHALLENGES, SUBMISSIONS, TEAMS
 from carrel.core.domain.storage import Room
 from carrel.core.snapshots import SnapshotStore
 from carrel.lab.audit import AuditLog
@@ -47,6 +47,7 @@ from carrel.lab.gateway.challenge_organising import Organising
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
 from carrel.lab.gateway.challenge_rescoring import Rescoring
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
+from carrel.lab.gateway.challenge_samples import ChallengeSamples
 from carrel.lab.gateway.challenge_sent import SentSubmissions
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing, no_metrics
@@ -146,7 +147,7 @@ def create_app(
     drifts = None
     if baseline_store is not None:
         drifts = Drifts(baselines=Baselines(store=baseline_store, lab=lab), comparing=comparing)
-    organised = None
+    organised = shown_one_by_one = None
     if challenges is not None:
         memory, directories, own_files = challenges
         directories.mkdir(mode=0o700, exist_ok=True)
@@ -166,6 +167,7 @@ def create_app(
             walls=walls,
             files=own_files,
         )
+        shown_one_by_one = ChallengeSamples(challenges=organised, samples=memory.of(CHALLENGE_SAMPLES))
     body_files = BodyFiles(settings.calls, settings.body_socket)
     gateway = Gateway(
         lab=lab,
@@ -180,6 +182,7 @@ def create_app(
         own_organising=(
             None if organised is None else Organising(challenges=organised, notices=organised.notices, snapshots=snapshots)
         ),
+        own_samples=shown_one_by_one,
         bodies=CallBodies(settings.calls),
         comparing=comparing,
         explaining=Explaining(comparing=comparing, snapshots=snapshots),

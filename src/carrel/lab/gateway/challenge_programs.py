@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from sys import maxsize
 from typing import Any, BinaryIO
 
@@ -44,6 +45,8 @@ CODE, PREDICTIONS = "submission", "predictions"
 DATA = "data"
 #: Variables that name the directories of the split.
 INPUT, REFERENCE = "CARREL_INPUT", "CARREL_REFERENCE"
+#: The ingestion program finds the training data there, where participants cannot copy them.
+TRAIN = "CARREL_TRAIN"
 INGESTION, SCORING = "ingestion", "scoring"
 #: What a task of a challenge is, whatever its MLproject says.
 _OWN: Mapping[str, Any] = {"cache": False, "visible": "owner", "network": "off"}
@@ -59,6 +62,7 @@ class ChallengePrograms:
         have_names(root)
         self._known = lru_cache(maxsize=256)(self._read)
         self.size = lru_cache(maxsize=256)(self._size)
+        self.samples = lru_cache(maxsize=16)(self._samples)
         self._costs = lru_cache(maxsize=256)(self._cost)
         # Versions never change, and data are large: each is read once for its digest.
         self._digest = lru_cache(maxsize=4096)(self._hashed)
@@ -111,6 +115,8 @@ class ChallengePrograms:
         """The digests of what a submission to a phase meets: the programs, and the data of its split."""
         spec, split = self._in_phase(name, version, phase)
         paths = {INGESTION: spec.ingestion, SCORING: spec.scoring, INPUT: split.input, REFERENCE: split.reference}
+        if spec.sampling:
+            paths[TRAIN] = spec.train
         return {what: self._digest(name, version, path) for what, path in paths.items()}
 
     def _scoring(self, name: str, version: str, phase: str) -> str:
@@ -191,6 +197,15 @@ class ChallengePrograms:
         """Bytes of the files in a directory of the challenge."""
         return sum(one.lstat().st_size for one in self.directory(name, version, path).rglob("*") if not one.is_dir())
 
+    def _samples(self, name: str, version: str) -> Mapping[str, Path]:
+        """The files of the training data that are shown one by one, by their paths in it."""
+        spec = self.spec(name, version)
+        if spec.sampling is None:
+            return {}
+        top, most = self.directory(name, version, spec.train), spec.sampling.largest
+        found = sorted(one for one in top.rglob("*") if S_ISREG(one.lstat().st_mode) and one.lstat().st_size <= most)
+        return {path: one for one in found if (path := str(one.relative_to(top))).isprintable()}
+
     def baseline(self, challenge: Challenge, version: str, name: str) -> str:
         """The digest of the code of a baseline."""
         return self._pack(challenge, version, self.spec(challenge.name, version).baselines[name], None)
@@ -199,7 +214,10 @@ class ChallengePrograms:
         """Submit the job of a stage; the same stage of a submission is the same job. Returns its number."""
         name = submission.challenge
         spec, split = self._in_phase(name, submission.version, submission.phase)
-        shown = self.directory(name, submission.version, split.input if stage == INGESTION else split.reference)
+        shown = {INPUT: split.input} if stage == INGESTION else {REFERENCE: split.reference}
+        if stage == INGESTION and spec.sampling:  # code learns from what its authors have not seen, and what it says is filtered
+            shown[TRAIN] = spec.train
+        seen = {variable: str(self.directory(name, submission.version, path)) for variable, path in shown.items()}
         code = self._pack(
             challenge, submission.version, _program(spec, stage), submission.snapshot if stage == INGESTION else None
         )
@@ -210,8 +228,8 @@ class ChallengePrograms:
                 task,
                 network=Network.OFF,
                 inputs=task.inputs if stage == INGESTION else (*task.inputs, left),
-                variables={**task.variables, "HOME": "/tmp", INPUT if stage == INGESTION else REFERENCE: str(shown)},
-                challenge=ChallengeProgram(challenge=name, submission=submission.id, stage=stage, readable=(str(shown),)),
+                variables={**task.variables, "HOME": "/tmp", **seen},
+                challenge=ChallengeProgram(challenge=name, submission=submission.id, stage=stage, readable=tuple(seen.values())),
             )
 
         submitted, _ = self._submissions.submit(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from carrel.core.control.keeper import RecordStore
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Place, RescoredLine, SubmissionState
 from carrel.core.domain.errors import Conflict
-from carrel.lab.gateway.challenge_programs import INPUT, ChallengePrograms
+from carrel.lab.gateway.challenge_programs import INPUT, TRAIN, ChallengePrograms
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
 from carrel.lab.gateway.challenge_sent import SentSubmissions
 
@@ -74,10 +74,12 @@ class Rescoring:
         name, draft = challenge.name, challenge.draft
         spec = self.programs.spec(name, draft)
         for version, phase in {(one.version, one.phase) for one in self._sent(name) if one.state is SubmissionState.COMPLETED}:
-            now = self.programs.digests(name, draft, phase)[INPUT] if spec.phase(phase) else None
-            if now is not None and now != self.programs.digests(name, version, phase)[INPUT]:
+            if spec.phase(phase) is None:
+                continue
+            now, then = (self.programs.digests(name, each, phase) for each in (draft, version))
+            if now[INPUT] != then[INPUT] or now.get(TRAIN) != then.get(TRAIN):
                 raise Conflict(
-                    f'The inputs of the phase "{phase}" are others than those that its submissions were run on.',
+                    f'What submissions to the phase "{phase}" see is another than what those that were scored have seen.',
                     remedy="Give the phase another name: its board begins anew.",
                 )
 

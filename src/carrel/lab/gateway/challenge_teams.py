@@ -130,8 +130,11 @@ class ChallengeTeams(ABC):
 
     def counted(self, challenge: Challenge, team: Team) -> Sequence[ChallengeSubmission]:
         """What counts against the limits of a team, as it sees that."""
-        names = team.names | teams.others_of(team, self._teams(challenge.name))
-        return teams.counted(team, self._seen(challenge, self._named(challenge.name, names)))
+        return teams.counted(team, self._seen(challenge, self._named(challenge.name, self.names(team))))
+
+    def names(self, team: Team) -> frozenset[str]:
+        """The names under which something may have been sent that counts for a team."""
+        return team.names | teams.others_of(team, self._teams(team.challenge))
 
     def _named(self, name: str, names: Collection[str]) -> Sequence[ChallengeSubmission]:
         return sorted((one for team in names for one in self.of(name, team)), key=lambda one: one.id)

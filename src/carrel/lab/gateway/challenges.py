@@ -158,7 +158,7 @@ class Challenges(ChallengeTeams):
             self._tell_changes(caller, challenge, spec, reason)
             now = dict.fromkeys(changed, BoardChange(at=self.lab.clock(), reason=visible(" ".join(reason.split()))[:LONGEST]))
             versions = tuple(dict.fromkeys((*challenge.versions, draft)))
-            made = replace(challenge, version=draft, draft="", train=spec.train, versions=versions)
+            made = replace(challenge, version=draft, draft="", train=spec.copied, versions=versions)
             published = self.challenges.put(replace(made, rescored={**challenge.rescored, **now}))
             self.rescoring.catch_up(name)
         self.finals_changed()
@@ -289,6 +289,7 @@ class Challenges(ChallengeTeams):
             asks=spec.asks,
             rules_accepted=team is None or self._accepted(challenge, team, caller.user.subject),
             dry_run=spec.dry_run is not None,
+            sampling=spec.sampling,
         )
 
     def _bounds(self, challenge: Challenge, spec: ChallengeSpec, version: str) -> tuple[Bound, ...]:
@@ -297,7 +298,9 @@ class Challenges(ChallengeTeams):
         def of(phase: Phase) -> Bound:
             longest = cost.seconds if cost else phase.end - phase.begin
             size = self.programs.size(challenge.name, version, spec.splits[phase.split].reference)
-            return bound(spec, phase, longest=longest, reference_bytes=size, numbers=3 if spec.intervals else 1)
+            train = self.programs.size(challenge.name, version, spec.train) if spec.sampling else 0
+            numbers = 3 if spec.intervals else 1
+            return bound(spec, phase, longest=longest, reference_bytes=size, numbers=numbers, train_bytes=train)
 
         return tuple(map(of, spec.phases))
 
@@ -431,6 +434,12 @@ class Challenges(ChallengeTeams):
         digest = self.rules_digest(challenge)
         return not digest or team.accepted.get(subject) == digest
 
+    def check_accepted(self, challenge: Challenge, team: Team, subject: str) -> None:
+        """Raise `Denied` where the rules are others than those that a member has accepted."""
+        if not self._accepted(challenge, team, subject):
+            show, join = f"carrel challenge show {challenge.name}", f"carrel challenge join {challenge.name} --accept-rules"
+            raise Denied("The rules have changed, and have to be accepted again.", remedy=f"Read them (`{show}`), then `{join}`.")
+
     def rules_digest(self, challenge: Challenge, version: str = "") -> str:
         """Digest of the text of the rules; "": there are none."""
         version = version or challenge.version or challenge.draft
@@ -484,11 +493,7 @@ class Challenges(ChallengeTeams):
                 raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
             if not self.lab.has_snapshot(caller, snapshot):
                 raise NotFound("That code is not here.", remedy="Send it again.")
-            if not self._accepted(challenge, team, caller.user.subject):
-                raise Denied(
-                    "The rules have changed, and have to be accepted again.",
-                    remedy=f"Read them (`carrel challenge show {name}`), then `carrel challenge join {name} --accept-rules`.",
-                )
+            self.check_accepted(challenge, team, caller.user.subject)
             if phase.final is not None:
                 raise Conflict(
                     f'The phase "{phase.name}" takes no submissions: it scores those of "{phase.final.source}" again.',

@@ -20,6 +20,7 @@ from carrel.lab.audit import AuditLog
 from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.call_bodies import CallBodies
 from carrel.lab.gateway.challenge_organising import Organising
+from carrel.lab.gateway.challenge_samples import ChallengeSamples
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing
 from carrel.lab.gateway.drift import Drifts
@@ -86,6 +87,7 @@ class Gateway:
     #: None in a lab without challenges (tests).
     own_challenges: Challenges | None = None
     own_organising: Organising | None = None
+    own_samples: ChallengeSamples | None = None
     #: None in a lab without sessions.
     sessions: Sessions | None = None
     environments: Environments | None = None
@@ -123,6 +125,13 @@ class Gateway:
         if self.own_organising is None:
             raise NotFound("This lab has no challenges.")
         return self.own_organising
+
+    @property
+    def samples(self) -> ChallengeSamples:
+        """Training data of challenges that are shown one by one. Raises `NotFound` in a lab that has none."""
+        if self.own_samples is None:
+            raise NotFound("This lab has no challenges.")
+        return self.own_samples
 
     @property
     def drifts(self) -> Drifts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from anyio import to_thread
@@ -25,6 +26,7 @@ from carrel.core.domain.challenge import (
 from carrel.core.domain.errors import CarrelError, Conflict, Denied, Impossible, Invalid, NotFound
 from carrel.core.domain.session import SessionKind
 from carrel.core.domain.user import Caller
+from carrel.lab.gateway.boundary import DATA_POLICY
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
@@ -69,6 +71,7 @@ class ChallengePages:
             Route(f"{one}/start", self.start, methods=["POST"]),
             Route(f"{one}/submit", self.submit, methods=["POST"]),
             Route(f"{one}/try", self.try_out, methods=["POST"]),
+            Route(f"{one}/sample", self.sample, methods=["POST"]),
         ]
 
     def all(self, request: Request) -> Response:
@@ -106,6 +109,7 @@ class ChallengePages:
             going_on=any(not one.submission.state.ended for one in sent),
             problem=problem,
             last_event=last_event,
+            samples=self._gateway.samples.list(caller, name) if found.sampling and found.team and not live else None,
             notices=self._gateway.organising.list(caller, name).notices[:_NOTICES],
         )
 
@@ -195,6 +199,20 @@ class ChallengePages:
 
         return await self._with_code(request, try_out)
 
+    async def sample(self, request: Request) -> Response:
+        """Give a file of training data that are shown one by one, as a download."""
+        fields = await checked_form(request, self._look)
+
+        def show(caller: Caller, name: str) -> Response:
+            content = self._gateway.samples.show(caller, name, wanted := fields.get("sample", ""))
+            headers = {
+                "Content-Disposition": f"attachment; filename*=UTF-8''{quote(PurePosixPath(wanted).name, safe='')}",
+                "Content-Security-Policy": DATA_POLICY,
+            }
+            return Response(content, headers=headers, media_type="application/octet-stream")
+
+        return await self._press(request, show)
+
     async def _with_code(self, request: Request, act: Callable[[Caller, str, str], str]) -> Response:
         async with self._few.one(caller_of(request)), in_threads(self._gateway.incoming.directory()) as scratch:
             fields, files = await read_upload(request, scratch)
@@ -207,10 +225,13 @@ class ChallengePages:
             raise Invalid("No file was chosen.", remedy="Choose a .zip, a .py file, or a folder.")
         return self._gateway.incoming.files(caller, [(one.name, one.path) for one in files]).snapshot
 
-    async def _press(self, request: Request, act: Callable[[Caller, str], str]) -> Response:
+    async def _press(self, request: Request, act: Callable[[Caller, str], str | Response]) -> Response:
+        """Do what a button says, which answers or names the page to go to; what is refused is told on the challenge's page."""
+
         def answer() -> Response:
             try:
-                return RedirectResponse(act(caller_of(request), request.path_params["name"]), 303)
+                found = act(caller_of(request), request.path_params["name"])
+                return RedirectResponse(found, 303) if isinstance(found, str) else found
             except (Invalid, Impossible, Denied, Conflict, NotFound) as error:
                 return self._one(request, error)
 

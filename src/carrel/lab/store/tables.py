@@ -338,6 +338,18 @@ compositions = record_table(
     sqlite_autoincrement=True,
 )
 
+challenge_samples = record_table(
+    "challenge_samples",
+    Column("id", ID, primary_key=True, autoincrement=True),
+    Column("challenge", String(64), ForeignKey("challenges.name"), nullable=False),
+    Column("team", String(64), nullable=False),
+    Column("day", String(10), nullable=False),
+    Column("sample", String(1024), nullable=False),
+    Index(None, "challenge", "team", "day"),
+    Index(None, "challenge", "team", "sample"),
+    sqlite_autoincrement=True,
+)
+
 drains = record_table("drains", Column("node", String(255), primary_key=True))
 
 #: The first range that the owner of a waiting job saw, and when the job started. Unix seconds.

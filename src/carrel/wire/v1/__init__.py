@@ -21,6 +21,7 @@ from carrel.wire.v1.challenges import (
     MergeRequest,
     PublishRequest,
     QuotaRequest,
+    SampleRequest,
     StarterView,
     TeamRequest,
     TextRequest,

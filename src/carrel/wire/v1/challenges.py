@@ -88,3 +88,10 @@ class DryRunView(Response):
     ingestion: int
     #: It begins when the first one has ended well.
     scoring: int
+
+
+class SampleRequest(Request):
+    """A file of the training data that is shown one by one."""
+
+    #: Its path in them, as it is listed.
+    sample: str = Field(min_length=1, max_length=1024)

@@ -19,6 +19,7 @@ from carrel.core.domain.challenge import (
 )
 from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
 from carrel.core.domain.challenge_report import ChallengeReport, Likeness
+from carrel.core.domain.challenge_sample import SampleList
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.wire.v1 import (
@@ -30,6 +31,7 @@ from carrel.wire.v1 import (
     MergeRequest,
     PublishRequest,
     QuotaRequest,
+    SampleRequest,
     StarterView,
     TeamRequest,
     TextRequest,
@@ -245,3 +247,25 @@ def try_code(name: Name, request: CodeRequest, ctx: Ctx, who: Who) -> DryRunView
     """Code that was uploaded, as two tasks of one's own. It counts for no limit. 404 where the challenge has no dry run."""
     ingestion, scoring = ctx.challenges.try_out(who, name, request.snapshot)
     return DryRunView(ingestion=ingestion, scoring=scoring)
+
+
+@router.get("/{name}/samples", summary="Which training data are shown one by one")
+def list_samples(name: Name, ctx: Ctx, who: Who) -> SampleList:
+    """Names of files, what was shown, and what is left. 404 where those who take part have the training data themselves."""
+    return ctx.samples.list(who, name)
+
+
+@router.post(
+    "/{name}/samples",
+    summary="See a sample of the training data",
+    response_class=Response,
+    responses={
+        200: {
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+            "description": "The file.",
+        }
+    },
+)
+def see_sample(name: Name, request: SampleRequest, ctx: Ctx, who: Who) -> Response:
+    """It is written down, and counts for one's team on this day, unless the team has seen it. 409 where none is left."""
+    return Response(ctx.samples.show(who, name, request.sample), media_type="application/octet-stream")
