@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from carrel.core.domain.launch import Usage
 from carrel.core.domain.resources import Resources
-from carrel.core.gpu_use import ENOUGH, low_use, mean_of
+from carrel.core.gpu_use import ENOUGH, low_use
+from carrel.core.gpu_use.recorded import mean_of
 
 
 def used(*means: float, cpu_seconds: float = 600.0, samples: int = ENOUGH) -> Usage:
@@ -37,5 +38,5 @@ def test_nothing_is_said_of_what_is_busy_or_was_not_measured(
 ) -> None:
     usage = used(*means, cpu_seconds=cpu_seconds, samples=samples)
     said = low_use(usage, Resources(cpus=cpus, gpus=max(1, len(means))), seconds)
-    mean = mean_of(usage)
+    mean = mean_of(usage.gpu_mean)
     assert bool(said) == (mean is not None and mean < 15 and samples >= ENOUGH and seconds > 0)

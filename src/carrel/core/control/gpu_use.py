@@ -87,6 +87,8 @@ class UseReport:
     by: Grouping
     whose: Whose
     sums: UseSums
+    #: Grams for each kWh; None: the site has not entered it.
+    co2_per_kwh: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,7 @@ class GpuUse:
 
     store: GpuUseStore
     clock: Clock
+    co2_per_kwh: int | None = None
     turns: Turns = field(default_factory=lambda: Turns())
     recent: RecentWeek = field(default_factory=lambda: RecentWeek())
 
@@ -200,7 +203,7 @@ class GpuUse:
         with self.turns.one(caller.user.subject):
             sums.add(self.store.attempts(within, whose))
             sums.add_lent(self.store.lent(within, whose))
-        return UseReport(within=within, by=by, whose=whose, sums=sums)
+        return UseReport(within=within, by=by, whose=whose, sums=sums, co2_per_kwh=self.co2_per_kwh)
 
     def starts(self, caller: Caller, *, begin: float | None, end: float | None) -> StartReport:
         """How long jobs took to begin that got their first place in the range."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from carrel.core.domain.launch import Usage
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.units import format_duration
+from carrel.core.gpu_use.recorded import mean_of
 
 #: Percent of the time below which a GPU is hardly used.
 LOW = 15.0
@@ -16,18 +17,13 @@ ENOUGH = 120
 _BUSY, _IDLE = 0.8, 0.3
 
 
-def mean_of(usage: Usage) -> float | None:
-    """For how much of the time its GPUs were busy, in percent; None: nobody has measured it."""
-    return sum(usage.gpu_mean.values()) / len(usage.gpu_mean) if usage.gpu_mean else None
-
-
 def low_use(usage: Usage, resources: Resources, seconds: float) -> str:
     """Return what to say of an attempt that has computed for so many `seconds`; "" where there is nothing to say.
 
     A GPU counts as busy while a kernel runs on it, however small (nvmlDeviceGetUtilizationRates): one that is hardly busy by
     that measure is hardly used by any.
     """
-    mean = mean_of(usage)
+    mean = mean_of(usage.gpu_mean)
     if mean is None or mean >= LOW or usage.gpu_samples < ENOUGH or seconds <= 0:
         return ""
     gpus = "Its GPU was" if len(usage.gpu_mean) == 1 else f"Its {len(usage.gpu_mean)} GPUs were"

@@ -16,10 +16,14 @@ from carrel.wire.v1 import (
     UseView,
 )
 
+#: Joules.
+_KWH = 3_600_000
+
 
 def use_report_view(report: UseReport) -> UseReportView:
     """What was used."""
-    rows = [_use(name, use) for name, use in report.sums.rows.items()]
+    factor = report.co2_per_kwh
+    rows = [_use(name, use, factor) for name, use in report.sums.rows.items()]
     if report.by is Grouping.WEEK:
         rows = [row.model_copy(update={"name": f"{_moment(float(row.name)):%Y-%m-%d}"}) for row in rows]
         rows.sort(key=lambda row: row.name)
@@ -32,7 +36,8 @@ def use_report_view(report: UseReport) -> UseReportView:
         owner=report.whose.owner,
         accounts=sorted(report.whose.accounts),
         rows=rows,
-        total=_use("", report.sums.total),
+        total=_use("", report.sums.total, factor),
+        co2_per_kwh=factor,
     )
 
 
@@ -57,10 +62,12 @@ def attempt_page(page: AttemptPage) -> ExportedAttemptPage:
     )
 
 
-def _use(name: str, use: Use) -> UseView:
+def _use(name: str, use: Use, factor: int | None) -> UseView:
     # What is left of rounding where jobs were placed at once is no wait.
+    waited = max(0.0, use.waited)
     held_by_end = {end.value: use.held[end] for end in sorted(use.held)}
-    return view_of(UseView, use, name=name, waited=max(0.0, use.waited), held=use.all_held, held_by_end=held_by_end)
+    co2 = None if factor is None else use.energy / _KWH * factor
+    return view_of(UseView, use, name=name, waited=waited, held=use.all_held, held_by_end=held_by_end, co2=co2)
 
 
 def _class(qos: str, times: ClassTimes) -> ClassTimesView:

@@ -19,6 +19,7 @@ from carrel.lab.store.tables import attempts, cells, events, jobs
 
 #: Rows that are fetched at a time.
 _MANY = 1_000
+_PROJECT = sa.case((jobs.c.experiment != "", jobs.c.experiment), else_=jobs.c.name)
 
 
 class GpuUseTable:
@@ -49,6 +50,15 @@ class GpuUseTable:
             sa.func.coalesce(attempts.c.suspended_seconds, 0.0).label("suspended_seconds"),
             jobs.c.suspended_at,
             attempts.c.gpu_busy,
+            attempts.c.gpu_sm,
+            attempts.c.gpu_energy,
+            (jobs.c.memory * jobs.c.nodes).label("memory"),
+            attempts.c.memory_peak,
+            attempts.c.gpu_memory,
+            attempts.c.gpu_memory_peak,
+            jobs.c.time,
+            sa.func.coalesce(attempts.c.gpu_type, ""),
+            _PROJECT,
         ).select_from(jobs.outerjoin(attempts, attempts.c.job_id == jobs.c.id))
         return map(AttemptFacts._make, self._rows(_there(query, within, whose)))
 
@@ -57,7 +67,8 @@ class GpuUseTable:
         query = (
             sa.select(
                 jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.kind,
-                cells.c.gpus, cells.c.granted_at, cells.c.seen_at, cells.c.computed,
+                cells.c.gpus, cells.c.granted_at, cells.c.seen_at, cells.c.computed, cells.c.asked_at,
+                cells.c.gpu_type, sa.func.coalesce(jobs.c.node, ""), _PROJECT,
             )
             .select_from(cells.join(jobs))
             .where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end, *_of(whose))
