@@ -16,6 +16,7 @@ from pathlib import Path
 import at_rest
 import calls
 import challenges
+import composing
 import gpu_use
 import handover
 import listing
@@ -51,6 +52,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "warm_cell": warm_cell.measure,
     "calls": calls.measure,
     "challenges": challenges.measure,
+    "composing": lambda _scratch: list(composing.figures()),
     "handover": handover.measure,
     "sessions": session_ready.measure,
     "residency": residency.measure,

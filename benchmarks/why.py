@@ -134,11 +134,11 @@ CASES: Mapping[str, Case] = {
     "an input": Case(_set("labels", value="0.25\n0.8\n"), ("input:labels.csv",)),
     "a variable": Case(_set("variables", FLAVOUR="x"), ("variable:FLAVOUR",)),
     "precision": Case(_set("variables", PRECISION="32"), ("variable:PRECISION",)),
-    "threads": Case(_set("variables", OMP_NUM_THREADS="3"), ("seed:OMP_NUM_THREADS",)),
-    "a hash seed": Case(_set("variables", PYTHONHASHSEED="7"), ("seed:PYTHONHASHSEED",)),
-    "a deterministic seed": Case(_set("options", deterministic=True, deterministic_seed=5), ("seed:deterministic",)),
+    "threads": Case(_set("variables", OMP_NUM_THREADS="3"), ("setting:OMP_NUM_THREADS",)),
+    "a hash seed": Case(_set("variables", PYTHONHASHSEED="7"), ("setting:PYTHONHASHSEED",)),
+    "a deterministic seed": Case(_set("options", deterministic=True, deterministic_seed=5), ("setting:deterministic",)),
     "GPUs": Case(_set("resources", gpus=2), ("resource:gpus",)),
-    "CPUs": Case(_set("resources", cpus=2), ("seed:OMP_NUM_THREADS",)),
+    "CPUs": Case(_set("resources", cpus=2), ("setting:OMP_NUM_THREADS",)),
     "a package and a parameter": Case(
         _all(_set("packages", numlib="2.0"), _set("parameters", rate="0.2")), ("package:numlib", "parameter:rate")
     ),
@@ -148,6 +148,11 @@ CASES: Mapping[str, Case] = {
     ),
     "a failure": Case(_file("model.py", "return DECAY", "return 1 / 0 * DECAY"), ("code:model.py#",)),
     "chance": Case(_file("train.py", "random.seed(int(arguments[\"--seed\"]))", "random.seed()"), (), "not deterministic"),
+    "the clock": Case(_file("train.py", "total = 0.0", "import time; total = time.time()"), (), "not deterministic"),
+    "a number of the job": Case(
+        _file("train.py", "total = 0.0", "total = float(os.environ['CARREL_JOB_ID'])"), (), "not deterministic"
+    ),
+    "a hash seed that is another each time": Case(_set("variables", PYTHONHASHSEED="random"), (), "not deterministic"),
     "a file that no record knows": Case(lambda _run: None, (), "not repeated"),
 }  # fmt: skip
 

@@ -6,11 +6,12 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Client", "Executor", "__version__", "order", "remote", "report", "submitit"]
+__all__ = ["Client", "Executor", "__version__", "compose", "order", "remote", "report", "submitit"]
 
 if TYPE_CHECKING:
     from carrel import submitit
     from carrel.client import Client
+    from carrel.client.composing import compose
     from carrel.client.executor import Executor
     from carrel.client.ordering import order
     from carrel.client.remote import remote
@@ -33,6 +34,10 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("carrel.submitit")
+    if name == "compose":
+        from carrel.client.composing import compose
+
+        return compose
     if name == "order":
         from carrel.client.ordering import order
 

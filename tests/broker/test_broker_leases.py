@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
-from carrel.node.leases.protocol import LONGEST, decode, encode
+from carrel.node.leases.client import Broker
+from carrel.node.leases.protocol import LONGEST, OBSERVER, decode, encode
 from support.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]
@@ -49,6 +50,29 @@ def test_the_next_in_line_waits_with_a_position_and_is_next(brokers: Start, kern
     assert third.expect("queued")["position"] == 1
     second.release(granted)
     third.expect("granted")
+
+
+def test_a_device_that_the_lab_has_drained_is_lent_to_no_cell_until_it_is_returned(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=1)
+    uuid, reasons = broker.status()["devices"][0]["uuid"], {}
+    reasons[uuid] = "Xid 79"
+    watch = Broker(broker.socket, broker.node_token, OBSERVER).watch(lambda _status: None, drained=lambda: dict(reasons))
+    eventually(lambda: broker.status()["devices"][0]["withheld"] == "drained: Xid 79")
+    kernel = kernels(broker, broker.session(1))
+    queued = kernel.queue()
+    assert queued["code"] == "GpuWithheld"
+    reasons.clear()
+    kernel.expect("granted")
+    assert broker.status()["devices"][0]["withheld"] is None
+    watch.close()
+
+
+def test_what_is_no_lab_drains_nothing(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=1)
+    kernel = kernels(broker, broker.session(1))
+    kernel.say("drained", devices={broker.status()["devices"][0]["uuid"]: "mine"})
+    kernel.acquire()
+    assert broker.status()["devices"][0]["withheld"] is None
 
 
 def test_a_cancelled_request_leaves_the_line(brokers: Start, kernels: Kernels) -> None:

@@ -95,8 +95,9 @@ def test_what_moved_is_told_with_a_line_and_by_the_exit_code(carrel: CommandLine
     assert ran.code == 1
     assert ran.out.splitlines() == [
         f"{name}: moved: different (job {again})",
-        "  Nothing differs beside results that is known.",
         "  output outputs/loss",
+        "  Nothing differs beside results that is known.",
+        f"  It may be chance: whether job {first} repeats itself is not known. Find out: carrel verify {first}",
         f"{steady}: same: bit-identical (job {int(again) + 1})",
     ]
     assert client.job(int(again)).rerun_of == first
@@ -128,7 +129,7 @@ def test_later_jobs_of_the_name_are_compared_and_no_others(carrel: CommandLine, 
     # Another baseline of the project takes its place, with other words about what counts.
     client.set_baseline(first, ignore=["outputs/*"])
     (one,) = [one for one in client.baselines() if one.project == name]
-    assert client.baseline(one.id).rows[0].drift.words == "not known"  # type: ignore[union-attr]
+    assert client.baseline(one.id).rows[0].drift.words == "no results to compare"  # type: ignore[union-attr]
     assert carrel("baseline", "remove", name).out == f"{name} has no baseline any more.\n"
     with pytest.raises(NotFound):
         client.baseline(one.id)
@@ -187,6 +188,8 @@ def test_an_administrator_calibrates_those_of_others_and_they_are_told(
     assert other("baseline", "set", first).code == 0
     me = other("lab", "--json").json["caller"]["subject"]
     state.write_text("2")
+    unnamed = carrel("calibrate", name)
+    assert (unnamed.code, f"Say {me}/{name}." in unnamed.err) == (3, True)
     ran = carrel("calibrate", f"{me}/{name}", "--json")
     (found,) = ran.json["calibrations"]
     assert (ran.code, found["outcome"], found["owner"]) == (1, "moved", me)
@@ -208,8 +211,8 @@ def test_an_administrator_calibrates_those_of_others_and_they_are_told(
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
-        (["calibrate"], "Which baselines?"),
-        (["calibrate", "x", "--all"], "Which baselines?"),
+        (["calibrate"], "No baseline is named."),
+        (["calibrate", "x", "--all"], "Names of baselines and --all are given."),
         (["baseline", "show", "x", "--csv", "--json"], "--csv and --json are two forms."),
         (["baseline", "show", "no such"], 'There is no baseline \\"no such\\".'),
         (["baseline", "set", "999999"], "There is no job 999999."),

@@ -90,6 +90,35 @@ def test_what_is_asked_wrongly_is_said(client: Client, carrel: CommandLine, othe
     assert f"There is no job {first}" in other("matrix", str(first)).err
 
 
+def test_a_metric_that_there_is_not_is_told_before_anything_runs(client: Client, carrel: CommandLine, tmp_path: Path) -> None:
+    first = client.wait(client.submit_project(project(tmp_path / "a", order=False)).id).id
+    for metric, fact in (
+        ("los", f' logged no metric "los". It has: {LOSS}.'),
+        ("outputs/metrics.json#/los", f" has no number at /los. It has: {LOSS}."),
+        ("metrics.json#/loss", " has no output metrics.json."),
+    ):
+        said = carrel("matrix", str(first), "--metric", metric, "--yes")
+        assert (said.code, fact in said.err, "Name one with --metric" in said.err) == (2, True, True), said.err
+    # Without a metric there is a table all the same.
+    ran = carrel("matrix", str(first), "--seeds", "1", "--case", "again", "--yes")
+    assert (ran.code, "1 of 1" in ran.out, "logged no metrics. It has:" in ran.out) == (0, True, True), ran.err
+    assert [one.job for one in client.matrix(first, seeds=1, cases=["again"]).runs] != [None, None]
+
+
+def test_a_run_that_was_cancelled_is_run_again(client: Client, tmp_path: Path) -> None:
+    place = project(tmp_path / "a", order=False)
+    (place / "train.py").write_text(f"import pathlib, time\nwhile pathlib.Path('{tmp_path}/wait').exists(): time.sleep(0.05)\n")
+    first = client.wait(client.submit_project(place).id).id
+    (tmp_path / "wait").touch()
+    (begun,) = client.matrix(first, seeds=1, cases=[], submit=True).runs
+    client.cancel(begun.job or 0)
+    client.wait(begun.job or 0)
+    (tmp_path / "wait").unlink()
+    (again,) = client.matrix(first, seeds=1, cases=[], submit=True).runs
+    assert again.job not in (None, begun.job)
+    assert client.wait(again.job or 0).state == "COMPLETED"
+
+
 def test_distributions_are_compared_where_programs_do_not_repeat_themselves(
     client: Client, carrel: CommandLine, tmp_path: Path
 ) -> None:

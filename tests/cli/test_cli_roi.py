@@ -25,11 +25,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "roi.md"
 def test_the_examples_of_the_page_work(carrel: CommandLine, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "examples" / "roi")
     lines = re.findall(r"^\$ carrel (.*?)(?: > .*)?$", PAGE.read_text(), re.MULTILINE)
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         assert carrel(*shlex.split(line), cwd=tmp_path).code == 0, line
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     assert "The GPUs of this lab are simulated." in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF-")
     assert (tmp_path / "figures.csv").read_text().startswith("id,name,value,unit,formula,source\n")
     summary = carrel(*shlex.split(lines[1]), cwd=tmp_path).out
     assert "(simulated GPUs)" in summary
@@ -68,8 +69,7 @@ def test_others_do_not_see_it(carrel: CommandLine, other: CommandLine) -> None:
     ("words", "says"),
     [
         (("--year", "2026", "--costs", "/nonexistent/costs.toml"), "/nonexistent/costs.toml cannot be read"),
-        (("--year", "2026", "--costs", str(COSTS), "-o", "report.pdf"), "Write report.html, open it in a browser, and print it"),
-        (("--year", "2026", "--costs", str(COSTS), "-o", "report.txt"), "Valid are .html and .csv."),
+        (("--year", "2026", "--costs", str(COSTS), "-o", "report.txt"), "Valid are .html, .pdf, .csv."),
         (("--year", "2026", "--costs", str(COSTS), "-o", "/nonexistent/report.html"), "cannot be written"),
         (("--year", "2026", "--costs", str(EXAMPLE / "report.html"), "-o", str(EXAMPLE / "report.html")), "is the cost file"),
         (("--year", "2026", "--costs", str(EXAMPLE / "report.html")), "is not valid TOML"),

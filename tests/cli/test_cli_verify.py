@@ -23,7 +23,7 @@ def test_a_job_that_is_another_each_time_is_different(carrel: CommandLine, clien
     ran = carrel("verify", str(first), "--times", "1")
     assert ran.code == 1
     (number,) = (int(line.split()[1]) for line in ran.out.splitlines() if line.endswith("is COMPLETED"))
-    assert f"Different: not all of 3 outputs and 0 metrics are those of job {first}." in ran.out
+    assert f"Different: not all results are those of job {first} (3 outputs)." in ran.out
     assert f"  job {number}: output outputs/r: " in ran.out
     assert f"carrel compare {first} {number}" in ran.out
     assert carrel("verify", str(first), "--rerun", str(number), "--ignore", "outputs/[rt]*").code == 0

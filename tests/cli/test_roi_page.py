@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+import sys
 from datetime import date
 from fractions import Fraction
 from html.parser import HTMLParser
@@ -15,8 +17,9 @@ from roi_sample import SAMPLE, sample, sample_page
 
 from carrel.cli.roi.command import period_of
 from carrel.cli.roi.page import METHODS, page
+from carrel.cli.roi.pdf import pdf, source
 from carrel.cli.roi.sheets import as_csv, as_json, plain
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid, Unavailable
 from carrel.core.worth import Measured, Period, assess, read_costs, show
 from carrel.core.worth.declaring import keys_of, required
 from carrel.core.worth.model import LISTS, SINGLE
@@ -118,3 +121,26 @@ def test_the_page_names_every_key_and_method_and_no_other() -> None:
         assert text.startswith(help), name
     for method in METHODS:
         assert f"* {method}\n" in PAGE
+
+
+def test_the_pdf_has_the_words_of_the_page_and_names_are_text_there_too() -> None:
+    made = pdf(sample_page())
+    assert made.startswith(b"%PDF-")
+    assert made == pdf(sample_page()), "the same page gives the same file"
+    text = source(sample_page())
+    for figure in sample().sheet:
+        assert f'here("{figure.id}")' in text
+    name = '#read("/etc/passwd") \\" $x$ \x00'
+    costs = f'[lab]\nname = {json.dumps(name)}\ncurrency = "EUR"\n'
+    found = assess(read_costs(costs, "costs.toml"), YEAR, Measured(source="the lab"))
+    hostile = page(found, costs="c", sha256="0", simulated=True)
+    assert pdf(hostile).startswith(b"%PDF-")
+    (title,) = re.findall(r"heading\(level: 1, \{(.*?)\}\)\n?;?", source(hostile))[:1]
+    assert title.startswith('"#read(')
+
+
+def test_without_typst_a_pdf_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "typst", None)
+    with pytest.raises(Unavailable, match="not installed") as refused:
+        pdf(sample_page())
+    assert "carrel-lab[report]" in refused.value.remedy

@@ -39,7 +39,7 @@ def _right() -> Iterator[tuple[str, Any, Any]]:
     for page, language, text in BLOCKS:
         if language == "toml" and "# costs.toml" in text:
             yield page, costs_schema, tomllib.loads(text)
-        elif language == "toml" and "[environment]" not in text:
+        elif language == "toml" and "[environment]" not in text and "# fabric.toml" not in text:
             yield page, settings_schema, tomllib.loads(text)
         elif language == "yaml" and "# MLproject" in text:
             yield page, task_schema, yaml.safe_load(text)

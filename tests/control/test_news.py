@@ -14,6 +14,7 @@ from carrel.core.control.launching import job_token, read_job_token
 from carrel.core.control.news import OFTEN, after_stops, interpret
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import (
+    Advised,
     Continued,
     Ended,
     EnvironmentReady,
@@ -29,7 +30,6 @@ from carrel.core.domain.launch import (
 )
 from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.resources import Resources
-from carrel.core.gpu_use import ENOUGH
 from carrel.core.spool.journal import entry_from_plain
 
 JOB = job(7, "alice", gpus=0, state=JobState.CONFIGURING, attempt=2, node="n1")
@@ -304,17 +304,28 @@ def test_no_job_goes_on_for_ever(ends: list[Ended], requeues: int, retries: int)
     assert attempts <= 1 + requeues + retries
 
 
-def test_gpus_that_are_hardly_busy_are_told_once() -> None:
+FAULT = "Xid 79: it has fallen off the bus"
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.NODE_FAIL])
+def test_what_failed_on_a_gpu_with_a_fault_is_tried_elsewhere_and_keeps_its_retries(state: JobState) -> None:
+    job = replace(JOB, retries_left=1, requeues_left=2)
+    change = interpret(job, observe(ended(state)), log_size=0, now=200.0, fault=FAULT)
+    assert (change.state, change.retries_left, change.requeues_left) == (JobState.PENDING, 1, 2)
+    assert change.attempt_reason == Reason(code="DeviceFault", message=f"Exit code 3. A GPU that it had is drained: {FAULT}.")
+
+
+def test_a_fault_excuses_no_other_end_and_not_for_ever() -> None:
+    for state in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.COMPLETED, JobState.CANCELLED):
+        assert interpret(JOB, observe(ended(state)), log_size=0, now=200.0, fault=FAULT).state is state
+    often = interpret(JOB, observe(ended(JobState.FAILED)), log_size=0, now=200.0, fault=FAULT, unlucky=OFTEN)
+    cancelled = interpret(replace(JOB, cancelled_by="ada"), observe(ended(JobState.FAILED)), log_size=0, now=200.0, fault=FAULT)
+    assert [often.state, cancelled.state] == [JobState.FAILED, JobState.FAILED]
+
+
+def test_advice_of_a_runner_is_an_event_and_stays_with_the_attempt() -> None:
     job = replace(JOB, state=JobState.RUNNING, started_at=100.0 - 600, resources=Resources(cpus=4, gpus=1))
-    samples = [
-        Sampled(usage=Usage(cpu_seconds=600.0, gpu_mean={"GPU-a": 3.0}, gpu_samples=number))
-        for number in (ENOUGH - 1, ENOUGH, ENOUGH + 1)
-    ]
-    change = interpret(job, observe(*samples), log_size=0, now=200.0)
+    change = interpret(job, observe(Advised(code="FewWorkers", message="Try more.")), log_size=0, now=200.0)
     (event,) = change.events
-    assert (event.type, event.data["reason"]) == ("progress", "LowGpuUse")
-    assert event.data["message"].startswith(
-        "Its GPU was busy for 3 % of 10 min. About one of its 4 processors was busy meanwhile"
-    )
-    busy = Sampled(usage=Usage(gpu_mean={"GPU-a": 90.0}, gpu_samples=ENOUGH))
-    assert interpret(job, observe(busy), log_size=0, now=200.0).events == ()
+    assert (event.type, event.data) == ("progress", {"message": "Try more.", "reason": "LowGpuUse", "cause": "FewWorkers"})
+    assert change.advice == "Try more."

@@ -380,7 +380,7 @@ def test_the_examples_of_the_page_run(lab: LabProcess) -> None:
         program = block.replace("carrel.Executor(4, ", "carrel.Executor(2, requirements=[], ")
         program = program.replace("carrel.Executor(4)", f"carrel.Executor(2, requirements=['joblib=={version('joblib')}'])")
         packages = [f"distributed=={version('distributed')}"]
-        program = program.replace("CarrelCluster(2, ", f"CarrelCluster(2, requirements={packages}, modules=[], ")
+        program = re.sub(r"(CarrelCluster\((?:2, )?)", rf"\1requirements={packages}, modules=[], ", program)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()

@@ -68,6 +68,7 @@ from carrel.lab.gateway.comparing import no_metrics
 from carrel.lab.gateway.context import TrackingStatus
 from carrel.lab.retention import Collector
 from carrel.lab.retention.collector import Places
+from carrel.lab.server.fabric import LabFabric
 from carrel.lab.server.opening import LabWorkDirectories
 from carrel.lab.server.rules import read_rules
 from carrel.lab.server.rules_file import RulesFile
@@ -305,6 +306,10 @@ def gpu(index: int, *, simulated: bool = True) -> Device:
     return Device(uuid=f"SIM-{index}", index=index, type="simulated", name="Simulated GPU", memory=16 * GIB, simulated=simulated)
 
 
+#: A fabric of two parts.
+FABRIC = 'machines = 1000\n[[blocks]]\nkind = "cpu"\n[[blocks]]\nkind = "gpu"\n'
+
+
 @contextmanager
 def a_lab(
     home: Path,
@@ -320,16 +325,21 @@ def a_lab(
     run_metrics: Callable[[str, str], Metrics] | None = None,
     poll_interval: int = 5,
     issues: bool = True,
+    fabric: str = FABRIC,
     **limits: int,
 ) -> Iterator[Rig]:
     """`clock` is that of people and their tokens, `clock_of_work` that by which jobs start and end.
 
-    With `run_metrics` the lab has a tracking server, of which no pages are served.
+    `fabric` are the parts of which machines are made, "" for none. With `run_metrics` the lab has a tracking server, of which no
+    pages are served.
     """
     home.mkdir(parents=True, exist_ok=True)
     store = Store(Database.at(home / "lab.db"))
     written = [RULES]
     (home / "carrel.toml").write_text(RULES_FILE)
+    parts = home / "fabric.toml"
+    parts.write_text(fabric)
+    machines = LabFabric(str(parts) if fabric else None, home, store, clock_of_work)
     file = RulesFile(home / "carrel.toml", lambda tables, where: read_rules(tables, where))
     rules = RuleBook(RULES, reread=lambda: written[-1], written=file)
     spool = Spool(home / "spool")
@@ -371,8 +381,11 @@ def a_lab(
             look_again=loop.look_again,
             clock=clock_of_work,
         ),
-        keepers=keepers(
-            store, store.people, rules, clock_of_work, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+        keepers=(
+            *keepers(
+                store, store.people, rules, clock_of_work, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+            ),
+            *machines.keepers(lambda caller: caller.user.account),
         ),
         engine=engine,
         loop=loop,
@@ -439,9 +452,11 @@ def a_lab(
         ),
     )
     loop.start()
+    machines.start(loop.uses, loop.look_again)
     try:
         yield rig
     finally:
+        machines.close()
         loop.stop()
         lab.tokens.close()
         store.close()

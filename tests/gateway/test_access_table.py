@@ -17,7 +17,9 @@ from test_gateway_openapi import operations
 from carrel.core.domain.account import Account
 from carrel.core.domain.announcement import Announcement
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, SubmissionState, Team
-from carrel.core.domain.nouns import ANNOUNCEMENTS, CHALLENGES, RESERVATIONS, TEAMS
+from carrel.core.domain.composition import Composition
+from carrel.core.domain.fabric import BlockKind, Wish
+from carrel.core.domain.nouns import ANNOUNCEMENTS, CHALLENGES, COMPOSITIONS, RESERVATIONS, TEAMS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.secret import Secret
 from carrel.core.domain.user import Caller, Role, User
@@ -221,6 +223,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("PUT", "/secrets/{name}"): {"value": "x"},
         ("POST", "/nodes/{name}/drain"): {"reason": "a test"},
         ("PUT", "/reservations/{name}"): FUTURE,
+        ("POST", "/compositions"): {"wishes": [{"kind": "gpu"}], "time": 60},
         ("POST", "/announcements"): {"text": "a test", "until": "2100-01-01T00:00:00Z"},
         ("POST", "/storage/collect"): {"dry_run": True},
         ("POST", "/users"): {"name": f"new-{secrets.token_hex(4)}"},
@@ -288,6 +291,9 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         more["params"] = {"all": True} if path == "/tokens" else {"owner": "all"}
     places = {"/challenges/": "eeg", "/nodes/": "bench", "/secrets/": "KEY", "/reservations/": "gone"}
     names = {"{name}": next((name for place, name in places.items() if place in path), case)}
+    if "/compositions/" in path:
+        one = Composition(wishes=(Wish(kind=BlockKind.GPU),), time=60)
+        names["{id}"] = str(world.rig.lab.keeper(COMPOSITIONS).put(world.rig.caller("ada"), one)[1].id)
     if "/announcements/" in path:
         told = Announcement(text="a test", until=4e9)
         names["{id}"] = str(world.rig.lab.keeper(ANNOUNCEMENTS).put(world.rig.caller("root"), told)[1].id)

@@ -56,8 +56,8 @@ def test_a_job_whose_command_has_not_begun_is_not_known_and_not_equal(rig: Rig, 
     running = ada.post(f"{API}/jobs", json={"snapshot": rig.upload("ada")}).raise_for_status().json()["id"]
     found = compare(ada, one, running)
     lacking = {kind for each in found.not_known if each.jobs == [str(running)] for kind in each.kinds}
-    assert {"package", "machine", "output", "seed"} <= lacking
-    assert not {each.kind for each in found.differences} & {"package", "machine", "output", "seed"}
+    assert {"package", "machine", "output", "setting"} <= lacking
+    assert not {each.kind for each in found.differences} & {"package", "machine", "output", "setting"}
 
 
 def test_the_code_of_others_is_compared_by_its_digest_alone(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:

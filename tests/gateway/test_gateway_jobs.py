@@ -8,7 +8,8 @@ from gateway_lab import PROJECT, RULES, V1, Rig
 
 from carrel.core.domain.account import Account
 from carrel.core.domain.job import JobState
-from carrel.core.domain.launch import StoredFile
+from carrel.core.domain.launch import StoredFile, Usage
+from carrel.core.domain.units import GIB
 
 
 def submit(http: httpx.Client, digest: str, **fields: object) -> httpx.Response:
@@ -56,6 +57,24 @@ def test_a_task_goes_from_request_to_completed(rig: Rig, ada: httpx.Client) -> N
     assert got.headers["content-disposition"].startswith("attachment")
     assert ada.get(f"{V1}/jobs/{job['id']}/outputs/nothing").status_code == 404
     assert ada.get(f"{V1}/jobs/{job['id']}/record").json()["task"]["snapshot"] == digest
+
+
+@pytest.mark.gate
+def test_a_preview_says_what_the_last_of_the_name_took(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> None:
+    digest = rig.upload()
+    for _ in range(3):
+        job = submit(ada, digest, name="train").json()["id"]
+        rig.engine.run(job)
+        rig.engine.end(job, usage=Usage(memory_peak=2 * GIB, cpu_seconds=1.0))
+        rig.wait(job, JobState.COMPLETED)
+    asked = {"snapshot": digest, "name": "train", "resources": {"memory": "12G", "gpus": 0, "cpus": 1}}
+    answer = ada.post(f"{V1}/jobs/preview", json=asked)
+    assert answer.status_code == 200, answer.text
+    notes = answer.json()["notes"]
+    assert "The last 3 of this name took at most 2G of memory: `--memory 3G` instead of 12G is enough." in notes
+    assert not any(
+        "of this name" in note for note in ada.post(f"{V1}/jobs/preview", json=asked | {"name": "other"}).json()["notes"]
+    )
 
 
 def test_a_parameter_that_is_nearly_declared_is_noted_in_the_answer(rig: Rig, ada: httpx.Client) -> None:

@@ -6,15 +6,19 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
+import httpx
 import pytest
 from gateway_lab import Rig
 
+from carrel.core.domain.fabric import BlockKind, Wish
 from carrel.core.domain.noun import Noun, kept_fields, shown_fields
 from carrel.core.domain.nouns import NOUNS
 from carrel.lab.gateway.actions import ENDPOINTS
 from carrel.wire.v1 import asked_of, show, shown_of, value_of
 
 SAMPLES: dict[Any, Any] = {str: "a-word", int: 7, float: 7.5, bool: True, tuple[str, ...]: ("a-word",)}
+WISHES = (Wish(kind=BlockKind.GPU),)
+SAMPLES |= {tuple[Wish, ...]: WISHES}
 SECRETS: dict[Any, Any] = {str: "must-stay-here", int: 271828, float: 271828.0, tuple[str, ...]: ("must-stay-here",)}
 
 
@@ -56,3 +60,9 @@ def test_the_routes_of_nouns_have_rights_and_answer_with_the_noun(rig: Rig) -> N
         if f"{noun.type.__name__}List" in document["components"]["schemas"]:
             shown = document["components"]["schemas"][noun.type.__name__]
             assert set(shown["properties"]) == set(shown_fields(noun.type))
+
+
+def test_a_machine_that_cannot_be_asked_for_is_a_clear_error(rig: Rig, ada: httpx.Client) -> None:
+    for wish in ({"kind": "gpu", "type": "a\x1b"}, {"kind": "gpu", "names": [""]}, {"kind": "gpu", "count": 0}, {"kind": "warp"}):
+        answer = ada.post("/api/v1/compositions", json={"wishes": [wish], "time": 60})
+        assert (answer.status_code, bool(answer.json()["detail"])) == (422, True), wish

@@ -118,6 +118,7 @@ def a_busy_lab(place: Path) -> Iterator[BusyLab]:
             pages=lambda _rig: portal,
             cpus=32,
             gpus=4,
+            fabric="",
             clock=clock,
             clock_of_work=clock,
             run_metrics=lambda _owner, run: known[run],

@@ -57,6 +57,9 @@ def test_a_machine_is_drained_and_reserved_and_users_are_told(site: Site) -> Non
     with site.browser("root") as http:
         assert "drained: new fan" in press(site, http, "drain", node="bench", reason="new fan").text
         assert "takes jobs" in press(site, http, "undrain", node="bench").text
+        assert "GPU 0 of bench" in press(site, http, "drain", node="bench:0", reason="fan of GPU 0").text
+        assert "fan of GPU 0" in http.get("/").text
+        assert "GPU 0 of bench" not in press(site, http, "undrain", node="bench:0").text
         press(site, http, "announce", text=f"{HOSTILE} maintenance", warning="yes")
         for name in ("ada", "root"):
             with site.browser(name) as other:

@@ -82,6 +82,7 @@ def test_the_page_of_how_far_results_move(site: Site) -> None:
         assert http.get(f"/jobs/{one}/matrix", params={"metric": "outputs/r.json#loss"}).status_code == 422
         page = http.get(f"/jobs/{one}/matrix", params={"metric": QUOTED}).text
         assert f"--metric {shlex.quote(QUOTED)}<" in html.unescape(page)
+        assert "logged no metric" in page
     with site.browser("bob") as http:
         assert http.get(f"/jobs/{one}/matrix").status_code == 404
 
@@ -104,7 +105,7 @@ def test_the_page_of_the_cause_shows_its_runs_as_a_tree_and_the_answer(site: Sit
         assert found["answer"] == "explained"
         page = http.get("/jobs/why", params=asked).text
         assert "The cause is parameter who (x in job" in page
-        assert [int(depth) for depth in re.findall(r'<th scope="row" class="deep-(\d)">', page)] == [0, 0, 0, 1, 1, 1]
+        assert [int(depth) for depth in re.findall(r'<th scope="row" class="deep-(\d)">', page)] == [0, 0, 0, 1, 1, 1, 0, 1]
         assert HOSTILE not in page
         for wrong, status in (
             ({"second": "999999"}, 404),

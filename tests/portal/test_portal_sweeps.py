@@ -140,13 +140,22 @@ def test_places_in_the_picture() -> None:
     assert picture is not None
     assert [axis.name for axis in picture.axes] == ["x", "c", "m"]
     assert [line.look for line in picture.lines][-1] == "best"
+    assert [mark.text for mark in picture.axes[0].marks] == ["1", "0.01", "0.1"]
     middle = (TOP + BOTTOM) / 2
+    assert picture.axes[0].marks[-1].y == middle
     assert picture.lines[-1].path == f"M90.0 {middle:.1f}L500.0 {TOP:.1f}L910.0 {TOP:.1f}"
     assert picture.lines[0].path.endswith(f"L910.0 {BOTTOM:.1f}")
     assert picture_of(detail([None], {"x": "uniform(0, 1)"}, x=0.1)) is None
+    wide = picture_of(detail([2.0], {"x": "loguniform(3e-9, 2)"}, x=0.1))
+    assert wide is not None
+    assert [mark.text for mark in wide.axes[0].marks] == ["2", "3e-09", "1e-07", "1e-05", "0.001", "0.1"]
     one = picture_of(detail([2.0], {"x": "int(3, 3)"}, x=3))
     assert one is not None
     assert one.lines[0].path == f"M90.0 {middle:.1f}L910.0 {middle:.1f}"
+    many = picture_of(detail([float(value) for value in range(600)], {"x": "uniform(0, 1)"}, x=0.1))
+    assert many is not None
+    assert len(many.lines) == 500
+    assert many.summary.startswith("The best 500 of 600 trials; m is from 100 to 599.")
     huge = picture_of(detail([1.7e308, -1.7e308], {"x": "uniform(0, 1)"}, x=0.5))
     assert huge is not None
     assert "nan" not in "".join(line.path for line in huge.lines)

@@ -121,6 +121,25 @@ def test_a_trial_that_reports_nothing_has_failed_with_words(client: Client, tmp_
     assert "mlflow.log_metric('loss', value)" in trial.message
 
 
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_a_trial_that_ends_with_no_number_has_failed_and_is_never_the_best(
+    client: Client, tmp_path: Path, direction: str
+) -> None:
+    # The second diverges after a first value that was better than all others.
+    good, ends = ("-1e9", "'nan'") if direction == "minimize" else ("1e9", "'inf'")
+    body = (
+        f"if trial == 2:\n    carrel.report({good}, 0)\n    carrel.report(float({ends}), 1)\nelse:\n    carrel.report(1.0, 1)\n"
+    )
+    options = {"trials": 3, "parallel": 1, "direction": direction}
+    begun = sweep(client, task(tmp_path, body), {"x": "uniform(0, 1)"}, options=options)
+    ended = wait_for_sweep(client, begun.id)
+    assert (ended.state, ended.counts, ended.best) == ("COMPLETED", {"COMPLETED": 2, "FAILED": 1}, 1)
+    diverged = ended.all_trials[1]
+    assert (diverged.state, diverged.value) == ("FAILED", None)
+    assert "is no finite number" in diverged.message
+    assert client.job(diverged.job_id or 0).state == "COMPLETED"
+
+
 def test_stopped_and_resumed_without_repeating(client: Client, tmp_path: Path, flags: Path) -> None:
     body = "(flags / f'begun-{trial}').touch()\nif trial > 1:\n    wait_for('go')\ncarrel.report(float(trial))\n"
     options = {"trials": 3, "parallel": 1}

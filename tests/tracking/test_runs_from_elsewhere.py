@@ -57,7 +57,7 @@ def test_what_is_known_of_it_is_compared_and_the_rest_is_named(
         assert (rate.kind.value, [value.text for value in rate.values]) == ("parameter", ["0.5", "0.25"])
         assert [(one.label, one.id, one.name) for one in found.jobs][1] == (f"run:{run[:8]}", 0, "laptop")
         lacking = {kind.value: one.why for one in found.not_known for kind in one.kinds if not one.path}
-        assert {"code", "package", "machine", "seed", "output"} <= lacking.keys()
+        assert {"code", "package", "machine", "setting", "output"} <= lacking.keys()
         assert "no record of it" in lacking["code"]
         both = client.compare(f"run:{run}", f"run:{like}")
         assert [one.path for one in both.differences if one.kind.value == "logged parameter"] == ["layers"]

@@ -110,6 +110,19 @@ def test_each_element_of_an_array_has_a_run_of_its_own(describer: Describer) -> 
     assert (run["tags"]["mlflow.parentRunId"], run["experiment_id"]) == ("r1", "4")
 
 
+def test_variants_are_below_the_run_of_their_search_which_says_what_was_found(describer: Describer) -> None:
+    variant = VariantOf(first="3", second="4", changes=("parameter lr",))
+    task = replace(TASK, variant_of=variant)
+    (run,) = of_kind(describer.submission(JOB, task, ANN), "create_run")
+    search = run["parent"]
+    assert (search["run_name"], search["naming"]["carrel.why"]) == ("why 3 4: digits", "3, 4")
+    (entry,) = describer.search(replace(JOB, ended_at=9.0), task, variant, "explained", "The cause is parameter lr.")
+    assert (entry.payload["parent"]["naming"], entry.payload["status"]) == (search["naming"], "FINISHED")
+    assert entry.payload["tags"]["mlflow.note.content"] == "The cause is parameter lr."
+    elsewhere = replace(task, tracking=TrackingTarget(run_id="r1", experiment_id="2", uri="https://elsewhere"))
+    assert describer.search(JOB, elsewhere, variant, "explained", "") == ()
+
+
 def test_of_a_run_elsewhere_nothing_is_told(describer: Describer) -> None:
     task = replace(TASK, tracking=TrackingTarget(run_id="r1", experiment_id="2", uri="https://elsewhere"))
     assert describer.submission(JOB, task, ANN) == ()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carrel.core.comparison import Cause, Kind
-from carrel.core.comparison.records import DETERMINISTIC
+from carrel.core.comparison.settings import DETERMINISTIC
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec, TaskSpec
@@ -38,12 +38,12 @@ def test_what_is_not_chosen_is_held_at_what_the_first_had() -> None:
     second = half(Resources(cpus=4), seeds={"OMP_NUM_THREADS": "4"}, variables={"A": "z"})
     changes = [
         change(Kind.RESOURCE, "cpus"),
-        change(Kind.SEED, "OMP_NUM_THREADS"),
+        change(Kind.SETTING, "OMP_NUM_THREADS"),
         *(change(Kind.VARIABLE, name) for name in "AB"),
     ]
     made = variant_task(first, second, changes, {"resource:cpus"})
     assert (made.resources.cpus, dict(made.task.variables)) == (4, {"A": "x", "B": "y", "OMP_NUM_THREADS": "1"})
-    made = variant_task(first, second, changes, {"seed:OMP_NUM_THREADS", "variable:B"})
+    made = variant_task(first, second, changes, {"setting:OMP_NUM_THREADS", "variable:B"})
     assert (made.resources.cpus, dict(made.task.variables)) == (1, {"A": "x", "OMP_NUM_THREADS": "4"})
     made = variant_task(first, second, changes, {one.key for one in changes})
     assert (made.resources.cpus, dict(made.task.variables)) == (4, {"A": "z", "OMP_NUM_THREADS": "4"})
@@ -52,8 +52,8 @@ def test_what_is_not_chosen_is_held_at_what_the_first_had() -> None:
 def test_a_switch_of_the_task_sets_its_variables_itself() -> None:
     first = half(seeds={"PYTHONHASHSEED": "0"})
     second = half(seeds={"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, deterministic_seed=7)
-    changes = [change(Kind.SEED, DETERMINISTIC, also=("CUBLAS_WORKSPACE_CONFIG",))]
-    made = variant_task(first, second, changes, {f"seed:{DETERMINISTIC}"})
+    changes = [change(Kind.SETTING, DETERMINISTIC, also=("CUBLAS_WORKSPACE_CONFIG",))]
+    made = variant_task(first, second, changes, {f"setting:{DETERMINISTIC}"})
     assert (made.task.deterministic_seed, dict(made.task.variables)) == (7, {})
     made = variant_task(first, second, changes, ())
     assert (made.task.deterministic_seed, dict(made.task.variables)) == (None, {})

@@ -6,6 +6,7 @@ import re
 from datetime import date, timedelta
 from fractions import Fraction
 
+import pytest
 from cost_files import EXAMPLE, CostFile, cost_files, measured
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,7 +71,6 @@ def test_each_figure_of_the_example_too() -> None:
     _check_figures(found)
     assert _value(found, "hours.completed") == 69_500
     assert _value(found, "busy") == Fraction(3, 5)
-    assert _value(found, "people.1.users") == 1
     assert _value(found, "grants.1.hours") == 50_000
     assert _value(found, "grants.1.part") == Fraction(1, 3)
     (paper,) = (row for row in found.returns if row.table == "publications")
@@ -157,3 +157,44 @@ def test_more_use_than_there_are_gpus_is_said() -> None:
     assert any("hardware is missing" in note for note in found.notes)
     none = _assess('[lab]\nname = "x"\ncurrency = "EUR"\n', _year(2026), 10)
     assert any("no GPU was in service" in note for note in none.notes)
+
+
+def _groups(**people: str) -> Assessment:
+    """Assess a year in which each of the named groups has these people, one letter each; `nobody` is in no group."""
+    nobody = people.pop("nobody", "")
+    costs = '[lab]\nname = "L"\ncurrency = "EUR"\n' + "".join(
+        f'[[people]]\nstatus = "{name}"\ndepartment = "D"\nusers = {list(users)}\nyears = [2026]\nsource = "s"\n'
+        for name, users in people.items()
+    )
+    everybody = "".join(people.values()) + nobody
+    known = Measured(users=dict.fromkeys(everybody, Fraction(10)), source="the lab")
+    return assess(read_costs(costs, "costs.toml"), _year(2026), known)
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ({"staff": "abcde", "guests": "fghij"}, {"staff": 5, "guests": 5}),
+        ({"staff": "abcde", "guests": "fg", "students": "hij"}, {"staff": 5, "others": 5}),
+        ({"staff": "abcde", "guests": "fg", "nobody": "hij"}, {"staff": 5, "others": 5}),
+        # Two would be what is left of the sum: the smallest group that is told goes with them.
+        ({"staff": "abcdefgh", "guests": "ij", "students": "klmno"}, {"staff": 8, "others": 7}),
+        ({"guests": "ab", "nobody": "c"}, {}),
+    ],
+)
+def test_groups_of_fewer_than_five_people_are_told_with_others_only(groups: dict[str, str], told: dict[str, int]) -> None:
+    found = _groups(**groups)
+    rows = [row for row in found.returns if row.table == "people"]
+    assert {row.words[0]: row.figures[0].quantity.value for row in rows} == told
+    assert {row.words[0]: row.figures[1].quantity.value for row in rows} == {name: 10 * count for name, count in told.items()}
+    small = any(len(users) < 5 for name, users in groups.items() if name != "nobody")
+    assert any("fewer than 5 people" in note for note in found.notes) == small
+
+
+def test_market_value_over_cost_has_hours_data_and_services() -> None:
+    known = Measured(held={"completed": Fraction(60_000)}, source="the lab")
+    found = assess(read_costs(EXAMPLE.read_text(), "costs.toml"), _year(2026), known)
+    for cloud in found.clouds:
+        if cloud.on_demand is not None:
+            value = _value(found, cloud.on_demand.id) + 12_000
+            assert _value(found, f"{cloud.id}.value_for_cost") == value / _value(found, "cost")

@@ -61,7 +61,7 @@ def test_every_table_that_is_no_setting_asks_for_a_source() -> None:
         ("gpus = 16", "gpus = -1", "gpus is -1"),
         ('source = "Invented contract of the campus"', 'source = " "', "Write a text"),
         ('source = "Invented contract of the campus"\n', "", "has no source"),
-        ('users = ["ada", "bob", "chen"]', 'users = ["ada", 1]', "a list of texts"),
+        ('users = ["ada", "bob", "chen", "eli", "fay"]', 'users = ["ada", 1]', "a list of texts"),
         ("jobs = [1]", "jobs = [0]", "a list of numbers of jobs"),
         ('currency = "EUR"', 'currency = "euro"', "three letters"),
         ('rate = "0.90 EUR/USD"', 'rate = "0.90 USD/EUR"', "Say what one unit of the other currency is in EUR"),

@@ -133,16 +133,16 @@ def find_baseline(client: Client, name: str) -> BaselineView:
     for one in client.baselines():
         if one.project == name:
             return one
-    owner, slash, project = name.partition("/")
-    if slash:
-        try:
-            theirs = client.baselines(everybody=True)
-        except Denied:
-            theirs = []  # whose they are is nobody else's business
-        for one in theirs:
-            if (one.owner, one.project) == (owner, project):
-                return one
-    raise NotFound(f'There is no baseline "{name}".', remedy="`carrel baseline list` lists yours.")
+    try:
+        theirs = client.baselines(everybody=True)
+    except Denied:
+        theirs = []  # whose they are is nobody else's business
+    for one in theirs:
+        if name_of(one, everybody=True) == name:
+            return one
+    alike = [name_of(one, everybody=True) for one in theirs if one.project == name]
+    lists = "`carrel baseline list` lists yours" + (", --all everybody's." if theirs else ".")
+    raise NotFound(f'There is no baseline "{name}".', remedy=f"Say {' or '.join(alike)}." if alike else lists)
 
 
 def name_of(one: BaselineView, everybody: bool) -> str:

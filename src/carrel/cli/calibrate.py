@@ -43,7 +43,10 @@ def calibrate_command(
     from carrel.cli.screen import StatusLine, print_json
 
     if bool(names) == everything:
-        raise Invalid("Which baselines?", remedy="Name them, or say --all: `carrel baseline list` lists yours.")
+        raise Invalid(
+            "Names of baselines and --all are given." if names else "No baseline is named.",
+            remedy="Name some, or say --all: `carrel baseline list` lists yours.",
+        )
     line = StatusLine()
     with open_client(home) as client:
         # The order in which they were named, each once.
@@ -99,7 +102,7 @@ class _Round:
             short = found.told if found.drift is None else found.drift.words
             self._tell(one, found.outcome or "not known", f"{short} (job {found.job})", found.model_dump(mode="json"))
             if not self._quiet:
-                self._tell_why(found)
+                self._tell_why(one, found)
 
     def _tell(self, one: BaselineView, outcome: str, text: str, whole: dict[str, object]) -> None:
         from carrel.cli.screen import clean, paint
@@ -109,7 +112,7 @@ class _Round:
             name = name_of(one, one.owner != self._mine)
             print(f"{clean(name)}: {paint(outcome, _STYLES.get(outcome, ''))}: {clean(text)}", flush=True)
 
-    def _tell_why(self, found: CalibrationView) -> None:
+    def _tell_why(self, one: BaselineView, found: CalibrationView) -> None:
         from carrel.cli.screen import clean
 
         if found.drift is None:
@@ -118,13 +121,18 @@ class _Round:
             print(clean(f"  {sentence}"))
         if found.outcome != "moved":
             return
-        if not (found.drift.packages or found.drift.others):
-            print("  Nothing differs beside results that is known.")
         for path in found.drift.moved_outputs:
             print(clean(f"  output {path}"))
         for moved in [*found.drift.moved_metrics, *found.drift.packages, *found.drift.others]:
             before_after = f": {moved.before} -> {moved.after}" if moved.relative is not None else ""
             print(clean(f"  {moved_text(moved)}{before_after}"))
+        if not (found.drift.packages or found.drift.others):
+            print("  Nothing differs beside results that is known.")
+        verified = self._client.job(one.job).verified or "not known"
+        if verified.startswith("not known"):
+            print(f"  It may be chance: whether job {one.job} repeats itself is not known. Find out: carrel verify {one.job}")
+        elif verified.startswith("different"):
+            print(clean(f"  It may be chance: job {one.job} was {verified}."))
 
 
 def _all(client: Client) -> list[BaselineView]:

@@ -13,7 +13,7 @@ from carrel.cli.options import AsJson, Home, open_client
 if TYPE_CHECKING:
     from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, StartRangesView
 
-_DEVICE_STYLES = {"free": "green", "held": "blue", "withheld": "yellow"}
+_DEVICE_STYLES = {"free": "green", "held": "blue", "withheld": "yellow", "drained": "red"}
 
 
 def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
@@ -74,9 +74,12 @@ def _holder(device: DeviceView) -> str:
     if device.state == "withheld":
         return "cells of notebooks (carrel gpus), or another lab on this machine"
     holder = device.holder
+    unknown = "whether it is well is not known" if device.unknown else ""
+    drained = f"drained: {device.drained}" if device.drained else unknown
     if holder is None:
-        return f"kept for job {device.kept_for}" if device.kept_for else ""
-    return f"job {holder.job_id} {holder.name} ({holder.owner})" if holder.job_id is not None else "somebody else's job"
+        return drained or (f"kept for job {device.kept_for}" if device.kept_for else "")
+    who = f"job {holder.job_id} {holder.name} ({holder.owner})" if holder.job_id is not None else "somebody else's job"
+    return f"{who}; {drained}" if drained else who
 
 
 def lab_command(home: Home = None, as_json: AsJson = False) -> int:
@@ -109,14 +112,16 @@ def reload_command(home: Home = None, as_json: AsJson = False) -> int:
 
 
 def drain_command(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="Name of the node, or a GPU: NODE:3, or its UUID.", show_default=False)
+    ],
     reason: Annotated[
         str, typer.Argument(metavar="REASON", help="Why: everybody who waits for it reads this.", show_default=False)
     ],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Start nothing new on a node, for maintenance; what runs there goes on.
+    """Start nothing new on a node or a GPU, for maintenance; what runs there goes on.
 
     For administrators. It outlives a restart of the lab; `carrel undrain` ends it.
     """
@@ -136,13 +141,16 @@ def drain_command(
 
 
 def undrain_command(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="Name of the node, or a GPU: NODE:3, or its UUID.", show_default=False)
+    ],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Let a drained node take jobs again.
+    """Let a drained node or GPU take jobs again.
 
-    For administrators. Jobs that waited for it are placed at once.
+    For administrators. Jobs that waited for it are placed at once. A GPU that the lab has drained for a fault is not drained
+    again for it as long as it lasts.
     """
     from carrel.cli.screen import print_json
 

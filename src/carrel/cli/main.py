@@ -62,6 +62,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "simulate",
     "env": "env",
     "pool": "pool",
+    "compose": "compose",
     "sweep": "sweep",
     "challenge": "challenge",
     "secret": "secret",

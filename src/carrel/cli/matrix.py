@@ -20,6 +20,7 @@ from carrel.core.domain.units import format_count, format_duration
 _FEWEST = 4
 _CHANCE = 0.05
 _CONSENT = "Say --yes, or of carrel why --runs N."
+_NAME_ONE = "Name one with --metric; a number in an output that is JSON is outputs/metrics.json#/loss."
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -52,7 +53,7 @@ def matrix_command(
         number = find_job(client, job_id)
         ask = partial(client.matrix, number, seeds=seeds, cases=cases or USUAL, metric=metric, ignore=ignore or ())
         try:
-            (stands,) = run_all(client, [ask], most=sys.maxsize if yes else None)
+            (stands,) = run_all(client, [ask], most=sys.maxsize if yes else None, valued=bool(metric))
         except KeyboardInterrupt:
             StatusLine().note("The jobs go on. The same command goes on with them.")
             return INTERRUPTED
@@ -60,13 +61,20 @@ def matrix_command(
         print_json(stands)
     else:
         _print(stands)
-    failed = any(one.job is not None and one.message for one in stands.runs)
+    failed = bool(metric and stands.message) or any(one.job is not None and one.message for one in stands.runs)
     return OTHER if failed else OK
 
 
-def run_all(client: Client, asks: Sequence[Callable[..., MatrixView]], *, most: int | None) -> list[MatrixView]:
-    """Run what is lacking of these matrices, `most` runs or what a person agrees to, and return them when all is there."""
-    _check_wanted([ask() for ask in asks], most)
+def run_all(client: Client, asks: Sequence[Callable[..., MatrixView]], *, most: int | None, valued: bool) -> list[MatrixView]:
+    """Run what is lacking of these matrices, `most` runs or what a person agrees to, and return them when all is there.
+
+    `valued`: raises `Invalid`, and runs nothing, where a job has no value of the metric.
+    """
+    stands = [ask() for ask in asks]
+    for one in stands:
+        if valued and one.message:
+            raise Invalid(one.message, remedy=_NAME_ONE)
+    _check_wanted(stands, most)
     return [_run(client, ask) for ask in asks]
 
 
@@ -118,7 +126,7 @@ def compare_distributions(
 
     asks = [partial(client.matrix, number, seeds=seeds, cases=(), metric=metric) for number in jobs]
     try:
-        found = run_all(client, asks, most=most)
+        found = run_all(client, asks, most=most, valued=True)
     except KeyboardInterrupt:
         StatusLine().note("The jobs go on. The same command goes on with them.")
         return INTERRUPTED
@@ -149,6 +157,8 @@ def _print(stands: MatrixView) -> None:
     values = f"{name} ± sd".upper() if name else "VALUE"
     heads = ("CASE", "RUNS", "BIT-IDENTICAL", clean(values), "FROM", "TO", "FARTHEST")
     print_table(heads, [_cells(row) for row in stands.rows], right=(1, 2, 3, 4, 5, 6))
+    if stands.message:
+        print(clean(f"{stands.message} {_NAME_ONE}"))
     for row in stands.rows:
         if row.message:
             print(clean(f"{row.title}: {row.message}"))

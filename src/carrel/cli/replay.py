@@ -11,7 +11,7 @@ import typer
 
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, find_job, job_name, open_client
-from carrel.cli.results import Ignore, Tolerance, answer_lines
+from carrel.cli.results import Ignore, Tolerance, answer_lines, compared_text
 from carrel.cli.verify import follow_to_end
 from carrel.core.domain.errors import Invalid
 
@@ -127,10 +127,9 @@ def _plain(found: Replayed, original: Original, number: int, *, completed: bool)
 def _lines(found: Replayed, original: Original, number: int, tolerance: float) -> Iterator[str]:
     from carrel.cli.screen import clean
     from carrel.cli.words import short_digest
-    from carrel.core.domain.units import format_count
 
     results = found.results
-    compared = f"{format_count(results.outputs, 'output')} and {format_count(results.metrics, 'metric')}"
+    compared = compared_text(results)
     yield from answer_lines(
         results,
         of=f"job {number}",
@@ -153,5 +152,5 @@ def _conditions(found: Replayed) -> list[Difference]:
     from carrel.core.comparison import Cause, Kind
 
     causes = (Kind.INPUT, Kind.PACKAGE, Kind.ENVIRONMENT, Kind.GPU, Kind.MACHINE, Kind.RESOURCE)
-    kinds = {*causes, Kind.SEED, Kind.VARIABLE, Kind.COMMAND}
+    kinds = {*causes, Kind.SETTING, Kind.VARIABLE, Kind.COMMAND}
     return [one for one in found.comparison.differences if one.kind in kinds and one.cause is not Cause.UNLIKELY]

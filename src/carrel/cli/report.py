@@ -97,7 +97,8 @@ def roi(
         Path, typer.Option("--costs", metavar="FILE", help="What the GPUs cost (`carrel schema costs.toml`).", show_default=False)
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there: .html or .csv.", show_default=False)
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write it there: .html, .pdf or .csv.", show_default=False),
     ] = None,
     home: Home = None,
     as_json: AsJson = False,

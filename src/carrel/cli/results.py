@@ -21,23 +21,30 @@ Ignore = Annotated[
 _SHOWN = 20
 
 
+def compared_text(found: ResultsView | Results) -> str:
+    """What was compared; of metrics nothing where none are known, since the program may have told some in another way."""
+    from carrel.core.domain.units import format_count
+
+    counted = ((found.outputs, "output"), (found.metrics, "metric"))
+    return " and ".join(format_count(count, what) for count, what in counted if count) or "no results"
+
+
 def answer_lines(found: ResultsView | Results, *, of: str, original: str, tolerance: float, unknown: str) -> Iterator[str]:
     """Whether the results `of` somebody are those of the `original`, and how they differ; `unknown`: why nobody can say."""
     from carrel.cli.screen import clean, paint
     from carrel.cli.words import short_digest
-    from carrel.core.domain.units import format_count
 
-    compared = f"{format_count(found.outputs, 'output')} and {format_count(found.metrics, 'metric')}"
+    compared = compared_text(found)
     match found.agreement.value:
         case "identical":
-            yield paint(f"Bit-identical: {compared} of {of} are those of {original}.", "green")
+            yield paint(f"Bit-identical to {original}: {compared} of {of}.", "green")
         case "within tolerance":
             yield paint(f"Within the tolerance: {compared} of {of}.", "green")
             yield f"Outputs are equal. A metric is away by up to {found.distance:.2g} of its value ({tolerance:g} allowed)."
         case "different":
             steps = [one.step for one in found.differences if one.step is not None]
             since = f" from step {min(steps)} on" if steps else ""
-            yield paint(f"Different{since}: not all of {compared} are those of {original}.", "red")
+            yield paint(f"Different{since}: not all results are those of {original} ({compared}).", "red")
         case _:
             yield paint(f"Unknown: too little is known of the results.{f' {unknown}' if unknown else ''}", "yellow")
     for one in found.differences[:_SHOWN]:

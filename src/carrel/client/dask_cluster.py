@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,10 +25,9 @@ from distributed.utils import get_ip
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_unix_socket
 
-from carrel.client import dask_worker
+from carrel.client import dask_words, dask_worker
 from carrel.client.executor import Executor, WorkersDoNotStart
 from carrel.core.domain.errors import CarrelError, Invalid
-from carrel.core.domain.units import parse_size
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -124,7 +124,7 @@ class CarrelCluster(SpecCluster):  # type: ignore[misc]
         self,
         n_workers: int = 0,
         *,
-        cpus: int = 1,
+        cpus: int | None = None,
         gpus: int | None = None,
         gpu_type: str | None = None,
         memory: str | None = None,
@@ -132,13 +132,16 @@ class CarrelCluster(SpecCluster):  # type: ignore[misc]
         requirements: str | Path | Sequence[str] | None = None,
         image: str | None = None,
         modules: Sequence[Any] | None = None,
-        name: str = "dask",
+        name: str | None = None,
         host: str | None = None,
         dashboard_address: str | None = None,
-        security: Security | None = None,
+        security: Security | bool | None = None,
         worker_options: dict[str, Any] | None = None,
+        scheduler_options: dict[str, Any] | None = None,
         client: Client | None = None,
         asynchronous: bool = False,
+        silence_logs: Any = False,
+        loop: Any = None,
         echo: bool = False,
         **options: Any,
     ) -> None:
@@ -149,16 +152,28 @@ class CarrelCluster(SpecCluster):  # type: ignore[misc]
         resource ``GPU``. `host`: address of this machine that workers reach; without it, the one by which it reaches the address
         at which they reach the lab. `dashboard_address` ("127.0.0.1:8787"): where to show Dask's pages, which have no password;
         without it they are shown in a session alone, at its own address (`dashboard_link`). `security`: certificates, instead of
-        those that are made for this cluster. `worker_options` are those of ``distributed.Worker``. Raises the errors of
-        `carrel.core.domain.errors`.
+        those that are made for this cluster. `worker_options` are those of ``distributed.Worker``, `scheduler_options` those of
+        ``distributed.Scheduler``. Words of dask-jobqueue (`cores`, `processes`, `walltime`, `queue`, …) are understood, too, or
+        refused with the reason: `carrel.client.dask_words`. Raises the errors of `carrel.core.domain.errors`.
         """
-        self._security = security or _temporary()
+        words = {name: options.pop(name) for name in dask_words.WORDS & options.keys()}
+        ours = {"cpus": cpus, "gpus": gpus, "gpu_type": gpu_type, "memory": memory, "time": time, "name": name, **options}
+        said = dask_words.said_by(words, ours)
+        for line in said.warnings:
+            warnings.warn(line, UserWarning, stacklevel=2)
+        chosen = dict(scheduler_options or {})
+        dashboard_address, host = chosen.pop("dashboard_address", dashboard_address), chosen.pop("host", host)
+        if host is None and said.interface is not None:
+            chosen.setdefault("interface", said.interface)
+        name = said.options.pop("name", "dask")
+        self._processes = said.processes
+        self._security = security if isinstance(security, Security) else _temporary()
         self._routes = dashboard_address is not None
         self._worker_options: dict[str, Any] = {
-            "nthreads": cpus,
-            "memory_limit": parse_size(memory) if memory is not None else 0,
-            "resources": {"GPU": gpus} if gpus else {},
+            "memory_limit": 0,
+            "resources": {"GPU": said.options["gpus"]} if said.options.get("gpus") else {},
             "death_timeout": 60,
+            **said.worker,
             **(worker_options or {}),
         }
         if client is None:
@@ -169,28 +184,26 @@ class CarrelCluster(SpecCluster):  # type: ignore[misc]
         self._executor = Executor(
             _MOST,
             idle_time=0,
-            cpus=cpus,
-            gpus=gpus,
-            gpu_type=gpu_type,
             reserve=True,  # one call is all of a worker's life
-            memory=memory,
-            time=time,
             requirements=requirements,
             image=image,
             modules=modules,
             name=name,
             client=client,
             echo=echo,
-            **options,
+            **said.options,
         )
         #: Socket and address of Dask's pages in a session, where no other place is asked for.
         self._page = _session_page(client, f"dask-{self._executor.pool_id}") if dashboard_address is None else None
         scheduler: dict[str, Any] = {
             "protocol": "tls://" if self._security.require_encryption else "tcp://",
-            "host": host or _reached_from(_seen_by_workers(client, options.get("partition"))),
+            "host": None
+            if "interface" in chosen
+            else host or _reached_from(_seen_by_workers(client, said.options.get("partition"))),
             "security": self._security,
             "dashboard": self._routes or self._page is not None,
             "dashboard_address": dashboard_address or "127.0.0.1:0",
+            **chosen,
         }
         if self._page is not None:
             scheduler["page"] = self._page[0]
@@ -202,6 +215,8 @@ class CarrelCluster(SpecCluster):  # type: ignore[misc]
                 worker=worker,
                 security=self._security,
                 asynchronous=asynchronous,
+                silence_logs=silence_logs,
+                loop=loop,
                 name=name,
             )
         except BaseException:
@@ -223,6 +238,24 @@ class CarrelCluster(SpecCluster):  # type: ignore[misc]
         """Jobs of workers that have begun, by the workers' names."""
         futures = {name: worker.future for name, worker in self.workers.items()}
         return {name: one.job_id for name, one in futures.items() if one is not None and one.job_id is not None}
+
+    def scale(self, n: int | None = None, jobs: int = 0, memory: str | None = None, cores: int | None = None) -> Any:
+        """Have `n` workers, or as many as have `memory` or `cores`. One of `jobs` is as many workers as `processes` says."""
+        return super().scale(max(n or 0, jobs * self._processes), memory=memory, cores=cores)
+
+    def adapt(self, *args: Any, minimum_jobs: int | None = None, maximum_jobs: int | None = None, **kwargs: Any) -> Any:
+        """Change the number of workers with the work, as ``distributed.SpecCluster.adapt``. `…_jobs`: as in `scale`."""
+        limits = {"minimum": minimum_jobs, "maximum": maximum_jobs}
+        kwargs |= {name: jobs * self._processes for name, jobs in limits.items() if jobs is not None}
+        return super().adapt(*args, **kwargs)
+
+    def _memory_per_worker(self) -> int:
+        if not self._worker_options["memory_limit"]:
+            raise Invalid("How much memory a worker has is not said.", remedy='Say CarrelCluster(memory="8G").')
+        return cast(int, self._worker_options["memory_limit"])
+
+    def _threads_per_worker(self) -> int:
+        return cast(int, self._worker_options["nthreads"])
 
     def lost(self, worker: CarrelWorker, error: BaseException | None) -> None:
         """A worker's job has ended by itself. `adapt`, or the next `scale`, asks for another one."""

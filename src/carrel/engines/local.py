@@ -46,17 +46,19 @@ class LocalEngine:
         cgroups: bool = True,
         lent: Callable[[], frozenset[str]] = frozenset,
         state: Callable[[], GpuState] = GpuState,
+        composed: Callable[[], tuple[Node, ...]] = tuple,
     ) -> None:
         """Make the sockets and start the nursery.
 
         `run_dir` is a directory of the lab's own (it is made, mode 0700), always the same for the same spool; `environ` are
         the server's variables, of which jobs get a short list. With `cgroups` false, runners watch memory by themselves.
         `lent` says which devices the node's broker keeps for cells of sessions, `state` what idle ones have on the others.
+        `composed` are simulated machines that were made from parts: their jobs run here, too.
         """
         self._lent = lent
         self._state = state
         self._spool = Spool(spool.root.absolute())
-        self._node = node
+        self._node, self._composed = node, composed
         self._monotonic = monotonic
         self._locks = locks or DeviceLocks()
         run_dir = run_dir.absolute()
@@ -83,8 +85,8 @@ class LocalEngine:
         return self._nursery.pid
 
     def nodes(self) -> tuple[Node, ...]:
-        """This machine."""
-        return (self._node,)
+        """This machine, and those that were made from parts."""
+        return (self._node, *self._composed())
 
     def withheld(self) -> frozenset[str]:
         """UUIDs of devices that another lab on this machine holds (at most 2 s old) or that cells of sessions use or want."""
@@ -191,7 +193,10 @@ class LocalEngine:
         self._doorbells.close()
 
     def _make(self, launch: Launch, token: str) -> Watched:
-        launch = replace(launch, paths=replace(launch.paths, doorbell=self._bell))
+        # The broker lends this machine's own devices, and knows no others.
+        foreign = bool(launch.devices) and any(node.name == launch.node for node in self._composed())
+        broker = "" if foreign else launch.paths.broker
+        launch = replace(launch, paths=replace(launch.paths, doorbell=self._bell, broker=broker))
         return Watched(launch=launch, token=token, directory=self._spool.attempt(launch.job_id, launch.attempt))
 
     def _deliver(self, observations: Sequence[Observation]) -> None:

@@ -24,7 +24,7 @@ _LIBRARIES = {
         *("checkpoint.c", "copies.c", "streams.c", "stream_calls.c", "async.c", "launches.c", "graphs.c", "per_thread.c"),
         *("entries.c", "errors.c", "first_names.ld"),
     ),
-    "libnvidia-ml.so.1": ("state.c", "nvml.c"),
+    "libnvidia-ml.so.1": ("state.c", "nvml.c", "health.c"),
 }
 _MIB = 1024**2
 
@@ -119,6 +119,10 @@ class FakeDriver:
             (self.state / "go").unlink(missing_ok=True)
             with (self.state / "faults").open("a") as file:
                 file.write(f"{call} {pid} {count} {action} {argument:.17g}{f' {after}' if after else ''}\n")
+
+    def xid(self, number: int, device: int = 0) -> None:
+        """Let a device have this error once: whoever waits for events hears of it."""
+        self.inject("nvmlEventSetWait_v2", "xid", 1000 * device + number)
 
     def let_go(self) -> None:
         """Nothing hangs, is slow or is shown although it is gone any more, what has begun included; until the next `inject`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def gpus(simulated: int) -> Check:
     """Which GPUs there are; `simulated`: as many as the lab offers in their place."""
     from carrel.core.domain.units import format_count
-    from carrel.node.devices import discover
+    from carrel.node.devices import DeviceHealth, discover
 
     if simulated:
         message = f"the lab offers {format_count(simulated, 'simulated GPU')}, and none of this machine's"
@@ -34,7 +34,14 @@ def gpus(simulated: int) -> Check:
     if not found:
         remedy = "Without hardware, try `carrel up --simulate-gpus 4`; with it, look at nvidia-smi."
         return Check("gpus", "warn", "no GPU found", remedy)
-    return Check("gpus", "ok", ", ".join(f"{device.name} ({format_size(device.memory)})" for device in found))
+    message = ", ".join(f"{device.name} ({format_size(device.memory)})" for device in found)
+    with DeviceHealth(found) as health:
+        states = health.read()
+    told = [(device, states[device.uuid]) for device in found if states[device.uuid] != ""]
+    if not told:
+        return Check("gpus", "ok", f"{message}; the driver reports no fault")
+    faults = "; ".join(f"GPU {device.index}: {why or 'whether it is well is not known'}" for device, why in told)
+    return Check("gpus", "warn", f"{message}. {faults}", "nvidia-smi -q says more; docs/administration.md, GPUs with faults.")
 
 
 def residency() -> Check:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HOUR = 3600
 #: A cost file has some kilobytes.
 _MOST_BYTES = 1024 * 1024
-_SUFFIXES = (".html", ".csv")
+_SUFFIXES = (".html", ".pdf", ".csv")
 #: What the summary on the screen has.
 _SHOWN: Mapping[str, str] = MappingProxyType(
     {
@@ -50,7 +50,7 @@ def report_roi(year: int, costs: Path, output: Path | None, home: Path | None, *
         simulated = client.lab().simulated
         found = assess(file.model, period, measure(client, period, file.model))
     if output is not None:
-        _write(output, _text(output.suffix.lower(), found, file, simulated=simulated))
+        _write(output, _content(output.suffix.lower(), found, file, simulated=simulated))
     if as_json:
         from carrel.cli.roi.sheets import as_json as document
 
@@ -66,13 +66,8 @@ def report_roi(year: int, costs: Path, output: Path | None, home: Path | None, *
 def _check_output(output: Path, costs: Path) -> None:
     """Before the lab is asked."""
     suffix = output.suffix.lower()
-    if suffix == ".pdf":
-        raise Invalid(
-            f"{output}: Carrel writes no PDF by itself.",
-            remedy=f"Write {output.with_suffix('.html')}, open it in a browser, and print it into a file: it is made for paper.",
-        )
     if suffix not in _SUFFIXES:
-        raise Invalid(f"{output} has no ending that says what to write.", remedy=f"Valid are {' and '.join(_SUFFIXES)}.")
+        raise Invalid(f"{output} has no ending that says what to write.", remedy=f"Valid are {', '.join(_SUFFIXES)}.")
     if output.is_dir() or not output.parent.is_dir():
         why = "is a directory" if output.is_dir() else "no such file or directory"
         raise Invalid(f"{output} cannot be written: {why}.", remedy="Name a file in a directory that you may write to.")
@@ -80,19 +75,24 @@ def _check_output(output: Path, costs: Path) -> None:
         raise Invalid(f"{output} is the cost file.", remedy="Name another file for the report.")
 
 
-def _text(suffix: str, found: Assessment, file: CostFile, *, simulated: bool) -> str:
+def _content(suffix: str, found: Assessment, file: CostFile, *, simulated: bool) -> bytes:
     if suffix == ".csv":
         from carrel.cli.roi.sheets import as_csv
 
-        return as_csv(found)
+        return as_csv(found).encode()
     from carrel.cli.roi.page import page
 
-    return page(found, costs=file.path.name, sha256=file.sha256, simulated=simulated)
+    made = page(found, costs=file.path.name, sha256=file.sha256, simulated=simulated)
+    if suffix == ".html":
+        return made.encode()
+    from carrel.cli.roi.pdf import pdf
+
+    return pdf(made)
 
 
-def _write(output: Path, text: str) -> None:
+def _write(output: Path, content: bytes) -> None:
     try:
-        output.write_text(text, encoding="utf-8", newline="\n")
+        output.write_bytes(content)
     except OSError as error:
         raise Invalid(
             f"{output} cannot be written: {error.strerror}.", remedy="Name a file in a directory that you may write to."

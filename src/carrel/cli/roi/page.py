@@ -103,7 +103,14 @@ def _comparison(found: Assessment) -> str:
         shown.append(markup.figure("Cost by utilisation", picture, note, markup.legend([one.name for one in drawn])))
     parts = [markup.grid(shown)] if shown else []
     rows = [
-        [cost.name, _ref(cost), _ref(difference), _ref(cloud.break_even if how == "on_demand" else None), safe(cloud.source)]
+        [
+            cost.name,
+            _ref(cost),
+            _ref(difference),
+            _ref(cloud.break_even if how == "on_demand" else None),
+            _ref(cloud.value_for_cost if how == "on_demand" else None),
+            safe(cloud.source),
+        ]
         for cloud in found.clouds
         for how, cost, difference in (
             ("on_demand", cloud.on_demand, cloud.on_demand_difference),
@@ -112,8 +119,8 @@ def _comparison(found: Assessment) -> str:
         if cost is not None
     ]
     if rows:
-        heads = ["Price list", "Would have cost", "Less the lab's cost", "Break-even", "Source"]
-        parts.append(_table(heads, rows, "What the same would have cost elsewhere", numbers=(1, 2, 3)))
+        heads = ["Price list", "Would have cost", "Less the lab's cost", "Break-even", "Market value over cost", "Source"]
+        parts.append(_table(heads, rows, "What the same would have cost elsewhere", numbers=(1, 2, 3, 4)))
     return markup.section("What it cost, and what the same would have cost elsewhere", parts) if parts else ""
 
 
@@ -264,8 +271,12 @@ METHODS = (
     "to do what one here does: the site chooses price lists of which that is true.",
     "The break-even is the utilisation at which the lab costs what the cloud costs on demand: the cost of the period "
     "less what the cloud takes for data, over what all GPU-hours offered would cost there.",
+    "The market value is what a price list takes on demand for the GPU-hours used and the data, and what the services "
+    "that the site has entered would cost; over the cost of the period it is the return on investment as XSEDE "
+    "calculated it (Stewart et al., 2023).",
     "For sensitivity, each assumption alone is changed down and up by its range, and all is calculated again. Ranges "
     "say nothing of how likely a value is.",
     "The award of a grant is spread evenly over its days. That a grant used the GPUs does not say that it would not "
     "have been given without them.",
+    "Groups of fewer than five people are told with others only, and not at all where these are as few.",
 )

@@ -124,6 +124,10 @@ class AutoExecutor(Executor):
     calls functions in this process. `folder` keeps, here, what was submitted and what came back.
     """
 
+    job_class: type[Job[Any]] = Job
+    #: Whether functions are those of programs that import submitit itself.
+    for_submitit = False
+
     def __init__(
         self,
         folder: str | Path,
@@ -179,7 +183,7 @@ class AutoExecutor(Executor):
             raise FailedSubmissionError(str(error)) from error
         tasks, jobs = range(wanted.tasks), []
         for path, (name, number) in zip(kept, numbers.items(), strict=True):
-            job: Job[Any] = Job(self.folder, name, tasks, client=self._client, number=number)
+            job = self.job_class(self.folder, name, tasks, client=self._client, number=number)
             target = job.paths.submitted_pickle
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
@@ -225,6 +229,7 @@ class AutoExecutor(Executor):
             image=self._image,
             modules={**own_modules(self._modules, whole=self._requirements is None and self._image is None), **self._folders},
             requeue=self.max_num_timeout if goes_on else 0,
+            for_submitit=self.for_submitit,
         )
 
     def _packages(self) -> list[str] | None:

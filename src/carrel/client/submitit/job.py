@@ -28,6 +28,9 @@ class Job(Generic[R]):
     From another process, tomorrow: ``Job(folder, "12")``. `tasks` are the numbers of the processes that are looked at.
     """
 
+    #: What it raises when its function raised, and when it has no result.
+    failed: type[Exception] = FailedJobError
+    uncompleted: type[Exception] = UncompletedJobError
     _cancel_at_deletion = False
 
     def __init__(
@@ -80,7 +83,7 @@ class Job(Generic[R]):
         if self.num_tasks == 1:
             return self
         if task_id not in self._parts:
-            part: Job[R] = Job(self._folder, self.job_id, (task_id,), client=self._client, number=self._lab_number())
+            part: Job[R] = type(self)(self._folder, self.job_id, (task_id,), client=self._client, number=self._lab_number())
             part._own = self._own
             self._parts[task_id] = part
         return self._parts[task_id]
@@ -141,17 +144,17 @@ class Job(Generic[R]):
         outcomes = [self._outcome(task) for task in self._tasks]
         for task, (outcome, value) in zip(self._tasks, outcomes, strict=True):
             if outcome == "error":
-                raise FailedJobError(f"Job {self.job_id} (task {task}) failed:\n{value}")
+                raise self.failed(f"Job {self.job_id} (task {task}) failed:\n{value}")
         for task, (outcome, _) in zip(self._tasks, outcomes, strict=True):
             if outcome == "nothing":
-                raise UncompletedJobError(self._without_result(task))
+                raise self.uncompleted(self._without_result(task))
         return [value for _, value in outcomes]
 
-    def exception(self) -> UncompletedJobError | None:
+    def exception(self) -> Exception | None:
         """Why there is no result, or None. Waits."""
         try:
             self.results()
-        except UncompletedJobError as error:
+        except self.uncompleted as error:
             return error
         return None
 

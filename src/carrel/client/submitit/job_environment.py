@@ -95,7 +95,9 @@ class JobEnvironment:
         return self._number("LOCAL_RANK", 0)
 
     def _number(self, name: str, default: int) -> int:
-        return default if self.cluster == "debug" else int(os.environ.get(name, default))
+        if self.cluster == "debug":
+            return default
+        return int(os.environ.get(f"SUBMITIT_{name}") or os.environ.get(name) or default)
 
     def __repr__(self) -> str:
         places = (

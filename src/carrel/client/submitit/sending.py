@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 #: Packages of Carrel that go along, so that what was imported here is there, too.
 _FACE = ("carrel.client.submitit", "carrel.submitit")
+_ENVIRONMENT = "carrel.client.submitit.plugin:CarrelJobEnvironment"
 
 
 def send(
@@ -35,6 +36,7 @@ def send(
     image: str | None,
     modules: Mapping[str, Path],
     requeue: int,
+    for_submitit: bool = False,
 ) -> dict[str, int]:
     """Submit, several as an array; return names of jobs with their numbers, in their order. Raises `CarrelError`."""
     with tempfile.TemporaryDirectory(prefix="carrel-submitit-") as directory:
@@ -47,6 +49,7 @@ def send(
             setup=wanted.setup,
             teardown=wanted.teardown,
             one_stream=wanted.one_stream,
+            for_submitit=for_submitit,
         )
         snapshot = client.upload(Path(directory))
     first = client.submit(_request(snapshot, wanted, count=len(pickled), image=image, requeue=requeue))
@@ -85,10 +88,12 @@ def write_project(
     setup: Sequence[str] = (),
     teardown: Sequence[str] = (),
     one_stream: bool = False,
+    for_submitit: bool = False,
 ) -> None:
     """Write a project to `directory`: the pickled submissions by their index, and what carries them out.
 
-    `requirements` None: it runs in an image, which has what it needs.
+    `requirements` None: it runs in an image, which has what it needs. `for_submitit`: functions ask
+    submitit itself for their ranks.
     """
     _copy(resources.files("carrel.client.submitit") / "payload" / "carrel_submission", directory / "carrel_submission")
     for package in _FACE:
@@ -96,6 +101,11 @@ def write_project(
     for package in ("carrel", "carrel.client"):
         text = (resources.files(package) / "__init__.py").read_text()
         directory.joinpath("face", *package.split("."), "__init__.py").write_text(text)
+    # By these submitit itself, where a job has it, finds the environment of a job of the lab.
+    about = directory / "face" / "carrel_submitit-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: carrel-submitit\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[submitit]\njob_environment = {_ENVIRONMENT}\n")
     (directory / "submissions").mkdir()
     for index, data in enumerate(submissions):
         (directory / "submissions" / f"{index}.pkl").write_bytes(data)
@@ -110,9 +120,9 @@ def write_project(
         lines = "".join(f"  - {json.dumps(line)}\n" for line in requirements)
         (directory / "python_env.yaml").write_text(f'python: "{python}"\n' + (f"dependencies:\n{lines}" if lines else ""))
         environment = "python_env: python_env.yaml\n"
-    command = command_of(
-        f"python -m carrel_submission {python} {cluster}{' --one-stream' if one_stream else ''}", setup, teardown
-    )
+    words = f"python -m carrel_submission {python} {cluster}"
+    words += (" --one-stream" if one_stream else "") + (" --for-submitit" if for_submitit else "")
+    command = command_of(words, setup, teardown)
     text = json.dumps(command.replace("{", "{{").replace("}", "}}"))
     (directory / "MLproject").write_text(f"name: submitit\n{environment}entry_points:\n  main:\n    command: {text}\n")
 

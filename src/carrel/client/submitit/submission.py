@@ -50,9 +50,11 @@ class DelayedSubmission:
         if method is None:
             return self
         found = method(*self.args, **self.kwargs)
-        if found is not None and not isinstance(found, DelayedSubmission):
+        if found is None or isinstance(found, DelayedSubmission):
+            return found
+        if type(found).__name__ != DelayedSubmission.__name__:  # submitit's own, or a copy of it
             raise TypeError(f"checkpoint() returned a {type(found).__name__}. Return a DelayedSubmission, or None.")
-        return found
+        return DelayedSubmission(found.function, *found.args, **found.kwargs)
 
 
 def checkpoint_method(function: Callable[..., Any]) -> Callable[..., Any] | None:

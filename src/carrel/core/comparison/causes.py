@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from carrel.core.comparison.facts import Change, Known, Side, Value
 from carrel.core.comparison.packages import normalised
 from carrel.core.comparison.reach import Reach
-from carrel.core.comparison.records import DETERMINISTIC, ORDER_OF_SAMPLES
+from carrel.core.comparison.settings import setting_of
 from carrel.core.domain.comparison import Cause, Kind
 from carrel.core.domain.packages import INSTALLED_AS
 
@@ -64,8 +64,9 @@ def judge(kind: Kind, path: str, values: Sequence[Value], context: Context) -> J
             return _code(path, context)
         case Kind.PACKAGE:
             return _package(path, context)
-        case Kind.SEED:
-            return _seed(path)
+        case Kind.SETTING:
+            setting = setting_of(path)
+            return Judgement(setting.cause, setting.evidence)
         case Kind.VARIABLE:
             return _variable(path, context)
         case Kind.INPUT if path.endswith((*_PROSE, "README")):
@@ -153,18 +154,6 @@ def _environment(path: str, context: Context) -> Judgement:
     if context.differ.get(Kind.PACKAGE):
         return Judgement(Cause.UNLIKELY, "The packages are compared by themselves.")
     return Judgement(Cause.POSSIBLE, "No version differs that is known: builds, sources or hashes do.", 1)
-
-
-def _seed(path: str) -> Judgement:
-    if path == DETERMINISTIC:
-        return Judgement(Cause.LIKELY, "It fixes what is random, and which algorithms libraries choose.")
-    if path == ORDER_OF_SAMPLES:
-        return Judgement(Cause.LIKELY, "Samples are shown in another order.")
-    if "SEED" in path:
-        return Judgement(Cause.LIKELY, "It is a seed, or names one.")
-    if path.endswith("_THREADS"):
-        return Judgement(Cause.POSSIBLE, "Another number of threads adds in another order.")
-    return Judgement(Cause.POSSIBLE, "It says which algorithms a library may choose.")
 
 
 def _variable(path: str, context: Context) -> Judgement:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 from carrel.core.comparison.causes import Context, Judgement, judge
+from carrel.core.comparison.command_text import mix_commands
 from carrel.core.comparison.facts import Change, Known, Side, Value
 from carrel.core.comparison.line_diff import counts, diff_lines
 from carrel.core.comparison.reach import Reach, reach_of
+from carrel.core.comparison.settings import setting_of
 from carrel.core.domain.comparison import Cause, Kind
 
 #: Files whose lines are compared.
@@ -65,6 +66,7 @@ class Comparison:
 
 def compare(sides: Sequence[Side]) -> Comparison:
     """Compare two attempts or more. The order of `sides` changes nothing but the order of values and what hunks start from."""
+    sides = _with_files(sides)
     found = [(kind, path, values) for kind in Kind for path, values in _differing(kind, sides)]
     differ = {kind: frozenset(path for of, path, _ in found if of is kind) for kind in Kind}
     found = [one for one in found if not _told_elsewhere(one[0], one[1], sides, differ)]
@@ -78,13 +80,33 @@ def compare(sides: Sequence[Side]) -> Comparison:
     judged.sort(key=lambda one: (_CAUSES.index(one[0].cause), one[1] is Kind.ATTEMPT, _KINDS.index(one[1]), one[0].order, one[2]))
     differences = tuple(
         Difference(
-            rank=rank, kind=kind, path=path, what=_what(kind, path), values=values, cause=said.cause, evidence=said.evidence,
+            rank=rank, kind=kind, path=path, what=what_of(kind, path), values=values, cause=said.cause, evidence=said.evidence,
             changes=tuple(changes.get(path, ())) if kind is Kind.CODE else (),
         )
         for rank, (said, kind, path, values) in enumerate(judged, start=1)
     )  # fmt: skip
     lacking = tuple(_not_known(sides))
     return Comparison(differences=differences, not_known=lacking, summary=tuple(_summary(differences, lacking, sides)))
+
+
+def _with_files(sides: Sequence[Side]) -> Sequence[Side]:
+    """The same, with a digest beside the versions of packages that have none of their files in common: they are others."""
+    others = {
+        name
+        for one, other in combinations(sides, 2)
+        for name in one.package_files.keys() & other.package_files.keys()
+        if one.package_files[name] and other.package_files[name] and not one.package_files[name] & other.package_files[name]
+    }
+
+    def named(side: Side) -> Side:
+        section = side.section(Kind.PACKAGE)
+        files = {name: min(side.package_files[name])[:19] for name in others if side.package_files.get(name)}
+        values = {name: f"{text} ({files[name]})" if name in files else text for name, text in section.values.items()}
+        return replace(side, sections={**side.sections, Kind.PACKAGE: replace(section, values=values)})
+
+    versions = {name: {side.value(Kind.PACKAGE, name) for side in sides} for name in others}
+    others = {name for name, found in versions.items() if len(found) == 1}
+    return [named(side) for side in sides] if others else sides
 
 
 def _values(kind: Kind, path: str, sides: Sequence[Side]) -> tuple[Value, ...]:
@@ -106,7 +128,7 @@ def _told_elsewhere(kind: Kind, path: str, sides: Sequence[Side], differ: Mappin
         known = all(not side.section(Kind.PACKAGE).missing for side in sides)
         return (known and bool(differ[Kind.PACKAGE])) or "image" in differ[Kind.ENVIRONMENT]
     if kind is Kind.COMMAND and path == "command line":
-        return all(_same_but_parameters(*two) or _same_but_parameters(*two[::-1]) for two in combinations(sides, 2))
+        return all(_same_but_parameters(*two) for two in combinations(sides, 2))
     if kind is Kind.INPUT:
         return any(other.startswith(f"{path}/") for other in differ[Kind.INPUT])
     # Another type, or none, is another GPU in any case.
@@ -115,22 +137,9 @@ def _told_elsewhere(kind: Kind, path: str, sides: Sequence[Side], differ: Mappin
 
 def _same_but_parameters(one: Side, other: Side) -> bool:
     """True when the commands differ only where values of parameters stand, which are listed by themselves."""
-    mine, theirs = _words(one.command), _words(other.command)
     values, others = one.section(Kind.PARAMETER).values, other.section(Kind.PARAMETER).values
-    pairs = [(values[name], others[name]) for name in values if name in others and values[name] != others[name]]
-    if len(mine) != len(theirs):
-        return False
-    return all(
-        a == b or any(value and value in a and a.replace(value, own, 1) == b for value, own in pairs)
-        for a, b in zip(mine, theirs, strict=True)
-    )
-
-
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()
+    pairs = {name: (value, others[name]) for name, value in values.items() if others.get(name, value) != value}
+    return not mix_commands(one.command, other.command, pairs, (), rest=False)[1]
 
 
 # ---- code
@@ -263,5 +272,10 @@ def _summary(differences: Sequence[Difference], lacking: Sequence[NotKnown], sid
         yield f"First to look at: {first.what}. {first.evidence}"
 
 
-def _what(kind: Kind, path: str) -> str:
+def what_of(kind: Kind, path: str) -> str:
+    """Return what a fact is about, in words: "parameter lr"."""
+    if kind is Kind.SETTING:
+        return setting_of(path).what
+    if kind is Kind.VARIABLE:
+        return f"environment variable {path}"
     return path if path.startswith(kind.value) else f"{kind.value} {path}".strip()

@@ -104,6 +104,8 @@ class Side:
     directory: str = "."
     code: Code = field(default_factory=Code)
     curves: Mapping[str, Curve] = field(default_factory=dict)
+    #: Digests of the files from which each package may come, by its name.
+    package_files: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def value(self, kind: Kind, path: str) -> Value:
         """What is known of it."""

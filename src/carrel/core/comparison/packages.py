@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*===?\s*([^\s;,\\]+)")
 _DIRECT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*@\s*(\S+)")
 _IMAGE = re.compile(r"\S+@(sha256:[0-9a-f]{64})")
+_HASH = re.compile(r"--hash=(\S+)")
 _CONDA_FILE = re.compile(r"(?:\.conda|\.tar\.bz2)$")
 _UV_PACKAGE = re.compile(r'^\[\[package\]\]\nname = "([^"\n]+)"\nversion = "([^"\n]+)"', re.MULTILINE)
 
@@ -34,6 +35,11 @@ def packages_of(lock: str) -> Mapping[str, str] | None:
             return None
         found[normalised(match[1])] = match[2]
     return found
+
+
+def files_of(lock: str) -> Mapping[str, frozenset[str]]:
+    """Return the digests of the files from which each package may come, by normalised name; of requirement lines alone."""
+    return {name: frozenset(_HASH.findall(line)) for name, line in _requirements(lock) or () if name}
 
 
 def mix_locks(first: str, second: str, taken: Collection[str]) -> str | None:

@@ -6,15 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from carrel.core.comparison.facts import Code, Metrics, Section, Side
-from carrel.core.comparison.packages import image_of, packages_of
+from carrel.core.comparison.packages import files_of, image_of, packages_of
+from carrel.core.comparison.settings import DETERMINISTIC, ORDER_OF_SAMPLES
 from carrel.core.domain.comparison import Kind
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.units import format_duration, format_size
 
 Record = Mapping[str, Any]
-
-#: Switches of the task itself that stand beside the variables of its command.
-DETERMINISTIC, ORDER_OF_SAMPLES = "deterministic", "order of samples"
 
 #: Facts that are not about the machine itself.
 _ELSEWHERE = ("slurm_job", "slurm_nodes", "node", "network")
@@ -47,6 +45,7 @@ def side_of(record: Record, number: int, *, label: str, code: Code, metrics: Met
         directory=task.get("directory", "."),
         code=code,
         curves=metrics.curves,
+        package_files=files_of((attempt or {}).get("environment_lock_text") or ""),
     )
 
 
@@ -111,7 +110,7 @@ def _of_metrics(metrics: Metrics, task: Record) -> dict[Kind, Section]:
 
 def _of_none(job: Record) -> dict[Kind, Section]:
     why = f"Job {job['id']} has not had this attempt."
-    kinds = (Kind.INPUT, Kind.INPUT_ADDRESS, Kind.VARIABLE, Kind.SEED, Kind.PACKAGE, Kind.ENVIRONMENT, Kind.GPU, Kind.MACHINE)
+    kinds = (Kind.INPUT, Kind.INPUT_ADDRESS, Kind.VARIABLE, Kind.SETTING, Kind.PACKAGE, Kind.ENVIRONMENT, Kind.GPU, Kind.MACHINE)
     rest = (Kind.RESOURCE, Kind.LIMIT, Kind.PLACEMENT, Kind.ATTEMPT, Kind.OUTPUT)
     return {kind: Section(missing=why) for kind in (*kinds, *rest)}
 
@@ -122,7 +121,7 @@ def _of_attempt(attempt: Record, job: Record, task: Record) -> dict[Kind, Sectio
         Kind.INPUT: _inputs(attempt, task),
         Kind.INPUT_ADDRESS: _addresses(attempt, task),
         Kind.VARIABLE: _variables(attempt, task),
-        Kind.SEED: _seeds(attempt, task),
+        Kind.SETTING: _settings(attempt, task),
         **_environment(attempt, task),
         Kind.GPU: Section(
             values={name: kind for name, (kind, _) in _gpus(facts).items()}, missing=_no_gpus(facts, job["resources"]["gpus"])
@@ -168,7 +167,7 @@ def _variables(attempt: Record, task: Record) -> Section:
     return Section(values=values, unknown=dict.fromkeys(task.get("secrets", ()), "Values of secrets are not recorded."))
 
 
-def _seeds(attempt: Record, task: Record) -> Section:
+def _settings(attempt: Record, task: Record) -> Section:
     seed, order = task.get("deterministic_seed"), task.get("order")
     told = {} if seed is None else {DETERMINISTIC: f"seed {seed}"}
     told |= {} if order in (None, "record") else {ORDER_OF_SAMPLES: f"that of job {order}"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.rules import ChangedRules, RuleBook, RuleChanges
@@ -72,30 +72,41 @@ class Administration:
     # ---- nodes
 
     def drain(self, caller: Caller, node: str, reason: str) -> bool:
-        """Start nothing new on a node from now on; what runs there goes on. Returns whether that was otherwise before.
+        """Start nothing new on a node or a GPU from now on; what runs there goes on. Returns whether that was otherwise before.
 
-        Raises `NotFound`, and `Invalid` without a reason.
+        A GPU is named by its UUID, or by node and position ("node1:3"). Raises `NotFound`, and `Invalid` without a reason.
         """
         allowed(caller, Action.DRAIN).check()
         reason = checked_reason(reason)
-        self._check_node(node)
+        node = self._checked(node)
         known = self.drains.get(node)
-        if known is not None and known.reason == reason:
+        if known is not None and known.reason == reason and not known.returned:
             return False
         self.drains.put(Drain(node=node, reason=reason, by=caller.user.subject, since=self.clock()))
         self.look_again()
         return True
 
     def undrain(self, caller: Caller, node: str) -> bool:
-        """Let a node take jobs again; return whether it was drained. Raises `NotFound`."""
+        """Let a node or a GPU take jobs again; return whether it was drained. Raises `NotFound`."""
         allowed(caller, Action.DRAIN).check()
-        removed = self.drains.remove(node)
-        if not removed:  # a node that is gone may be drained still
-            self._check_node(node)
+        known = self.drains.get(node)
+        if known is None:  # a node that is gone may be drained still
+            node = self._checked(node)
+            known = self.drains.get(node)
+        if known is None or known.returned:
+            return False
+        if known.by:
+            self.drains.remove(node)
+        else:  # the fault may be there still, and the administrator knows it
+            self.drains.put(replace(known, by=caller.user.subject, since=self.clock(), returned=True))
         self.look_again()
-        return removed
+        return True
 
-    def _check_node(self, node: str) -> None:
-        names = sorted(known.name for known in self.nodes())
-        if node not in names:
-            raise NotFound(f'There is no node "{node}".', remedy=f"There are: {', '.join(names)}.")
+    def _checked(self, name: str) -> str:
+        """The name of a node, or the UUID of a GPU. Raises `NotFound`."""
+        nodes = self.nodes()
+        names = sorted(known.name for known in nodes)
+        gpus = {f"{one.name}:{device.index}": device.uuid for one in nodes for device in one.devices}
+        if name not in names and name not in gpus.values() and name not in gpus:
+            raise NotFound(f'There is no node "{name}".', remedy=f"There are: {', '.join(names)}.")
+        return gpus.get(name, name)

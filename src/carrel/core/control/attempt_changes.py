@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from carrel.core.control.news import OFTEN, interpret, misfortune
+from carrel.core.control.news import DEVICE_FAULT, OFTEN, interpret, misfortune
 from carrel.core.control.ports import AttemptChange, OutboxEntry, SchedulerStore
 from carrel.core.control.queue import Queue
 from carrel.core.control.usage import UsageBook
@@ -24,8 +24,17 @@ Describe = Callable[[Job, TaskSpec, AttemptChange, Observation], Sequence[Outbox
 class AttemptChanges:
     """Makes a change of each observation that the queue awaits, and writes changes down."""
 
-    def __init__(self, jobs: SchedulerStore, queue: Queue, use: UsageBook, describe: Describe | None) -> None:
+    def __init__(
+        self,
+        jobs: SchedulerStore,
+        queue: Queue,
+        use: UsageBook,
+        describe: Describe | None,
+        fault: Callable[[Sequence[str], float], str],
+    ) -> None:
+        """`fault` as in the settings of the loop."""
         self._jobs = jobs
+        self._fault = fault
         self._queue = queue
         self._use = use
         self._describe = describe
@@ -65,8 +74,10 @@ class AttemptChanges:
 
     def of(self, job: Job, observation: Observation, now: float) -> AttemptChange:
         """The change that the observation of the job makes, with what there is to tell the tracking server."""
-        unlucky = self._unlucky(job, observation)
-        change = interpret(job, observation, log_size=self._queue.known(job.id).log_size, now=now, unlucky=unlucky)
+        fault = self._fault(job.devices, job.started_at or job.submitted_at) if job.devices else ""
+        unlucky = self._unlucky(job, observation, fault)
+        size = self._queue.known(job.id).log_size
+        change = interpret(job, observation, log_size=size, now=now, unlucky=unlucky, fault=fault)
         if change.ended_at is not None:
             change = replace(change, lease_seconds=self._use.charged(job.id, job.attempt))
         if self._describe is None:
@@ -77,9 +88,9 @@ class AttemptChanges:
         self._tasks[job.id] = task
         return replace(change, outbox=tuple(self._describe(job, task, change, observation)))
 
-    def _unlucky(self, job: Job, observation: Observation) -> int:
+    def _unlucky(self, job: Job, observation: Observation, fault: str) -> int:
         """How many attempts in a row before the present one came to its end, where that is not the job's fault; a few at most."""
-        code, count = misfortune(observation), 0
+        code, count = misfortune(observation) or (DEVICE_FAULT if fault else ""), 0
         while code and count < OFTEN and (row := self._jobs.attempt(job.id, job.attempt - 1 - count)) is not None:
             if row.reason.code != code or (observation.unbegun and row.started_at is not None):
                 break

@@ -41,7 +41,8 @@ class DeviceOffers:
         nodes, found = self.nodes(), self._engine.gpu_state()
         if found.states:
             taken = self.taken() | {uuid for start in starts for uuid in start.devices}
-            devices = [device for node in nodes for device in node.devices if device.uuid not in self.withheld]
+            working = [device for node in nodes for device in node.devices if device.drained is None]
+            devices = [device for device in working if device.uuid not in self.withheld]
             self.offer = offer(found, devices, taken, first=first)
         else:
             self.offer = Offer()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from carrel.core.control.ports import JobFilter, JobStore
 from carrel.core.domain.job import ENDED, Job, JobState
 from carrel.core.domain.qos import JobKind
+from carrel.core.gpu_use.habits import LOOKED_AT, Past
 from carrel.core.policy.runtime import RunTimes
 
 #: Jobs that are read again: what is older has been superseded.
@@ -27,6 +28,27 @@ def newest_ended(jobs: JobStore, limit: int = REMEMBERED) -> Sequence[Job]:
             break
         before = page[-1].id
     return found[::-1]
+
+
+def of_name(jobs: JobStore, owner: str, name: str) -> Sequence[Past]:
+    """The last tasks of a user with this name that are over, the newest first, and what they took."""
+    asked = JobFilter(owner=owner, name=name, kind=JobKind.TASK, states=ENDED)
+    found = []
+    for job in jobs.list(asked, before=None, limit=LOOKED_AT):
+        row = jobs.attempt(job.id, job.attempt) if job.attempt else None
+        if row is not None and row.started_at is not None and row.ended_at is not None:
+            found.append(
+                Past(
+                    job=job.id,
+                    state=job.state,
+                    code=job.reason.code,
+                    words=job.reason.message,
+                    seconds=max(0.0, row.ended_at - row.started_at - row.suspended_seconds),
+                    memory=row.usage.memory_peak,
+                    gpu_memory=max(row.usage.gpu_memory_peak.values(), default=0),
+                )
+            )
+    return found
 
 
 def learn(run_times: RunTimes, jobs: Iterable[Job]) -> None:

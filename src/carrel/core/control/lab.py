@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
@@ -49,7 +49,7 @@ from carrel.core.domain.qos import JobKind, QoS
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.serial import to_plain
 from carrel.core.domain.sweep import Sweep
-from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.task import TaskSpec, VariantOf
 from carrel.core.domain.user import Caller, User
 from carrel.core.domain.visible import Visible
 from carrel.core.policy.access import Action, Resource, allowed, of_job
@@ -86,6 +86,8 @@ class Lab:
     held: Callable[[], Mapping[str, Reason]] = dict
     #: Jobs that a session may have at once, of those that its token submits.
     session_jobs: int = 32
+    #: Devices of which the driver does not say whether they are well, by their UUIDs.
+    unknown_devices: Callable[[], Collection[str]] = frozenset
     storage: Storage = field(default_factory=AmpleStorage)
     verifications: Verifications = field(default_factory=Verifications)
     #: What there is to tell the tracking server about a new job.
@@ -93,6 +95,8 @@ class Lab:
     #: The same about the state of a sweep, by a job of it; and about a job that ended while it waited.
     describe_sweep: Callable[[Job, TaskSpec, Sweep], Sequence[OutboxEntry]] = untold
     describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = untold
+    #: Tell it that a search for a cause has ended, by the last job of it: with which answer, in which words.
+    tell_search: Callable[[Job, TaskSpec, VariantOf, str, str], object] = untold
     #: What the tracking server said of things about a job that it refused for good.
     refused_by_tracking: Callable[[int], Sequence[str]] = untold
 
@@ -418,7 +422,9 @@ class Lab:
     @property
     def machines(self) -> Machines:
         """The lab's machines."""
-        return Machines(self.jobs_store, self.engine, self.loop, Drains(self.administration.drains), self.policy)
+        return Machines(
+            self.jobs_store, self.engine, self.loop, Drains(self.administration.drains), self.policy, self.unknown_devices
+        )
 
     # ---- fair share
 

@@ -153,6 +153,10 @@ class ControlLoop:
         """How often the ranges of start times held that people saw."""
         return self._scheduler.start_ranges.calibration.coverage
 
+    def uses(self, node: str) -> bool:
+        """Whether a job holds resources on the node."""
+        return any(node == held.node or any(node == part.node for part in held.others) for held in self.holding())
+
     def holding(self) -> tuple[Holding, ...]:
         """The jobs that hold resources now, for those who only look."""
         return self._scheduler.holding()

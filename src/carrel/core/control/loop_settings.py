@@ -26,8 +26,10 @@ class LoopSettings:
     secret: bytes
     #: Seconds for which standings are used again.
     rank_seconds: float = 5.0
-    #: Says which nodes an administrator has drained.
+    #: Says which nodes and GPUs are drained.
     drained: Callable[[tuple[Node, ...]], tuple[Node, ...]] = tuple
+    #: Says which fault one of these GPUs has had since then; "": none.
+    fault: Callable[[Sequence[str], float], str] = lambda _devices, _since: ""
     #: Says which nodes are kept for whom; the very same answer while nothing has changed.
     reserved: Callable[[], Sequence[Reservation]] = tuple
     #: What there is to tell the tracking server about a job that ended while it waited.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from carrel.core.control.drains import Drains
@@ -23,14 +23,24 @@ _IN_LINE = 500
 class Machines:
     """What callers may see of the machines."""
 
-    def __init__(self, jobs: JobStore, engine: Engine, loop: ControlLoop, drains: Drains, policy: LabPolicy) -> None:
+    def __init__(
+        self,
+        jobs: JobStore,
+        engine: Engine,
+        loop: ControlLoop,
+        drains: Drains,
+        policy: LabPolicy,
+        unknown: Callable[[], Collection[str]],
+    ) -> None:
+        """`unknown`: devices of which the driver does not say whether they are well."""
         self._jobs, self._engine, self._loop, self._drains, self._policy = jobs, engine, loop, drains, policy
+        self._unknown = unknown
 
     def devices(self, caller: Caller) -> Sequence[NodeStatus]:
         """The machines, and who holds what on them; the jobs of others are shown without name and owner."""
         # The end of a job is in the store, and pages hear of it, a moment before the loop's own picture has it.
         holding = [held for held in self._loop.holding() if not self._has_ended(held.id)]
-        withheld, kept = self._engine.withheld(), self.kept_devices()
+        withheld, kept, unknown = self._engine.withheld(), self.kept_devices(), self._unknown()
         holders = {uuid: held.id for held in holding for uuid in held.devices}
         statuses = []
         for node in self._drains.apply(self._engine.nodes()):
@@ -41,6 +51,7 @@ class Machines:
                     holder=self._holder(caller, holders.get(device.uuid)),
                     withheld=device.uuid in withheld and device.uuid not in holders,
                     kept_for=kept.get(device.uuid),
+                    unknown=device.uuid in unknown,
                 )
                 for device in node.devices
             )

@@ -10,6 +10,7 @@ from carrel.core.control.event_ports import NewEvent
 from carrel.core.control.ports import AttemptChange
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import (
+    Advised,
     Continued,
     Damaged,
     Ended,
@@ -27,11 +28,12 @@ from carrel.core.domain.launch import (
 from carrel.core.domain.placement import Wait
 from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.submit_limits import SUBMIT_LIMITS
-from carrel.core.gpu_use import ENOUGH, low_use
 
 #: Attempts in a row that may come to an end that is not the job's fault without costing it a retry.
 OFTEN = 3
 _STATE_LOST = "GpuStateLost"
+#: Code of an attempt that failed on a GPU with a fault.
+DEVICE_FAULT = "DeviceFault"
 #: Characters of a reason code that are kept: a journal on a cluster is in its owner's hands, and may say anything.
 _LONGEST_CODE = 64
 _RUNNING = Reason(code="Running", message="Its command is running.")
@@ -83,11 +85,14 @@ class _Draft:
     end: tuple[Ended, float] | None = None
 
 
-def interpret(job: Job, observation: Observation, *, log_size: int, now: float, unlucky: int = 0) -> AttemptChange:
+def interpret(
+    job: Job, observation: Observation, *, log_size: int, now: float, unlucky: int = 0, fault: str = ""
+) -> AttemptChange:  # fmt: skip
     """Return what changes for `job`, of which `log_size` bytes of log are known already.
 
     `unlucky` says how many of its last attempts in a row ended as this one does, by no fault of the job's: their runners were
-    lost before their commands began, or their GPU state on its way back.
+    lost before their commands began, or their GPU state on its way back, or a GPU of theirs had a fault. `fault` is that of a
+    GPU of this attempt; "": none is known.
 
     Everything in one observation becomes one change, so that a job that starts and ends within a moment costs one write;
     the states that it went through are events all the same.
@@ -103,9 +108,9 @@ def interpret(job: Job, observation: Observation, *, log_size: int, now: float, 
         data = {"attempt": job.attempt, "offset": log_size, "size": observation.log_size}
         draft.events.append(_event(job, "log", data))
     if draft.end is not None:
-        draft.fields |= _after_end(present, *draft.end, unlucky)
+        draft.fields |= _after_end(present, *draft.end, unlucky, fault)
     elif observation.gone:
-        draft.fields |= _after_end(present, lost := _lost(present), now, unlucky)
+        draft.fields |= _after_end(present, lost := _lost(present), now, unlucky, fault)
         if observation.unbegun and lost.state is JobState.NODE_FAIL and unlucky < OFTEN:
             draft.fields |= _begin_again(job)
     return AttemptChange(job_id=job.id, attempt=job.attempt, events=tuple(draft.events), **draft.fields)
@@ -142,9 +147,10 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case Sampled():
             job = _as_running(draft, job, entry)
             draft.fields["usage"] = record.usage
-            hint = "" if record.usage.gpu_samples != ENOUGH else low_use(record.usage, job.resources, _computed(job, entry.at))
-            if hint:  # once: the number of samples grows with each
-                draft.events.append(_event(job, "progress", {"message": hint, "reason": "LowGpuUse"}))
+        case Advised():
+            draft.fields["advice"] = record.message
+            told = {"message": record.message, "reason": "LowGpuUse", "cause": record.code[:_LONGEST_CODE]}
+            draft.events.append(_event(job, "progress", told))
         case Suspended():
             job = _as_running(draft, job, entry)
             message = _why_suspended(job)
@@ -172,11 +178,6 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case _:
             pass  # Claimed says nothing that the store keeps
     return job
-
-
-def _computed(job: Job, at: float) -> float:
-    """Seconds for which its command has run, and was not stopped."""
-    return 0.0 if job.started_at is None else at - job.started_at - job.suspended_seconds
 
 
 def _why_suspended(job: Job) -> str:
@@ -213,7 +214,7 @@ def _as_running(draft: _Draft, job: Job, entry: Journaled) -> Job:
     return job
 
 
-def _after_end(job: Job, ended: Ended, at: float, unlucky: int) -> Mapping[str, Any]:
+def _after_end(job: Job, ended: Ended, at: float, unlucky: int, fault: str) -> Mapping[str, Any]:
     if _state_was_lost(ended) and unlucky + 1 >= OFTEN:
         ended = _lost_too_often(ended, unlucky + 1)
     fields: dict[str, Any] = {
@@ -232,12 +233,15 @@ def _after_end(job: Job, ended: Ended, at: float, unlucky: int) -> Mapping[str, 
         return fields | _after_refusal(job, ended)
     if ended.state is JobState.PREEMPTED:
         return fields | _after_preemption(job, ended)
+    failed = ended.state in _RETRIED and not _only_lacks_outputs(ended)
+    if fault and failed and job.cancelled_by is None and unlucky < OFTEN:
+        return fields | _after_fault(job, ended, fault)
     if job.cancelled_by is None and job.requeues_left > 0:
         fields |= _after_walltime(job, ended)
     elif ended.checkpointed and _at_walltime(ended):
         said = f"{ended.reason.message} It has gone on as often as it asked for."
         fields["reason"] = Reason(code=ended.reason.code, message=said)
-    if job.cancelled_by is None and job.retries_left > 0 and ended.state in _RETRIED and not _only_lacks_outputs(ended):
+    if job.cancelled_by is None and job.retries_left > 0 and failed:
         left = job.retries_left - 1
         fields |= {
             "state": JobState.PENDING,
@@ -249,6 +253,19 @@ def _after_end(job: Job, ended: Ended, at: float, unlucky: int) -> Mapping[str, 
             ),
         }
     return fields
+
+
+def _after_fault(job: Job, ended: Ended, fault: str) -> dict[str, Any]:
+    """A GPU of the attempt had a fault, and takes no jobs now: the job is tried elsewhere, and has as many retries as before."""
+    said = f"{ended.reason.message} A GPU that it had is drained: {fault}."
+    again = f"Attempt {job.attempt} ended {ended.state}: {said} It is tried elsewhere, at no cost of a retry."
+    return {
+        "state": JobState.PENDING,
+        "reason": Reason(code="Requeued", message=again),
+        "attempt_reason": Reason(code=DEVICE_FAULT, message=said),
+        "retries_left": job.retries_left,
+        "requeues_left": job.requeues_left,
+    }
 
 
 def _after_walltime(job: Job, ended: Ended) -> dict[str, Any]:

@@ -122,6 +122,8 @@ class AttemptChange:
     inputs: Mapping[str, str] | None = None
     input_sources: Mapping[str, str] | None = None
     usage: Usage | None = None
+    #: What its owner was told last of GPUs that are hardly busy.
+    advice: str | None = None
     #: What its cells were charged in all: devices × seconds. Fewer than are known change nothing.
     lease_seconds: float | None = None
     #: Set when it was stopped; the total for which it was, once it goes on or has ended (and nothing is left to carry out).
@@ -170,6 +172,8 @@ class AttemptRow:
     suspended_seconds: float = 0.0
     #: True while outputs that were not stored are left in its working directory.
     uncollected: bool = False
+    #: What its owner was told last of GPUs that are hardly busy; "": nothing.
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

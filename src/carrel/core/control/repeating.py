@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,8 @@ from carrel.core.policy.access import Action
 
 #: Environments that come out otherwise when they are resolved again.
 _RESOLVED = (EnvironmentKind.REQUIREMENTS, EnvironmentKind.CONDA, EnvironmentKind.IMAGE)
+#: How often a run that says nothing is submitted again.
+_AGAIN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +74,17 @@ class Repeating:
         """A task made of that job's, where that job was submitted; the same key of the same caller gives the same job again."""
         return self._again(caller, self.job(caller, job_id, Action.REPEAT_JOB), spec, resources=resources, retries=0, key=key)
 
-    def varied(self, caller: Caller, key: str) -> Job | None:
-        """The job that the caller has submitted with this key, or None."""
-        return self.jobs.submitted_as(caller.user.subject, key)
+    def varied(self, caller: Caller, what: str, says_nothing: Callable[[Job], bool]) -> tuple[str, Job | None]:
+        """The key under which the caller submits `what`, and the job that has it, if it is there.
+
+        A job that `says_nothing`, since it was cancelled or its node lost it, is passed over: the next one has another key.
+        """
+        for again in range(_AGAIN):
+            key = f"varied:{hashlib.sha256(f'{what}:{again}'.encode()).hexdigest()}"
+            job = self.jobs.submitted_as(caller.user.subject, key)
+            if job is None or not says_nothing(job):
+                break
+        return key, job
 
     def _again(self, caller: Caller, job: Job, spec: TaskSpec, **options: Any) -> Job:
         qos = self.policy.choose(job.qos if job.qos in self.policy.qos else None, job.kind)

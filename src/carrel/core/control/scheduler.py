@@ -87,7 +87,7 @@ class Scheduler:
         self._submit_limits = SubmitLimits(self._placer)
         #: Jobs that Slurm had refused when an earlier server ended: they are looked at once the rules are known.
         self._refused_before: list[Job] = []
-        self._changes = AttemptChanges(jobs, self._queue, self.use, describe)
+        self._changes = AttemptChanges(jobs, self._queue, self.use, describe, settings.fault)
         #: What people saw about starts, and how that turned out.
         self.start_ranges = StartRanges(settings.start_ranges)
         self._positions = QueuePositions(events, self._queue, self.start_ranges)

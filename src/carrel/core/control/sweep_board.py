@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,9 +35,10 @@ class Board:
         return next((one.job_id for one in self.trials.values() if one.job_id is not None), None)
 
     def last_value(self, number: int) -> float | None:
-        """What the trial reported for its last step."""
+        """What the trial reported for its last step; None where that is no finite number."""
         values = self.reported.get(number)
-        return values[max(values)] if values else None
+        last = values[max(values)] if values else None
+        return last if last is not None and math.isfinite(last) else None
 
     @property
     def snapshot(self) -> tuple[Sequence[Trial], Reported]:
@@ -57,6 +59,8 @@ def ending(board: Board, trial: Trial, job: Job | None) -> tuple[TrialState, str
         return TrialState.FAILED, f"Job {job.id} is {job.state.value}. {words}".strip()
     if board.last_value(trial.number) is None:
         metric = board.sweep.spec.metric
+        if board.reported.get(trial.number):
+            return TrialState.FAILED, f"The last {metric} that job {job.id} reported is no finite number."
         return TrialState.FAILED, (
             f"Job {job.id} reported no {metric}: log it with mlflow.log_metric({metric!r}, value), or call carrel.report(value)."
         )

@@ -173,7 +173,7 @@ class Sweeps:
         found = self._of_job.get(job_id)
         board = None if found is None else self._boards.get(found[0])
         if found is not None and board is not None:
-            values = {step: value for name, step, value in metrics if name == board.sweep.spec.metric and math.isfinite(value)}
+            values = {step: value for name, step, value in metrics if name == board.sweep.spec.metric}
             if values:
                 self._keep(board, found[1], values)
 
@@ -183,6 +183,8 @@ class Sweeps:
 
     def _keep(self, board: Board, number: int, values: Mapping[int, float]) -> bool:
         sweep = board.sweep
+        # What is no number is the worst: a pruner sees that, and a trial that diverged has not its last good value.
+        values = {step: value if math.isfinite(value) else sweep.spec.direction.worst for step, value in values.items()}
         with self._guard:
             self._store.add_values(sweep.id, number, values)
             board.reported.setdefault(number, {}).update(values)

@@ -33,6 +33,8 @@ class DeviceStatus:
     withheld: bool = False
     #: The waiting job that it is kept for while it is free.
     kept_for: int | None = None
+    #: True while the driver does not say whether it is well.
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ class Drift:
                 return f"within {self.tolerance:g}"
             case Agreement.DIFFERENT:
                 return "different" if self.step is None else f"different from step {self.step} on"
-        return "not known"
+        return "not known" if self.outputs or self.metrics or self.not_known else "no results to compare"
 
     @property
     def told(self) -> str:

@@ -15,7 +15,8 @@ class Kind(StrEnum):
     CODE = "code"
     INPUT = "input"
     VARIABLE = "variable"
-    SEED = "seed"
+    #: What decides how libraries compute: seeds, numbers of threads, switches.
+    SETTING = "setting"
     RESOURCE = "resource"
     PACKAGE = "package"
     ENVIRONMENT = "environment"

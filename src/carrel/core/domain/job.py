@@ -136,7 +136,8 @@ REASONS: dict[str, str] = {
     "GpuBlocked": "Its GPU could not be cleared of GPU state or cells; it is in line again, and loses no retry by it.",
     MACHINE_LIMIT: "The lab's Unix user has all processes or namespaces that it may have on the machine; it is tried again.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
-    "LowGpuUse": "Its GPUs were hardly busy in its first ten minutes; only events say so.",
+    "DeviceFault": "A GPU that it has, or had, has a fault and is drained; an attempt that failed on it costs no retry.",
+    "LowGpuUse": "Its GPUs were hardly busy for ten minutes; only events say so, with the cause.",
     "JournalDamaged": "The disk has lost or changed a part of the job's journal; only events say so.",
     "Requeued": "An attempt ended and another one follows: retries are left, or it goes on from its checkpoint.",
 }

@@ -293,6 +293,15 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """The command hardly uses its GPUs, and why that probably is."""
+
+    #: CamelCase constant; `message` says it in words.
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Suspended:
     """Every process of the command is stopped, and what the attempt had of its devices is given back."""
 
@@ -353,6 +362,7 @@ JournalRecord = (
     | InputsReady
     | Started
     | Sampled
+    | Advised
     | Suspended
     | Resumed
     | Paused
@@ -369,6 +379,7 @@ RECORD_TYPES: dict[str, type] = {
     "inputs": InputsReady,
     "started": Started,
     "sampled": Sampled,
+    "advised": Advised,
     "suspended": Suspended,
     "resumed": Resumed,
     "paused": Paused,

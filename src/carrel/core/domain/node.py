@@ -30,6 +30,8 @@ class Device:
     memory: int
     #: True when there is no hardware behind it; every screen says so.
     simulated: bool = False
+    #: Why no job and no cell gets it now, or None.
+    drained: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +45,16 @@ class NodePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """An administrator's wish that nothing new starts on a node. What runs there goes on."""
+    """Nothing new starts on a node or a GPU: an administrator wants it so, or the GPU has a fault. What runs there goes on."""
 
+    #: Name of the node, or UUID of the GPU.
     node: str
     reason: str
-    #: Subject of the administrator, and when.
+    #: Subject of the administrator ("": the lab itself, for a fault), and when.
     by: str = private(default="")
     since: Moment = private(default=0.0)
+    #: True when an administrator has returned the GPU: the lab does not drain it again for this fault, as long as it lasts.
+    returned: bool = private(default=False)
 
 
 def checked_reason(text: str) -> str:

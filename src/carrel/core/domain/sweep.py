@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,6 +45,11 @@ class Direction(StrEnum):
 
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
+
+    @property
+    def worst(self) -> float:
+        """The worst value that there is."""
+        return math.inf if self is Direction.MINIMIZE else -math.inf
 
 
 class Sampler(StrEnum):

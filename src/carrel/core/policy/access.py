@@ -52,6 +52,9 @@ class Action(StrEnum):
     DRAIN = "drain nodes"
     RESERVE = "reserve nodes"
     RELEASE = "release nodes"
+    #: Ask for one, and look at what the fabric has.
+    COMPOSE = "compose machines"
+    RELEASE_MACHINE = "take apart machines of others"
     SEE_RESERVATION = "see for whom nodes are reserved"
     ANNOUNCE = "tell all users something"
     MANAGE_USERS = "manage users"
@@ -192,6 +195,8 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.DRAIN: (OPERATOR, ADMINISTRATOR),
     Action.RESERVE: (OPERATOR, ADMINISTRATOR),
     Action.RELEASE: (OPERATOR, ADMINISTRATOR),
+    Action.COMPOSE: (EVERYBODY,),
+    Action.RELEASE_MACHINE: (OWNER, OPERATOR, ADMINISTRATOR),
     Action.SEE_RESERVATION: (NAMED, OPERATOR, ADMINISTRATOR),
     Action.ANNOUNCE: (ADMINISTRATOR,),
     Action.MANAGE_USERS: (ADMINISTRATOR,),
@@ -223,6 +228,7 @@ _READ = frozenset(
     | {Action.SEE_SUBMISSIONS}
 )
 _SUBMIT = _READ | {Action.SUBMIT, Action.UPLOAD_CODE, Action.USE_CODE, Action.USE_POOL, Action.TAKE_PART}
+_SUBMIT |= {Action.COMPOSE, Action.RELEASE_MACHINE}
 #: What a token is good for that is less than its person. A person's own token has the scope `ALL`.
 ALL = "all"
 JOB = "job"
@@ -263,6 +269,7 @@ _SHOWS: Mapping[Action, Action] = {
     Action.USE_ENVIRONMENT: Action.USE_ENVIRONMENT,
     Action.CHANGE_ENVIRONMENT: Action.CHANGE_ENVIRONMENT,
     Action.MANAGE_TOKENS: Action.MANAGE_TOKENS,
+    Action.RELEASE_MACHINE: Action.RELEASE_MACHINE,
 }
 _ASK = {ADMINISTRATOR: "an administrator", OPERATOR: "an operator", MANAGER: "the account's manager", OWNER: "its owner"}
 #: Answers that allow, made once: every event of every stream asks.

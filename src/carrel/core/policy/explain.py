@@ -371,12 +371,16 @@ def _unavailable(job: Waiting, situation: Situation) -> str:
     for node in nodes:
         if node.drained is None and _holds(node, wanted):
             suited = [device for device in node.devices if suits(device, wanted)]
+            out = [f"GPU {device.index} of {node.name} ({device.drained})" for device in suited if device.drained is not None]
+            more = f" and {len(out) - NAMED} more" if len(out) > NAMED else ""
+            faulty = f"; drained: {', '.join(out[:NAMED])}{more}" if out else ""
             blocked = _blocked(wanted, situation, allowed_nodes)
-            away = sum(device.uuid in withheld and device.uuid not in situation.outcome.picture.blocked for device in suited)
-            if blocked and not away:
-                return f"{what} on {where}{blocked}"
+            kept = {*withheld} - {device.uuid for device in suited if device.drained is not None}
+            away = sum(device.uuid in kept and device.uuid not in situation.outcome.picture.blocked for device in suited)
+            if (blocked or faulty) and not away:
+                return f"{what} on {where}{faulty}{blocked}"
             lent = f"{away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"
-            return f"{what} on {where}; {lent}{blocked}"
+            return f"{what} on {where}; {lent}{faulty}{blocked}"
     return f"{what} on {where}; no node {'of it' if allowed_nodes.partition else 'of the lab'} has so much"
 
 

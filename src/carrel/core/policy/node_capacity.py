@@ -150,12 +150,13 @@ class NodeCapacity:
 def rooms_of(
     nodes: Iterable[Node], holding: Iterable[Holding], withheld: frozenset[str], moves: Mapping[str, int] | None = None
 ) -> list[NodeCapacity]:
-    """Return a room for every node that is not drained, in the order of names, less what jobs hold there.
+    """Return a room for every node that is not drained, in the order of names, less drained GPUs and what jobs hold there.
 
     `moves` says how many bytes of idle sessions' state have to go from a device before a job has it.
     """
     ready = sorted((node for node in nodes if node.drained is None), key=lambda node: node.name)
-    rooms = [_room(index, node, withheld, moves or {}) for index, node in enumerate(ready)]
+    drained = {device.uuid for node in ready for device in node.devices if device.drained is not None}
+    rooms = [_room(index, node, withheld | drained, moves or {}) for index, node in enumerate(ready)]
     by_name = {room.name: room for room in rooms}
     for held in holding:
         for share in held.shares:

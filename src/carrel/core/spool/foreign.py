@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from carrel.core.domain.job import ENDED
 from carrel.core.domain.launch import (
+    Advised,
     Continued,
     Ended,
     EnvironmentReady,
@@ -133,7 +134,7 @@ def check_record(at: float, record: JournalRecord) -> None:
             _check_texts((record.reason.message,))
             _check_usage(record.usage)
             check_files(record.outputs)
-        case Preparing():
+        case Preparing() | Advised():
             _check_texts((record.message,))
         case EnvironmentReady():
             if record.lock and not is_digest(record.lock):

@@ -5,7 +5,6 @@ nothing has to be remembered but the jobs: whoever asks again goes on where it s
 """
 
 from carrel.core.why.changes import Change, Part, changes_of
-from carrel.core.why.command_text import mix_commands
 from carrel.core.why.search import (
     FAILED,
     FIRST,

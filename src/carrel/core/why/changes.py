@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from carrel.core.comparison import Cause, Difference, Kind
+from carrel.core.comparison.compare import what_of
 from carrel.core.comparison.facts import Known
 from carrel.core.comparison.line_diff import LineChange
-from carrel.core.comparison.records import DETERMINISTIC
+from carrel.core.comparison.settings import DETERMINISTIC, is_thread_count
 from carrel.core.why.search import Weighted
 
 #: Changes of which there is one at most.
@@ -94,7 +95,7 @@ def changes_of(
     found: dict[str, Change] = {}
     left: list[tuple[Difference, str]] = []
     parameters = {one.path for one in differences if one.kind is Kind.PARAMETER}
-    switched = any(one.kind is Kind.SEED and one.path == DETERMINISTIC for one in differences)
+    switched = any(one.kind is Kind.SETTING and one.path == DETERMINISTIC for one in differences)
     for one in differences:
         if one.cause is Cause.RESULT or one.kind in _FOLLOWS:
             continue
@@ -109,11 +110,11 @@ def changes_of(
             continue
         # Of several things that change together, those of the one that names them are shown, or none.
         before, after = _texts(one) if path in (one.path, "") else ("", "")
-        what = one.what if path == one.path else f"{one.kind.value} {path}".strip()
+        what = one.what if path == one.path else what_of(one.kind, path)
         found[key] = Change(
             key=key, kind=one.kind, path=path, what=_IN_WORDS.get(key, what), before=before, after=after,
             cause=one.cause, parts=_parts(key, one.kind, path, differences, material),
-            also=(one.path,) if one.kind is Kind.SEED and path != one.path else (),
+            also=(one.path,) if one.kind is Kind.SETTING and path != one.path else (),
         )  # fmt: skip
     return tuple(found.values()), tuple(left)
 
@@ -135,7 +136,7 @@ def _joined(known: Change, one: Difference) -> Change:
     if one.kind is known.kind and one.path == known.path:
         before, after = _texts(one)
         return replace(known, cause=likelier, what=one.what, before=before, after=after)
-    return replace(known, cause=likelier, also=(*known.also, one.path) if one.kind is Kind.SEED else known.also)
+    return replace(known, cause=likelier, also=(*known.also, one.path) if one.kind is Kind.SETTING else known.also)
 
 
 def _texts(one: Difference) -> tuple[str, str]:
@@ -154,9 +155,9 @@ def _changed(one: Difference, material: Material, parameters: set[str], switched
             return (key_of(kind, path), path, "") if known else (None, path, _CODE_UNKNOWN)
         case Kind.INPUT | Kind.INPUT_ADDRESS:
             return _input(path, material, parameters)
-        case Kind.SEED if switched and path not in material.variables and not path.endswith("_THREADS"):
+        case Kind.SETTING if switched and path not in material.variables and not is_thread_count(path):
             return key_of(kind, DETERMINISTIC), DETERMINISTIC, ""  # the mode sets it
-        case Kind.PARAMETER | Kind.VARIABLE | Kind.SEED | Kind.RESOURCE:
+        case Kind.PARAMETER | Kind.VARIABLE | Kind.SETTING | Kind.RESOURCE:
             return key_of(kind, path), path, ""
         case Kind.PACKAGE if material.packages:
             return key_of(kind, path), path, ""

@@ -110,8 +110,8 @@ def search(changes: Sequence[Weighted], results: Mapping[Variant, str]) -> Searc
 def most_runs(changes: Sequence[Weighted]) -> int:
     """Return how many runs one cause needs at most, where all changes are known to bring the second attempt's results."""
     deepest = max((_depth(list(changes), one.key) + _bits(len(one.parts)) for one in changes), default=0)
-    # Twice as it was, and all; at the end the cause alone, the same again, and all but it.
-    return 4 + deepest + (2 if len(changes) > 1 else 0)
+    # Twice as it was, and all; at the end the cause alone, the same twice again, once more as it was, and all but it.
+    return 6 + deepest + (2 if len(changes) > 1 else 0)
 
 
 def _bits(count: int) -> int:
@@ -179,18 +179,34 @@ def _explain(changes: list[Weighted], goal: str, answer: Answer, runs: _Runs) ->
     for number, change in enumerate(smallest):
         others = frozenset(found) | frozenset(one.key for one in smallest[number + 1 :])
         found += _parts(others, change, goal, runs)
+    if len(found) > 2:
+        # Of causes that undo each other none can be left out, and another one may still be enough.
+        results = runs.of(*(Variant(frozenset({key})) for key in found))
+        enough = [
+            (key, change) for key, change, result in zip(found, _owners(found, smallest), results, strict=True) if result == goal
+        ]
+        found, smallest = ([enough[0][0]], [enough[0][1]]) if enough else (found, smallest)
     rest = everything - {change.key for change in smallest}
     return _confirmed(Found(answer=answer, changes=tuple(found)), goal, rest, runs)
 
 
+def _owners(keys: Sequence[str], changes: Sequence[Weighted]) -> list[Weighted]:
+    """The change of each, which is the one itself or has it as a part."""
+    return [next(change for change in changes if key == change.key or key in change.parts) for key in keys]
+
+
 def _confirmed(found: Found, goal: str, rest: frozenset[str], runs: _Runs) -> Found:
-    """Run what was found once more, and everything else: where there are few results, runs agree by chance."""
+    """Run what was found twice more, the first attempt once more, and everything else: of few results, runs agree by chance.
+
+    A program that tosses a coin between two results passes with a probability of 1/64: three runs have one, three the other.
+    """
     by = Variant(frozenset(found.changes))
-    again = Variant(by.changes, repetition=1)
-    results = runs.of(again, *([Variant(rest)] if rest else ()))
-    if results[0] != goal:
-        return Found(answer=Answer.NOT_DETERMINISTIC, by=again)
-    return replace(found, by=by, nothing_else=results[1] == FIRST if rest else None)
+    expected = {replace(by, repetition=1): goal, replace(by, repetition=2): goal, Variant(repetition=2): FIRST}
+    results = runs.of(*expected, *([Variant(rest)] if rest else ()))
+    for (variant, wanted), result in zip(expected.items(), results, strict=False):
+        if result != wanted:
+            return Found(answer=Answer.NOT_DETERMINISTIC, by=variant)
+    return replace(found, by=by, nothing_else=results[-1] == FIRST if rest else None)
 
 
 def _parts(others: frozenset[str], change: Weighted, goal: str, runs: _Runs) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from carrel.core.comparison.command_text import mix_commands
 from carrel.core.comparison.line_diff import mix_lines
 from carrel.core.comparison.packages import mix_locks
-from carrel.core.comparison.records import DETERMINISTIC, ORDER_OF_SAMPLES
+from carrel.core.comparison.settings import DETERMINISTIC, ORDER_OF_SAMPLES
 from carrel.core.domain.comparison import Kind
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.launcher import Launcher
@@ -27,7 +28,6 @@ from carrel.core.why.changes import (
     key_of,
     parameter_place,
 )
-from carrel.core.why.command_text import mix_commands
 
 #: Options of requirements that say where packages are, outside of the code.
 _SOURCE = re.compile(r"--(index-url|extra-index-url|find-links (/|[a-z+]+://))")
@@ -150,13 +150,13 @@ class _Making:
     def switches(self) -> dict[str, Any]:
         mine, theirs = self.first.task, self.second.task
         return {
-            "deterministic_seed": self.of(mine.deterministic_seed, theirs.deterministic_seed, DETERMINISTIC, Kind.SEED),
-            "order": self.of(mine.order, theirs.order, ORDER_OF_SAMPLES, Kind.SEED),
+            "deterministic_seed": self.of(mine.deterministic_seed, theirs.deterministic_seed, DETERMINISTIC, Kind.SETTING),
+            "order": self.of(mine.order, theirs.order, ORDER_OF_SAMPLES, Kind.SETTING),
         }
 
     def variables(self) -> dict[str, str]:
         found = dict(self.first.task.variables)
-        for change in (*self.changes.get(Kind.VARIABLE, ()), *self.changes.get(Kind.SEED, ())):
+        for change in (*self.changes.get(Kind.VARIABLE, ()), *self.changes.get(Kind.SETTING, ())):
             half = self.second if change.key in self.chosen else self.first
             values = half.task.variables if change.kind is Kind.VARIABLE else half.seeds
             for name in (change.path, *change.also):

@@ -21,6 +21,8 @@ class Told:
     changes: Sequence[Change]
     #: The job of each run.
     jobs: Mapping[Variant, str]
+    #: Why a run did not end well, in the lab's words.
+    reasons: Mapping[Variant, str]
     #: Differences that cannot be changed, and things that are not known.
     left: Sequence[str]
     #: What differs between a job and its repetition although nothing was changed, if anything.
@@ -40,7 +42,7 @@ def _sentences(found: Found, told: Told) -> Iterator[str]:
             yield f"The cause is {_and([_with_values(key, told) for key in found.changes])}{'' if one else ', together'}."
             yield f"With {'it' if one else 'them'}, {first} comes to the results of {second}{_twice(found, told)}."
             if not one:
-                yield "None of them can be left out."
+                yield "No single one of them can be left out."
             if found.nothing_else is True:
                 yield f"With everything else of {second}, it comes to its own: nothing else matters."
             elif found.nothing_else is False:
@@ -69,6 +71,8 @@ def _sentences(found: Found, told: Told) -> Iterator[str]:
             changed = found.by.changes if found.by is not None else ()
             what = "with all changes" if changed else "run again as it was"
             yield f"{first.capitalize()}, {what}, did not end well{_by(found, told)}, so nothing can be said."
+            if found.by is not None and found.by in told.reasons:
+                yield told.reasons[found.by]
 
 
 def _repeated(found: Found, told: Told) -> tuple[str, str]:
@@ -86,9 +90,9 @@ def _by(found: Found, told: Told) -> str:
 
 
 def _twice(found: Found, told: Told) -> str:
-    """The run by which it is known, and its repetition."""
+    """The run by which it is known, and its repetitions."""
     by = found.by or Variant()
-    jobs = [told.jobs[one] for one in (by, replace(by, repetition=1)) if one in told.jobs]
+    jobs = [told.jobs[one] for number in range(3) if (one := replace(by, repetition=number)) in told.jobs]
     return f" (jobs {_and(jobs)})" if len(jobs) > 1 else _by(found, told)
 
 

@@ -13,7 +13,7 @@ from carrel.core.worth.measured import Measured
 from carrel.core.worth.model import CostModel
 from carrel.core.worth.period import Period
 from carrel.core.worth.questions import Question, questions
-from carrel.core.worth.returns import Return, add_returns
+from carrel.core.worth.returns import LEAST_PEOPLE, Return, add_returns
 from carrel.core.worth.sensitivity import Varied, vary
 from carrel.core.worth.sheet import Figure, Sheet
 
@@ -96,6 +96,9 @@ def _notes(entered: Entered, measured: Measured, clouds: Sequence[Cloud]) -> Ite
         yield f"No price list of a cloud is entered for {year}: there is no comparison and no break-even."
     if model.sensitivity is None:
         yield "[sensitivity] is not entered: only assumptions with a range of their own were varied."
+    small = [people for _, people in entered.of_year("people") if 0 < len(measured.users.keys() & {*people.users}) < LEAST_PEOPLE]
+    if small:
+        yield f"Groups of fewer than {LEAST_PEOPLE} people are told with others only, and not at all where these are as few."
     placed = {user for _, people in entered.of_year("people") for user in people.users}
     others = len(measured.users.keys() - placed)
     if placed and others:

@@ -28,6 +28,8 @@ class Cloud:
     reserved_difference: Figure | None
     #: The utilisation from which on the lab costs less than on demand.
     break_even: Figure | None
+    #: What the market takes for the hours on demand, the data and the services, over the lab's cost: XSEDE's return.
+    value_for_cost: Figure | None
 
 
 def add_clouds(entered: Entered) -> Sequence[Cloud]:
@@ -62,7 +64,23 @@ def _add(entered: Entered, id: str, prices: Any) -> Cloud:
         reserved=reserved,
         reserved_difference=_difference(entered, id, "reserved", reserved),
         break_even=break_even,
+        value_for_cost=_value(entered, id, on_demand),
     )
+
+
+def _value(entered: Entered, id: str, on_demand: Figure | None) -> Figure | None:
+    sheet, cost = entered.sheet, entered.sheet["cost"]
+    if on_demand is None or not cost.quantity.value:
+        return None
+    services = []
+    for service_id, service in entered.of_year("services"):
+        price = entered.figure(service_id, service, "value", f"{service.name}: market value of a year")
+        known = sheet.get(f"{service_id}.period")
+        services.append(
+            known or sheet.product(f"{service_id}.period", f"{service.name}: market value", [price, period_years(entered)])
+        )
+    value = sheet.sum(f"{id}.value", f"Market value by {on_demand.name}", [on_demand, *services], entered.money)
+    return sheet.product(f"{id}.value_for_cost", f"{value.name}, over cost", [value], [cost])
 
 
 def _difference(entered: Entered, id: str, kind: str, cloud: Figure | None) -> Figure | None:

@@ -139,6 +139,17 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """Something that the lab's staff does for its users beside the GPUs, at what it would cost elsewhere."""
+
+    name: str = key("text", "What it is: consulting, training, software.")
+    value: Quantity = key("¤/year", "What it would cost on the market.", varies=True)
+    years: tuple[int, ...] = key("years", _YEARS)
+    source: str = key("text", _SOURCE)
+    range: Quantity | None = key("", _RANGE, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class People:
     """Some of the people who use the lab, by what they are and where they belong."""
 
@@ -218,6 +229,7 @@ LISTS: Mapping[str, type] = {
     "exchange": Exchange,
     "prices": Prices,
     "data": Data,
+    "services": Service,
     "people": People,
     "grants": Grant,
     "publications": Publication,
@@ -243,6 +255,7 @@ class CostModel:
     exchange: tuple[Exchange, ...] = ()
     prices: tuple[Prices, ...] = ()
     data: tuple[Data, ...] = ()
+    services: tuple[Service, ...] = ()
     people: tuple[People, ...] = ()
     grants: tuple[Grant, ...] = ()
     publications: tuple[Publication, ...] = ()

@@ -167,7 +167,8 @@ def _check(model: CostModel, file: str) -> None:
 #: Tables of which one entry holds for a year, or one with the same name.
 _ONCE: Mapping[str, str] = {
     "hardware": "name", "power": "hardware", "electricity": "", "cooling": "", "costs": "name", "downtime": "name",
-    "exchange": "", "prices": "name", "data": "", "grants": "name", "publications": "doi", "courses": "name", "partners": "name",
+    "exchange": "", "prices": "name", "data": "", "services": "name", "grants": "name",
+    "publications": "doi", "courses": "name", "partners": "name",
     "casc": "",
 }  # fmt: skip
 

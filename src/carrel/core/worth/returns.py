@@ -15,6 +15,8 @@ from carrel.core.worth.quantities import Quantity, Unit
 from carrel.core.worth.sheet import Figure
 
 _PERSON = Unit((("person", 1),))
+#: A group of fewer people is told with others only: a report goes to readers who may know who is in it.
+LEAST_PEOPLE = 5
 _PUBLICATION = Unit((("publication", 1),))
 
 
@@ -35,6 +37,7 @@ def add_returns(entered: Entered, measured: Measured) -> Sequence[Return]:
     users = Quantity(Fraction(len(measured.users)), _PERSON)
     entered.sheet.given("people", "People who used the lab", users, measured.source)
     found: list[Return] = []
+    found += _people(entered, measured)
     for table, row in _ROWS.items():
         for id, entry in entered.of_year(table):
             made = row(entered, measured, id, entry)
@@ -43,15 +46,31 @@ def add_returns(entered: Entered, measured: Measured) -> Sequence[Return]:
     return found
 
 
-def _people(entered: Entered, measured: Measured, id: str, entry: Any) -> Return:
-    who = f"{entry.status}, {entry.department}"
-    source = f"{measured.source} Who they are: {entry.source}"
-    there = Quantity(Fraction(sum(user in measured.users for user in entry.users)), _PERSON)
+def _people(entered: Entered, measured: Measured) -> Sequence[Return]:
+    """Groups of at least so many people who used the lab, and all smaller ones together, with a large one where they are few."""
+    groups = [(id, entry, {user for user in entry.users if user in measured.users}) for id, entry in entered.of_year("people")]
+    rest = measured.users.keys() - {user for _, _, users in groups for user in users}
+    told = [group for group in groups if len(group[2]) >= LEAST_PEOPLE]
+    few = sorted((group for group in groups if 0 < len(group[2]) < LEAST_PEOPLE), key=lambda group: group[0])
+    while (few or rest) and told and sum(len(users) for _, _, users in few) + len(rest) < LEAST_PEOPLE:
+        few.append(told.pop(min(range(len(told)), key=lambda place: len(told[place][2]))))
+    rows = [_group(entered, measured, id, (one.status, one.department), users, one.source) for id, one, users in told]
+    others = rest | {user for _, _, users in few for user in users}
+    if few and len(others) >= LEAST_PEOPLE:
+        sources = "; ".join(dict.fromkeys(one.source for _, one, _ in few))
+        rows.append(_group(entered, measured, "people.others", ("others", ""), others, sources))
+    return rows
+
+
+def _group(
+    entered: Entered, measured: Measured, id: str, words: Sequence[str], users: Collection[str], source: str
+) -> Return:  # fmt: skip
+    who, of = ", ".join(filter(None, words)), f"{measured.source} Who they are: {source}"
     figures = [
-        entered.sheet.given(f"{id}.users", f"{who}: who used the lab", there, source),
-        _used(entered, f"{id}.hours", who, measured.users, entry.users, source),
+        entered.sheet.given(f"{id}.users", f"{who}: who used the lab", Quantity(Fraction(len(users)), _PERSON), of),
+        _used(entered, f"{id}.hours", who, measured.users, users, of),
     ]
-    return Return(table="people", words=[entry.status, entry.department], figures=figures, source=entry.source)
+    return Return(table="people", words=words, figures=figures, source=source)
 
 
 def _grant(entered: Entered, measured: Measured, id: str, entry: Any) -> Return | None:
@@ -90,7 +109,6 @@ def _partner(entered: Entered, measured: Measured, id: str, entry: Any) -> Retur
 
 
 _ROWS: Mapping[str, Callable[[Entered, Measured, str, Any], Return | None]] = {
-    "people": _people,
     "grants": _grant,
     "publications": _publication,
     "courses": _course,

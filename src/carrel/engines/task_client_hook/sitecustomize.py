@@ -79,6 +79,10 @@ if "MLFLOW_RUN_ID" in os.environ:
     from carrel_imports import when_imported
 
     when_imported("mlflow", carrel_experiments.STEPS)
+if "CARREL_STACKS" in os.environ:
+    import carrel_stacks  # type: ignore[import-not-found]
+
+    carrel_stacks.listen()
 _add_client()
 if "CARREL_MLFLOW_NESTED" in os.environ:
     sys.meta_path.insert(0, _NestedRuns())

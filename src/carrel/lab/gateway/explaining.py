@@ -6,7 +6,6 @@ where it stood, and one that needs the same run as another takes that one's.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carrel.core.comparison import UNTRACKED, Agreement, Difference, Side, agree, compare
+from carrel.core.comparison.command_text import mix_commands
 from carrel.core.comparison.facts import Known
 from carrel.core.comparison.line_diff import LineChange, line_changes
 from carrel.core.comparison.packages import mix_locks
@@ -44,7 +44,6 @@ from carrel.core.why import (
     variant_task,
 )
 from carrel.core.why.changes import Material
-from carrel.core.why.command_text import mix_commands
 from carrel.core.why.words import Told, names_of, sentences
 from carrel.lab.gateway.comparing import CUT_SHORT, NEVER_RAN, Chosen, Comparing, compared_jobs
 from carrel.wire.v1 import CandidateView, ExplainRequest, VariantView, WhyView
@@ -53,10 +52,8 @@ from carrel.wire.v1 import CandidateView, ExplainRequest, VariantView, WhyView
 _LISTED = (EnvironmentKind.REQUIREMENTS, EnvironmentKind.UV_LOCK)
 #: Addresses below which a file of a directory can be named.
 _OPEN_SCHEMES = ("", "file", "job", "s3", "gs", "gcs", "sftp", "hf")
-#: Composed codes whose digests are remembered.
+#: Composed codes whose digests are remembered, and answers that were told.
 _REMEMBERED = 500
-#: How often a run that was cancelled, or that its node lost, is submitted again.
-_AGAIN = 8
 #: Seconds after its end in which a run may still come to the tracking server.
 _LATEST = 600
 _NO_SUCH_GPU = "The lab has no GPUs of both types now."
@@ -96,6 +93,8 @@ class Explaining:
     snapshots: SnapshotStore
     #: Digests of codes that were composed, by what they are made of.
     composed: dict[Hashable, str] = field(default_factory=dict)
+    #: Answers that the tracking server was told, by the last job of each search.
+    told: dict[int, str] = field(default_factory=dict)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self, caller: Caller, asked: ExplainRequest) -> WhyView:
@@ -136,6 +135,12 @@ class Explaining:
         if chosen[0][0].state is not JobState.COMPLETED:
             raise Invalid(
                 f"Job {chosen[0][2]} is {chosen[0][0].state}.", remedy="Name the job that went well first: it is run again."
+            )
+        second = chosen[1][0]
+        if second.state in CUT_SHORT or second.reason.code in NEVER_RAN:
+            raise Invalid(
+                f"Job {chosen[1][2]} came to no results of its own: {second.reason.message}",
+                remedy="Name one that ran to its end.",
             )
         self._check_results(chosen, sides, asked)
         halves = (self._half(caller, chosen[0], sides[0]), self._half(caller, chosen[1], sides[1]))
@@ -204,20 +209,18 @@ class Explaining:
             spec, resources, code = self._spec(question, variant)
         except (Invalid, Conflict) as error:
             return _Run(impossible=error.message)
-        about = json.dumps([to_plain(spec), to_plain(resources), variant.repetition], sort_keys=True)
         where = question.chosen[1 if variant.second else 0][0].partition
+        about = json.dumps([where, to_plain(spec), to_plain(resources), variant.repetition], sort_keys=True)
         told = VariantOf(
             first=question.chosen[0][2], second=question.chosen[1][2], changes=tuple(names_of(variant.changes, question.changes))
         )
         changed = f"with {', '.join(told.changes)} as in job {told.second}" if told.changes else "as it was"
         note = f"For `carrel why {told.first} {told.second}`: job {told.second if variant.second else told.first}, {changed}."
-        run = _Run(spec=replace(spec, variant_of=told, notes=(note[:1000],)), resources=resources, code=code)
-        for again in range(_AGAIN):
-            run.key = "why:" + hashlib.sha256(f"{where}:{about}:{again}".encode()).hexdigest()
-            run.job = self.comparing.lab.repeating.varied(question.caller, run.key)
-            if run.job is None or not (run.job.state in CUT_SHORT or self._untracked(question, run.job)):
-                break
-        return run
+        key, job = self.comparing.lab.repeating.varied(
+            question.caller, f"why {about}", lambda one: one.state in CUT_SHORT or self._untracked(question, one)
+        )
+        spec = replace(spec, variant_of=told, notes=(note[:1000],))
+        return _Run(job=job, spec=spec, resources=resources, code=code, key=key)
 
     def _untracked(self, question: _Question, job: Job) -> bool:
         """A run from when the lab had no tracking server has no metrics, and never will; the question's jobs have some."""
@@ -284,8 +287,12 @@ class Explaining:
             unintended = tuple(self._unintended(question, by, runs[by].job))
         told = Told(
             first=question.chosen[0][2], second=question.chosen[1][2], changes=question.changes, jobs=jobs,
+            reasons={variant: why for variant, run in runs.items() if (why := _message(run, results.get(variant, "")))},
             left=question.left, unintended=unintended,
         )  # fmt: skip
+        words = () if answer is None else sentences(answer, told)
+        if answer is not None:
+            self._tell(question, answer.answer, " ".join(words), runs)
         return WhyView(
             jobs=compared_jobs(question.chosen),
             candidates=[
@@ -298,11 +305,24 @@ class Explaining:
             variants=[_variant_view(variant, runs[variant], results.get(variant, ""), question) for variant in runs],
             answer="" if answer is None else answer.answer.value,
             found=[] if answer is None else list(answer.changes),
-            told=[] if answer is None else list(sentences(answer, told)),
+            told=list(words),
             most_runs=most_runs([one.weighted for one in question.changes]),
             seconds=max(_seconds(job) for job, _, _ in question.chosen),
             gpus=max(first.resources.total_gpus, second.resources.total_gpus),
         )
+
+    def _tell(self, question: _Question, answer: Answer, words: str, runs: Mapping[Variant, _Run]) -> None:
+        """Have the run of the search in the tracking server say what was found. Looking again tells nothing twice."""
+        last = max((run.job for run in runs.values() if run.job is not None), key=lambda job: job.id, default=None)
+        if last is None or self.told.get(last.id) == words:
+            return
+        with self.guard:
+            self.told[last.id] = words
+            while len(self.told) > _REMEMBERED:
+                self.told.pop(next(iter(self.told)))
+        lab = self.comparing.lab
+        search = VariantOf(first=question.chosen[0][2], second=question.chosen[1][2], changes=())
+        lab.tell_search(last, lab.task(question.caller, last.id), search, answer.value, words)
 
     def _unintended(self, question: _Question, variant: Variant, job: Job | None) -> Iterator[str]:
         """What differs between a job and its repetition, although nothing was changed."""
@@ -364,12 +384,17 @@ def _seconds(job: Job) -> float:
 
 
 def _variant_view(variant: Variant, run: _Run, result: str, question: _Question) -> VariantView:
-    failed = run.job is not None and run.job.state.ended and result == FAILED
     return VariantView(
         job=None if run.job is None else run.job.id,
         changes=names_of(variant.changes, question.changes),
         second=variant.second,
         state="" if run.job is None else run.job.state.value,
         results="" if not result else "none" if result == FAILED else result if result in (FIRST, SECOND) else "others",
-        message=run.impossible or (run.job.reason.message if failed and run.job is not None else ""),
+        message=_message(run, result),
     )
+
+
+def _message(run: _Run, result: str) -> str:
+    """Why a run did not end well, or cannot be."""
+    failed = run.job is not None and run.job.state.ended and result == FAILED
+    return run.impossible or (run.job.reason.message if failed and run.job is not None else "")

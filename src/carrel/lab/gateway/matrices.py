@@ -5,15 +5,16 @@ Nothing is kept beside the jobs: a run is known by a key that follows from what 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import isfinite
 from typing import Any
 
-from carrel.core.comparison import Side, agree
+from carrel.core.comparison import UNTRACKED, Side, agree
 from carrel.core.comparison.matrix import DEVICE, ORDER, SEED, MatrixRow, MatrixRun, check_cases, row, run_task, runs_of, title_of
+from carrel.core.comparison.pointers import number_at, numbers_in
 from carrel.core.domain.comparison import Agreement, Kind
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.job import Job, JobState
@@ -35,8 +36,8 @@ from carrel.wire.v1 import MatrixRequest, MatrixRowView, MatrixRunView, MatrixVi
 _PARAMETER = "seed"
 #: Bytes of an output in which a value is looked for.
 _LARGEST = 4 * 1024**2
-#: How often a run that was cancelled, or that its node lost, is submitted again.
-_AGAIN = 8
+#: Metrics that a message names.
+_NAMED = 8
 
 
 @dataclass(slots=True)
@@ -100,15 +101,11 @@ class Matrices:
                     )
                     continue
             spec, resources = self._spec(job, task, run, stands.jobs)
-            about = json.dumps([to_plain(spec), to_plain(resources), run.case], sort_keys=True)
-            for again in range(_AGAIN):
-                key = "matrix:" + hashlib.sha256(f"{job.partition}:{about}:{again}".encode()).hexdigest()
-                stands.keys[run] = key
-                found = lab.repeating.varied(caller, key)
-                if found is not None:
-                    stands.jobs[run] = found
-                if found is None or found.state not in CUT_SHORT:
-                    break
+            about = json.dumps([job.partition, to_plain(spec), to_plain(resources), run.case], sort_keys=True)
+            key, found = lab.repeating.varied(caller, f"matrix {about}", lambda one: one.state in CUT_SHORT)
+            stands.keys[run] = key
+            if found is not None:
+                stands.jobs[run] = found
         return stands
 
     def _has_order(self, caller: Caller, job: Job) -> bool:
@@ -145,6 +142,13 @@ class Matrices:
         values = {run: self._value(caller, done[run], side, metric) for run, side in sides.items()}
         ignore = [*asked.ignore, f"{ORDER_FILES}/*", f"outputs/{ORDER_FILES}/*"]
         base = [values.get(MatrixRun(SEED, seed)) for seed in seeds]
+        message = ""
+        if not any(value is not None for value in values.values()):
+            # Before there are runs, the job itself tells what they will have.
+            last, side = next(((done[run], side) for run, side in sides.items()), (job, None))
+            side = side or self.comparing.results_of(caller, job)
+            known = metric or next(iter(sorted(side.section(Kind.METRIC).values)), "")
+            message = "" if self._value(caller, last, side, known) is not None else self._lacks(caller, last, side, metric)
 
         def agreement(case: str, seed: int) -> Agreement | None:
             mine, theirs = sides.get(MatrixRun(SEED, seed)), sides.get(MatrixRun(case, seed))
@@ -170,6 +174,7 @@ class Matrices:
             seeds=list(seeds),
             rows=[_row_view(one) for one in rows],
             runs=[_run_view(run, stands) for run in wanted],
+            message=message,
             done=all(ended),
             seconds=max(0.0, (job.ended_at or 0.0) - (job.started_at or job.ended_at or 0.0)),
             gpus=job.resources.total_gpus,
@@ -178,29 +183,34 @@ class Matrices:
     def _value(self, caller: Caller, job: Job, side: Side, metric: str) -> float | None:
         """The value of a metric at its end, or of an output: `metrics.json#/loss`, a JSON Pointer (RFC 6901) behind its name."""
         path, mark, pointer = metric.partition("#")
-        if not mark:
-            text = side.section(Kind.METRIC).values.get(metric)
-            return None if text is None else _finite(float(text))
+        if mark:
+            return number_at(self._document(caller, job, path), pointer)
+        text = side.section(Kind.METRIC).values.get(metric)
+        return None if text is None or not isfinite(float(text)) else float(text)
+
+    def _document(self, caller: Caller, job: Job, path: str) -> Any:
+        """What is in an output that is JSON; None where it is not there, is something else, or is too large."""
         try:
             file = self.comparing.lab.produced.blob_path(caller, job.id, path)
-            found: Any = json.loads(file.read_bytes()) if file.stat().st_size <= _LARGEST else None
-            for part in pointer.split("/")[1:]:
-                name = part.replace("~1", "/").replace("~0", "~")
-                found = found[_index(name)] if isinstance(found, list) else found[name]
-            return _finite(float(found))
-        except (CarrelError, OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+            return json.loads(file.read_bytes()) if file.stat().st_size <= _LARGEST else None
+        except (CarrelError, OSError, ValueError, RecursionError):
             return None
 
-
-def _index(text: str) -> int:
-    """A place in a list, as RFC 6901 writes it: with digits alone."""
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(text)
-    return int(text)
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
+    def _lacks(self, caller: Caller, job: Job, side: Side, metric: str) -> str:
+        """Why the job has no value of the metric, with those that it has."""
+        metrics, outputs = side.section(Kind.METRIC), sorted(side.section(Kind.OUTPUT).values)
+        path, mark, pointer = metric.partition("#")
+        if mark:
+            fact = f"Output {path} of job {job.id} has no number at {pointer}." if path in outputs else ""
+            fact = fact or f"Job {job.id} has no output {path}."
+        elif metrics.missing and metrics.missing != UNTRACKED:
+            return f"The metrics of job {job.id} are not known: {metrics.missing}"
+        else:
+            fact = f'Job {job.id} logged no metric "{metric}".' if metric else f"Job {job.id} logged no metrics."
+        documents = [one for one in outputs if one.endswith(".json") and path in (one, "", metric)][:_NAMED]
+        told = [f"{one}#{at}" for one in documents for at in islice(numbers_in(self._document(caller, job, one)), _NAMED)]
+        there = ", ".join([*sorted(metrics.values), *told][:_NAMED] or outputs[:_NAMED])
+        return f"{fact} It has: {there}." if there else fact
 
 
 def _seeds(task: TaskSpec, asked: MatrixRequest) -> Sequence[int]:

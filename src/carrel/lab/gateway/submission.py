@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError
 
+from carrel.core.control.history import of_name
 from carrel.core.control.lab import Lab
 from carrel.core.control.ports import Submitted
 from carrel.core.domain.cache_key import changing_inputs
@@ -37,6 +38,7 @@ from carrel.core.domain.task import (
 )
 from carrel.core.domain.user import Caller
 from carrel.core.domain.visible import Visible
+from carrel.core.gpu_use.habits import habits
 from carrel.core.policy.pool_gpus import without_gpus
 from carrel.core.snapshots import SnapshotStore
 from carrel.core.submission import ResourceOptions, SweepOptions, TaskOptions, options_of, read_engine_options
@@ -96,11 +98,15 @@ class Submissions:
     def preview(self, caller: Caller, request: TaskRequest) -> tuple[Resources, Wait | None, tuple[str, ...]]:
         """Return what a job of this would ask for, where it would stand in line (None: it would start), and notes.
 
+        Among the notes is what the last tasks of its name took, where this asks for much more.
+
         Raises what `submit` would raise. Nothing is submitted.
         """
         task, options = self._read(caller, request)
         asked = {key: options[key] for key in ("name", "resources", "qos", "account", "partition", "preemptible")}
-        return options["resources"], self._lab.preview(caller, task, **asked), task.notes
+        wait = self._lab.preview(caller, task, **asked)
+        past = of_name(self._lab.jobs_store, caller.user.subject, options["name"])
+        return options["resources"], wait, (*task.notes, *habits(past, options["resources"]))
 
     def check(
         self, caller: Caller, request: TaskRequest, change: Callable[[Resources], Resources] = lambda asked: asked

@@ -27,7 +27,6 @@ from carrel.core.domain.session import SessionSpec
 from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.task import TaskSpec
 from carrel.core.domain.user import User
-from carrel.lab.gateway.hints import hint_of
 from carrel.wire import v1
 
 V = TypeVar("V", bound=BaseModel)
@@ -103,7 +102,7 @@ def job_detail(
         "git_commit": task.git.commit if task.git else None,
         "git_dirty": task.git.dirty if task.git else False,
         "verified": verified.words if verified is not None else "",
-        "hint": hint_of(job, attempts),
+        "hint": attempts[-1].advice if attempts else "",
         "replay_of": "" if task.replay_of is None else f"job {task.replay_of.job} of the lab {task.replay_of.lab}",
         "slurm": list(task.slurm.describe()) if task.slurm else [],
         "engines": task.engines or {},
@@ -155,12 +154,13 @@ def cluster_node_view(node: Node, partitions: Sequence[str]) -> v1.ClusterNodeVi
 def device_view(status: DeviceStatus) -> v1.DeviceView:
     """One GPU; without the number, name and owner of other users' jobs."""
     device, job = status.device, status.holder
-    state = "held" if job is not None else "withheld" if status.withheld else "free"
+    out = "drained" if device.drained is not None else "withheld" if status.withheld else "free"
+    state = "held" if job is not None else out
     holder = None
     if job is not None:
         holder = v1.HolderView(job_id=job.id, name=job.name, owner=job.owner) if job.owner else v1.HolderView()
     kept_for = status.kept_for if state == "free" else None
-    return view_of(v1.DeviceView, device, state=state, holder=holder, kept_for=kept_for)
+    return view_of(v1.DeviceView, device, state=state, holder=holder, kept_for=kept_for, unknown=status.unknown)
 
 
 def user_view(user: User, account: str) -> v1.UserView:

@@ -194,6 +194,7 @@ class AdministrationPage:
             "shown": shown,
             "has_health": self._doctor is not None and may["CHANGE_RULES"],
             "nodes": [one.node for one in lab.machines.devices(caller)],
+            "unknown": lab.unknown_devices(),
             "announcements": lab.keeper(ANNOUNCEMENTS).list(caller),
             "reservations": lab.keeper(RESERVATIONS).list(caller),
             "disks": lab.storage.disks(),

@@ -28,6 +28,7 @@ PAGES = {
     "/jobs/why": "why.md",
     "/jobs": "pages.md#a-job",
     "/sweeps": "sweeps.md",
+    "/machines": "composing.md",
     "/use": "use.md",
     "/challenges": "challenges.md",
     "/baselines": "baselines.md",

@@ -26,7 +26,6 @@ from carrel.lab.gateway.boundary import DATA_POLICY
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.events import EventFilter
 from carrel.lab.gateway.gate import Grant
-from carrel.lab.gateway.hints import hint_of
 from carrel.lab.gateway.routes.events import answer, start_of
 from carrel.lab.gateway.routes.files import download
 from carrel.lab.gateway.views import node_view
@@ -164,7 +163,7 @@ class JobPages:
             "job_live.html" if part else "job.html",
             idle=idle_sessions(self._gateway, caller, view),
             verified=self._lab.verifications.of(job_id),
-            hint=hint_of(job, attempts),
+            hint=attempts[-1].advice if attempts else "",
             run_page=self._gateway.run_page(job),
             waited=attempts[0].leased_at - job.submitted_at if attempts else None,
             prepared=attempts[-1].started_at - attempts[-1].leased_at if attempts and attempts[-1].started_at else None,

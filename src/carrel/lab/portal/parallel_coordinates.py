@@ -12,10 +12,12 @@ from carrel.wire.v1 import SweepDetail, TrialView
 #: Size of the picture, in units of its own; axes stand from TOP to BOTTOM.
 WIDTH, HEIGHT, TOP, BOTTOM = 1000.0, 320.0, 40.0, 270.0
 _MARGIN = 90.0
-#: Lines are drawn of so many trials: the newest, and the best.
+#: Lines are drawn of so many trials: the best.
 _MOST = 500
 #: Choices of which the names are written.
 _NAMES = 12
+#: Powers of ten that are written at a logarithmic axis, and how far they are from its ends, as a part of it.
+_DECADES, _END = 4, 0.08
 #: Looks of lines by how good they are, from the best on.
 _LOOKS = ("q0", "q1", "q2", "q3")
 
@@ -63,7 +65,7 @@ def picture_of(sweep: SweepDetail) -> Picture | None:
     shown = [one for one in sweep.all_trials if one.value is not None and math.isfinite(one.value)]
     if not shown:
         return None
-    shown = _ordered(sweep, shown)[:_MOST]
+    valued, shown = len(shown), _ordered(sweep, shown)[:_MOST]
     parameters = {name: read_distribution(name, text) for name, text in sweep.parameters.items()}
     gap = (WIDTH - 2 * _MARGIN) / len(parameters)
     places = [_MARGIN + gap * index for index in range(len(parameters) + 1)]
@@ -81,7 +83,8 @@ def picture_of(sweep: SweepDetail) -> Picture | None:
             PictureLine(path=path, look=_look(sweep, trial, rank, len(shown)), title=_title(sweep, trial), job_id=trial.job_id)
         )
     best = next((f" The best is trial {one.number} with {one.value:.6g}." for one in shown if one.number == sweep.best), "")
-    summary = f"{len(shown)} trials; {sweep.metric} is from {low:.6g} to {high:.6g}.{best}"
+    trials = f"{valued} trials" if valued == len(shown) else f"The best {len(shown)} of {valued} trials"
+    summary = f"{trials}; {sweep.metric} is from {low:.6g} to {high:.6g}.{best}"
     return Picture(axes=axes, lines=lines[::-1], summary=summary)
 
 
@@ -107,7 +110,16 @@ def _marks(one: Distribution) -> list[AxisMark]:
         every = math.ceil(len(one.choices) / _NAMES)
         return [AxisMark(y=_y(_place(one, name)), text=_short(name)) for name in one.choices[::every]]
     ends = [one.high, one.low] if one.high > one.low else [one.low]
-    return [AxisMark(y=_y(_place(one, value)), text=f"{value:.4g}") for value in ends]
+    return [AxisMark(y=_y(_place(one, value)), text=f"{value:.4g}") for value in [*ends, *_decades(one)]]
+
+
+def _decades(one: Distribution) -> list[float]:
+    """Powers of ten between the ends of a logarithmic axis, which show that it is one."""
+    if not one.logarithmic:
+        return []
+    powers = range(math.ceil(math.log10(one.low)), math.floor(math.log10(one.high)) + 1)
+    inside = [10.0**power for power in powers if _END < _place(one, 10.0**power) < 1 - _END]
+    return inside[:: math.ceil(len(inside) / _DECADES) or 1]
 
 
 def _place(one: Distribution, value: object) -> float:

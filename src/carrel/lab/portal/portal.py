@@ -24,6 +24,7 @@ from carrel.lab.portal.consent import ConsentPages
 from carrel.lab.portal.entrance import Entrance
 from carrel.lab.portal.help import HelpPages, help_of
 from carrel.lab.portal.local import LocalPages
+from carrel.lab.portal.machines import MachinesPage, has_fabric
 from carrel.lab.portal.new_task import NewTaskPage
 from carrel.lab.portal.notebooks import NotebookPages
 from carrel.lab.portal.outputs import OutputPages
@@ -97,6 +98,7 @@ class Portal:
         use = UsePage(gateway, self._look)
         baselines = BaselinePage(gateway, self._look)
         self._look.know(offers_challenges=gateway.own_challenges is not None)
+        self._look.know(offers_machines=has_fabric(gateway))
         entrance = Entrance(gateway, self.tickets, self.sessions)
         reference = ReferencePage(app, self._look)
         app.router.routes.extend(
@@ -113,6 +115,7 @@ class Portal:
                 *sweeps.routes(),
                 *use.routes(),
                 *baselines.routes(),
+                *(MachinesPage(gateway, self._look).routes() if has_fabric(gateway) else ()),
                 *ChallengePages(gateway, self._look).routes(),
                 *(OrganisePage(gateway, self._look).routes() if gateway.own_challenges is not None else ()),
                 *entrance.routes(),

@@ -60,6 +60,7 @@ class Templates:
         }
         self._templates.tests["soon"] = lambda end: end - self.now() <= _SOON
         self._templates.globals |= {"version": __version__, "states": words.STATES, "sweep_states": words.SWEEP_STATES}
+        self._templates.globals["machine_states"] = words.MACHINE_STATES
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
         """A whole page, or the part of one that a template is."""

@@ -22,6 +22,16 @@ STATES: dict[str, tuple[str, str, str]] = {
     "NODE_FAIL": ("Its node or its runner is gone.", "✕", "bad"),
     "PREEMPTED": ("Another job took its place.", "⊘", "off"),
 }
+#: The same of machines from parts.
+MACHINE_STATES: dict[str, tuple[str, str, str]] = {
+    "PENDING": ("It waits for blocks.", "◷", "wait"),
+    "CONFIGURING": ("Its blocks are being attached.", "◔", "busy"),
+    "RUNNING": ("It is there.", "▶", "run"),
+    "COMPLETING": ("Its blocks are given back.", "◔", "busy"),
+    "COMPLETED": ("Its time was over.", "✓", "good"),
+    "CANCELLED": ("It was given back.", "⊘", "off"),
+    "FAILED": ("It could not be made.", "✕", "bad"),
+}
 #: The same of sweeps and their trials, where that is something else than of jobs.
 SWEEP_STATES: dict[str, tuple[str, str, str]] = {
     "RUNNING": ("It goes on.", "▶", "run"),

@@ -35,6 +35,8 @@ class LabContext:
     environ: Mapping[str, str]
     #: This machine.
     node: Node
+    #: Machines that were made from parts and are there now; jobs run on them as on this one.
+    composed: Callable[[], tuple[Node, ...]]
     #: Devices of it that its broker keeps for cells, and the state of idle sessions on the others.
     lent: Callable[[], frozenset[str]]
     gpu_state: Callable[[], GpuState]

@@ -74,8 +74,19 @@ class NoLender:
 class Lender:
     """Keeps the broker running and has its last word. Thread-safe."""
 
-    def __init__(self, *, home: LabHome, settings: Settings, node: Node, secret: bytes, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        home: LabHome,
+        settings: Settings,
+        node: Node,
+        secret: bytes,
+        clock: Clock,
+        drained: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`drained`: why devices are given to no cell, by their UUIDs."""
         self._node = node
+        self._drained = drained
         self._clock = clock
         self._linger = float(settings.linger_time)
         self._kept = int(settings.session_gpus)
@@ -150,7 +161,9 @@ class Lender:
         while not self._closing.is_set():
             try:
                 self._process.start()
-                self._watch = Broker(self.socket, self._token, OBSERVER).watch(self._heard, past=self._past)
+                self._watch = Broker(self.socket, self._token, OBSERVER).watch(
+                    self._heard, past=self._past, drained=self._drained
+                )
                 return
             except (CarrelError, OSError) as error:
                 _log.error("The broker cannot be started: %s It is tried again in %g s.", error, _RETRY_SECONDS)

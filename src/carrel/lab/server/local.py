@@ -21,6 +21,7 @@ class LocalLabEngine(LabEngine):
         return LocalEngine(
             spool=Spool(lab.home.spool),
             node=lab.node,
+            composed=lab.composed,
             run_dir=lab.home.run / "engine",
             environ=lab.environ,
             lent=lab.lent,

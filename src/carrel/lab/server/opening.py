@@ -46,8 +46,10 @@ from carrel.engines.nursery import passed
 from carrel.engines.router import Router
 from carrel.engines.task_client import pack_client
 from carrel.lab.audit import AuditLog
+from carrel.lab.server.device_watch import DeviceWatch
 from carrel.lab.server.engine import LabContext
 from carrel.lab.server.engines import LabEngines
+from carrel.lab.server.fabric import LabFabric
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.home_location import remember
 from carrel.lab.server.identity import read_identity
@@ -123,6 +125,7 @@ class RunningLab:
     url: str
     secret: bytes
     lender: Lender | NoLender
+    watch: DeviceWatch
     borrowing: Borrowing
     reports: NodeReports
     engines: LabEngines
@@ -131,11 +134,14 @@ class RunningLab:
     retention: RetentionService
     isolation: LabIsolation
     audit: AuditLog
+    fabric: LabFabric
 
     def close(self) -> None:
         """Stop deciding, stop watching, close the database."""
+        self.fabric.close()
         self.retention.close()
         self.storage.close()
+        self.watch.close()
         self.lender.close()
         self.reports.close()
         self.loop.stop()
@@ -171,8 +177,14 @@ def open_lab(
     code.sweep(time.time())
     sweep_drafts(home.blobs, time.time())
     lends = settings.sessions and bool(node.devices)
-    lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
+    drains = Drains(store.of(DRAINS))
+    lender = (
+        Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time, drained=drains.reasons)
+        if lends
+        else NoLender()
+    )
     slurm_url = (settings.slurm_url or url).rstrip("/")
+    fabric = LabFabric(settings.fabric, home.path, store, time.time)
     reports = NodeReports(home.reports, secret=secret, clock=time.time)
     engines = LabEngines(
         LabContext(
@@ -183,6 +195,7 @@ def open_lab(
             url=slurm_url,
             environ=os.environ,
             node=node,
+            composed=fabric.machines.nodes,
             lent=lender.lent,
             gpu_state=lender.gpu_state,
             news=reports.nodes,
@@ -254,8 +267,9 @@ def open_lab(
             rules=rules,
             launch=launch,
             secret=secret,
-            drained=Drains(store.of(DRAINS)).apply,
-            reserved=store.of(RESERVATIONS).all,
+            drained=drains.apply,
+            fault=drains.fault,
+            reserved=lambda: (*store.of(RESERVATIONS).all(), *fabric.machines.reservations()),
             withdrawal=describer.withdrawn if settings.tracking else untold,
             halted=storage.halted,
             held=held.current,
@@ -267,6 +281,15 @@ def open_lab(
         history=partial(newest_ended, store.jobs),
     )
     audit = AuditLog(home.audit, clock=time.time)
+    watch = DeviceWatch(
+        node.devices,
+        drains=drains,
+        holders=lambda uuid: [job for number in holders_of(uuid, loop, lender) if (job := store.jobs.get(number)) is not None],
+        events=store.events,
+        audit=audit,
+        changed=loop.look_again,
+        clock=time.time,
+    )
     artifacts = artifacts_of(home.path) if settings.tracking else None
     retention = RetentionService(
         home, settings, store, artifacts, audit, lambda reasons: loop.look_again() if held.fill(reasons) else None
@@ -301,6 +324,7 @@ def open_lab(
             isolation=(lambda _running: "") if whose_code.strict else isolation.tell,
         ),
         held=held.current,
+        unknown_devices=watch.unknown,
         session_jobs=settings.session_jobs,
         administration=Administration(
             people=store.people,
@@ -310,8 +334,9 @@ def open_lab(
             look_again=loop.look_again,
             clock=time.time,
         ),
-        keepers=keepers(
-            store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)
+        keepers=(
+            *keepers(store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)),
+            *fabric.keepers(lambda caller: policy.account(caller.account, caller.user)),
         ),
         engine=engine,
         loop=loop,
@@ -332,6 +357,9 @@ def open_lab(
         describe_submission=describer.submission if settings.tracking else untold,
         describe_withdrawal=describer.withdrawn if settings.tracking else untold,
         describe_sweep=describer.sweep if settings.tracking else untold,
+        tell_search=(lambda job, *about: store.outbox.add(job.id, describer.search(job, *about), now=time.time()))
+        if settings.tracking
+        else untold,
         refused_by_tracking=store.outbox.refused,
     )
     _know_the_owner(home, lab)
@@ -346,6 +374,7 @@ def open_lab(
         url=url,
         secret=secret,
         lender=lender,
+        watch=watch,
         borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
         reports=reports,
         engines=engines,
@@ -354,7 +383,14 @@ def open_lab(
         retention=retention,
         isolation=isolation,
         audit=audit,
+        fabric=fabric,
     )
+
+
+def holders_of(device: str, loop: ControlLoop, lender: Lender | NoLender) -> set[int]:
+    """The jobs that have a device now, and the sessions and workers whose cells and calls do."""
+    jobs = {held.id for held in loop.holding() if device in held.devices}
+    return jobs | {int(lease["job"]) for lease in lender.status().get("leases", ()) if device in lease["devices"]}
 
 
 def body_socket(home: LabHome) -> Path:

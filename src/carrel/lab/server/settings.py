@@ -42,6 +42,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("simulate_gpus", "int", None, "Offer this many simulated GPUs instead of the machine's own."),
     Setting("cpus", "int", None, "Processors that jobs may use; found by itself."),
     Setting("memory", "size", None, "Memory that jobs may use; found by itself."),
+    Setting("fabric", "text", None, "File with the parts from which machines are made; without it machines are as they are."),
     Setting("simulate_memory", "size", 16 * 1024**3, "Memory of each simulated GPU."),
     Setting("simulate_swap", "size", 8 * 1024**3, "How much state a simulated GPU moves to or from host memory in a second."),
     Setting("simulate_faults", "text", "", "Faults of simulated GPUs and their shares, for tests (lock_timeout=0.05,lost=0.01)."),

@@ -164,6 +164,8 @@ def _serve(
         running.storage.subscribe(running.loop.look_again)
         running.storage.start()
         running.loop.start()
+        running.fabric.start(running.loop.uses, running.loop.look_again)
+        running.watch.start()
         # From here on: what an earlier server has charged is known.
         running.lender.charge(running.borrowing.report)
         running.retention.start()
@@ -238,7 +240,7 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
     """The lab answers now: say so to people, and to programs through the address file."""
     said = {name: running.settings.values[name] for name in ("isolation", "job_network")}
     running.home.write_address(running.url, str(authority.path) if authority is not None else "", said)
-    (node,) = running.engine.nodes()
+    node = running.engine.nodes()[0]
     say(f"Carrel is up at {running.url}")
     _log.info("The lab is up at %s.", running.url)
     say(f"  home      {running.home.path}")

@@ -156,6 +156,7 @@ def _attempt_values(change: AttemptChange) -> dict[str, Any]:
         "inputs": None if change.inputs is None else dump(dict(change.inputs)),
         "input_sources": None if change.input_sources is None else dump(dict(change.input_sources)),
         "usage": None if change.usage is None else dump(to_plain(change.usage)),
+        "advice": change.advice,
         **({} if change.usage is None else measured(change.usage)),
         **({} if change.hardware is None else gpus_of(change.hardware)),
         "uncollected": None if change.uncollected is None else int(change.uncollected),

@@ -15,6 +15,7 @@ from carrel.core.domain.baseline import Baseline, Calibration
 from carrel.core.domain.comparison import Verification
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.lab.store.database import Database
+from carrel.lab.store.events import EventTable
 from carrel.lab.store.outbox import insert_entries
 from carrel.lab.store.rows import dump
 from carrel.lab.store.tables import baselines, calibrations, verifications
@@ -141,8 +142,9 @@ def _calibration(row: sa.Row[Any]) -> Calibration:
 class VerificationTable:
     """Implements `carrel.core.control.verifications.VerificationStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, events: EventTable) -> None:
         self._database = database
+        self._events = events
         #: All there are: few jobs are verified, and every look at a job asks. None: not read yet.
         self._known: dict[int, Verification] | None = None
         self._guard = threading.Lock()
@@ -155,6 +157,7 @@ class VerificationTable:
             connection.execute(sa.insert(verifications), row)
             insert_entries(connection, job_id, outbox, now)
             self._known = None
+        self._events.announce()  # the tracking server hears of it now
 
     def get(self, job_id: int) -> Verification | None:
         """The last one of the job, or None."""

@@ -40,6 +40,7 @@ class OutboxTable:
         """Add items that belong to no other change."""
         with self._database.write() as connection:
             insert_entries(connection, job_id, entries, now)
+        self._events.announce()
 
     def pending(self, limit: int) -> Sequence[OutboxRow]:
         """The oldest items that still have to be sent."""

@@ -58,7 +58,7 @@ class Store:
         self.sweeps = SweepTable(database, self.events)
         self.retention = RetentionTable(database)
         self.baselines = BaselineTable(database)
-        self.verifications = VerificationTable(database)
+        self.verifications = VerificationTable(database, self.events)
         self.outbox = OutboxTable(database, self.events, clock)
         if mended := self.jobs.mend(clock()):
             _log.warning("%d rows of jobs and attempts had moments or seconds that no clock shows; they are corrected.", mended)
@@ -75,6 +75,16 @@ class Store:
                 known = secrets.token_hex(6)
                 connection.execute(sa.insert(lab), {"key": "lab_id", "value": known})
         return str(known)
+
+    def next_number(self, of: str) -> int:
+        """Return a number that is larger than all that were given for the same thing before, also before a restart."""
+        with self.database.write() as connection:
+            key = f"number of {of}"
+            known = connection.execute(sa.select(lab.c.value).where(lab.c.key == key)).scalar()
+            connection.execute(sa.delete(lab).where(lab.c.key == key))
+            number = int(known or 0) + 1
+            connection.execute(sa.insert(lab), {"key": key, "value": str(number)})
+        return number
 
     def close(self) -> None:
         """Close all connections."""

@@ -215,6 +215,8 @@ attempts = Table(
     Column("gpu_memory", BigInteger),
     #: As people ask for it ("h200"); "": it has none, or it is not known.
     Column("gpu_type", String(64), nullable=False, server_default=text("''")),
+    #: What its owner was told last of GPUs that are hardly busy.
+    Column("advice", Text, nullable=False, server_default=text("''")),
     #: For how long it was suspended: nothing is charged for that. NULL: not at all.
     Column("suspended_seconds", Double),
     #: 1 while outputs that were not stored are left in its working directory.
@@ -337,6 +339,15 @@ challenge_notices = record_table(
     "challenge_notices",
     Column("id", ID, primary_key=True, autoincrement=True),
     Column("challenge", String(64), ForeignKey("challenges.name"), nullable=False, index=True),
+    sqlite_autoincrement=True,
+)
+
+#: Machines made from parts.
+compositions = record_table(
+    "compositions",
+    Column("id", ID, primary_key=True, autoincrement=True),
+    Column("state", String(16), nullable=False),
+    Index(None, "state"),
     sqlite_autoincrement=True,
 )
 

@@ -13,7 +13,7 @@ from carrel.core.domain.launch import EnvironmentReady, Journaled, Observation, 
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.submit_limits import SUBMIT_LIMITS
 from carrel.core.domain.sweep import Sweep
-from carrel.core.domain.task import GitState, TaskSpec
+from carrel.core.domain.task import GitState, TaskSpec, VariantOf
 from carrel.core.domain.user import User
 from carrel.core.spool.layout import Spool
 from carrel.lab.tracking.rest import PARAM_LENGTH, TAG_LENGTH
@@ -62,6 +62,8 @@ class Describer:
         }
         if task.sweep is not None:
             payload["parent"] = self._parent(job, task)
+        if task.variant_of is not None:
+            payload["parent"] = self._search(job, task.variant_of)
         if job.element is not None and task.tracking is not None:
             payload["experiment_id"] = task.tracking.experiment_id
         entries = [OutboxEntry(kind="create_run", payload=payload | ({"adopt": adopted} if adopted else {}))]
@@ -122,7 +124,21 @@ class Describer:
             "status": status_of_sweep(sweep.state),
             "end_time": None if sweep.ended_at is None else _ms(sweep.ended_at),
         }
-        return [OutboxEntry(kind="sweep", payload=payload)]
+        return [OutboxEntry(kind="parent", payload=payload)]
+
+    def search(self, job: Job, task: TaskSpec, search: VariantOf, answer: str, told: str) -> Sequence[OutboxEntry]:
+        """A search for a cause has ended, with this answer and what it tells; `job` is the last of its runs."""
+        if not _described(job, task):
+            return ()
+        payload = {
+            "owner": job.owner,
+            "experiment": task.experiment,
+            "parent": self._search(job, search),
+            "tags": _cut_all({"carrel.answer": answer, "mlflow.note.content": told}),
+            "status": "FINISHED",
+            "end_time": _ms(job.ended_at or job.submitted_at),
+        }
+        return [OutboxEntry(kind="parent", payload=payload)]
 
     def _tags(self, job: Job, task: TaskSpec, user: User, *, adopted: bool) -> dict[str, str]:
         tags = {
@@ -179,10 +195,19 @@ class Describer:
 
     def _parent(self, job: Job, task: TaskSpec) -> dict[str, Any]:
         """The run of the sweep, in which those of its trials are."""
-        tags = {"carrel.lab": self._lab_id, "carrel.sweep_of_trials": str(task.sweep), "carrel.task": job.name}
-        if self._url:
-            tags["carrel.url"] = f"{self._url}/sweeps/{task.sweep}"
-        return {"run_name": f"sweep {task.sweep}: {job.name}", "tags": _cut_all(tags), "start_time": _ms(job.submitted_at)}
+        name, page = f"sweep {task.sweep}: {job.name}", f"/sweeps/{task.sweep}"
+        return self._run_of_many(job, {"carrel.sweep_of_trials": str(task.sweep)}, name, page)
+
+    def _search(self, job: Job, search: VariantOf) -> dict[str, Any]:
+        """The run of a search for a cause, in which those of its variants are."""
+        first, second = search.first, search.second
+        page = f"/jobs/why?first={first}&second={second}"
+        return self._run_of_many(job, {"carrel.why": f"{first}, {second}"}, f"why {first} {second}: {job.name}", page)
+
+    def _run_of_many(self, job: Job, naming: Mapping[str, str], name: str, page: str) -> dict[str, Any]:
+        naming = {"carrel.lab": self._lab_id, **naming}
+        tags = {**naming, "carrel.task": job.name} | ({"carrel.url": f"{self._url}{page}"} if self._url else {})
+        return {"naming": naming, "run_name": name, "tags": _cut_all(tags), "start_time": _ms(job.submitted_at)}
 
     def _end(self, job: Job, state: JobState, reason: Reason, at: float, tags: Mapping[str, str]) -> Sequence[OutboxEntry]:
         said = {**tags, "carrel.state": state.value, "carrel.reason": reason.message, "carrel.reason_code": reason.code}

@@ -36,8 +36,6 @@ _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _TRIES = 8
 #: Tags that name one job of one lab.
 _NAMING_TAGS = ("carrel.lab", "carrel.job_id")
-#: And one sweep.
-_NAMING_PARENT = ("carrel.lab", "carrel.sweep_of_trials")
 
 
 class _Made(Enum):
@@ -79,7 +77,7 @@ class Shipper:
         self._settled: set[int] = set()
         self._tries: dict[int, int] = {}
         self._uncertain: set[int] = set()
-        #: Runs of sweeps, by workspace, experiment and the tags that name them.
+        #: Runs of sweeps and searches, by workspace, experiment and the tags that name them.
         self._parents: dict[tuple[str, ...], str] = {}
 
     def start(self) -> None:
@@ -185,7 +183,7 @@ class Shipper:
                 gathered += [entry for entry in entries_of(item.id, item.payload) if not new or entry.group != "tags"]
                 ids.append(item.id)
                 continue
-            if item.kind in ("sweep", "end_run"):  # files and values do not mind each other's order, but this is the last word
+            if item.kind in ("parent", "end_run"):  # files and values do not mind each other's order, but this is the last word
                 self._log(job_id, items, gathered, ids)
                 gathered, ids = [], []
             self._single(job_id, item)
@@ -250,8 +248,8 @@ class Shipper:
         raise AssertionError("unreachable")
 
     def _parent_of(self, workspace: str, experiment_id: str, parent: Mapping[str, Any], user: str) -> str:
-        """The run of a sweep, which exists afterwards: this thread alone makes them, so looking first is enough."""
-        naming = {key: parent["tags"][key] for key in _NAMING_PARENT}
+        """The run of a sweep or a search, which exists afterwards: this thread alone makes them, so looking first is enough."""
+        naming = parent["naming"]
         key = (workspace, experiment_id, *naming.values())
         if key not in self._parents:
             self._parents[key] = self._rest.find_run(workspace, experiment_id, naming) or self._rest.create_run(
@@ -305,12 +303,14 @@ class Shipper:
     def _single(self, job_id: int, item: OutboxItem) -> None:
         try:
             workspace = workspace_of(item.payload["owner"])
-            if item.kind == "sweep":  # of a run that others share, so it does not matter whether this job has one
+            if item.kind == "parent":  # of a run that others share, so it does not matter whether this job has one
                 experiment_id = self._rest.experiment(workspace, item.payload.get("experiment") or DEFAULT_EXPERIMENT_NAME)
                 run_id = self._parent_of(workspace, experiment_id, item.payload["parent"], "")
+                if tags := item.payload.get("tags"):
+                    self._rest.log_batch(workspace, run_id, tags=tags)
             else:
                 run_id, experiment_id = self._run_of(job_id)
-            if item.kind in ("sweep", "end_run"):
+            if item.kind in ("parent", "end_run"):
                 self._rest.end_run(workspace, run_id, status=item.payload["status"], end_time=item.payload["end_time"])
             elif item.kind == "artifact" and "path" in item.payload:
                 with Path(item.payload["path"]).open("rb") as file:

@@ -409,6 +409,11 @@ class Service:
             if message.get("past") is True and client.identity.sees_all:
                 self._handing.begin(connection)
             return
+        if op == "drained" and client.identity.sees_all:
+            devices = message.get("devices")
+            why = {str(uuid): str(reason) for uuid, reason in devices.items()} if isinstance(devices, dict) else {}
+            self.carry_out(self._core.drained(why, self._now()))
+            return
         if op == "took":
             until = message.get("until")
             self._handing.answered(connection, until if type(until) is int else 0)

@@ -93,7 +93,7 @@ class Status:
         residents: dict[str, list[str]] = {uuid: [] for uuid in self._lender.devices}
         by: dict[str, list[dict[str, Any]]] = {uuid: [] for uuid in self._lender.devices}
         taken = dict.fromkeys(self._lender.devices, 0)
-        withheld = dict(self._ledger.cordons)
+        withheld = self._ledger.not_lent()
         for row in self._ledger.tenants.values():
             if row.residency in _ON_DEVICE:
                 for uuid in row.home:

@@ -2,6 +2,7 @@
 
 from carrel.node.devices.discover import discover
 from carrel.node.devices.driver import driver_facts
+from carrel.node.devices.health import DeviceHealth
 from carrel.node.devices.locks import DeviceLocks
 from carrel.node.devices.machine import this_node
 from carrel.node.devices.processes import DeviceProcesses

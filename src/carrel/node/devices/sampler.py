@@ -110,6 +110,16 @@ class GpuSampler:
                 continue
         return GpuUse(utilization=utilization, memory=memory, sm=sm, energy=energy)
 
+    def opened(self) -> bool | None:
+        """Whether some process has one of the devices open for computing; None where none of them tells."""
+        told: list[bool] = []
+        for handle in self._handles.values():
+            try:
+                told.append(bool(self._lib.nvmlDeviceGetComputeRunningProcesses(handle)))
+            except self._lib.NVMLError:
+                continue
+        return any(told) if told else None
+
     def close(self) -> None:
         """Let go of NVML."""
         self._handles = {}

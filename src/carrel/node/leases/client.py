@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,14 +235,19 @@ class Broker:
                 self._drop()
 
     def watch(
-        self, callback: Callable[[Message | None], None], *, past: Callable[[str, Sequence[Message]], bool] | None = None
+        self,
+        callback: Callable[[Message | None], None],
+        *,
+        past: Callable[[str, Sequence[Message]], bool] | None = None,
+        drained: Callable[[], Mapping[str, str]] | None = None,
     ) -> Watch:
         """Call back with each new status, from a thread, until the returned watch is closed; with None when the broker is gone.
 
         It has a connection of its own, as an observer, and connects again by itself. `past` is called in the same thread with the
-        broker's id and leases that are over: True when they are written down; else they are sent again later.
+        broker's id and leases that are over: True when they are written down; else they are sent again later. `drained` is asked
+        there for what the lab has drained.
         """
-        return Watch(self._path, {**self._hello, "role": OBSERVER}, callback, past)
+        return Watch(self._path, {**self._hello, "role": OBSERVER}, callback, past, drained)
 
     def close(self) -> None:
         """Close the connection: leases that are held are over."""

@@ -46,6 +46,8 @@ Client to broker
 ``watch``    A ``status`` now and after each change, at most ten in a second; an observer of the whole node gets one every few
              seconds while cells run, because what they are charged grows. With past (bool; an observer of the whole node):
              ``past`` too, from then on.
+``drained``  devices (why, by UUID): from an observer of the whole node, the lab has drained these, and no others. Nobody new gets
+             them; what runs there goes on. Not answered.
 ``took``     until: the leases of ``past`` up to this number are written down, and need not be sent again; 0: they could not be.
 
 Broker to client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,11 +21,14 @@ class Watch:
         hello: dict[str, Any],
         callback: Callable[[Message | None], None],
         past: Callable[[str, Sequence[Message]], bool] | None = None,
+        drained: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
+        """`drained` is asked often for what the lab has drained, which each broker is told."""
         self._path = path
         self._hello = hello
         self._callback = callback
         self._past = past
+        self._drained = drained
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="broker watch", daemon=True)
         self._thread.start()
@@ -52,7 +55,11 @@ class Watch:
             there, pause = True, FIRST_PAUSE
             with suppress(Lost):
                 link.send("watch", **({} if self._past is None else {"past": True}))
+                told: Mapping[str, str] | None = None
                 while not self._closing.is_set():
+                    if self._drained is not None and (drained := self._drained()) != told:
+                        link.send("drained", devices=dict(drained))
+                        told = drained
                     message = link.receive(LOOK)
                     if message is not None and message["op"] == "status":
                         self._callback(message)

@@ -99,6 +99,7 @@ _LATER = (
     "carrel.node.runner.finish",
     "carrel.node.runner.hardware",
     "carrel.node.runner.limits",
+    "carrel.node.runner.low_use",
     "carrel.node.runner.outputs",
     "carrel.node.runner.ssh_listener",
     "carrel.node.runner.walls",
@@ -329,6 +330,12 @@ class AttemptRun:
         from carrel.node.runner.limits import MemoryGuard
         from carrel.node.runner.watch import Watch
 
+        low_use = None
+        if any(not device.simulated for device in launch.devices):
+            from carrel.node.runner.low_use import LowUse
+
+            temporary = prepared.places.temporary
+            low_use = LowUse(launch, sampler, self._log, self._reporter, directory=prepared.directory, temporary=temporary)
         watch = Watch(
             pid=pid,
             output=read,
@@ -347,6 +354,7 @@ class AttemptRun:
             before_stop=self._group.stop if self._group else None,
             session=session,
             ssh=(command.ssh.socket.fileno(), partial(let_ssh_in, command)) if command.ssh and walls is None else None,
+            low_use=low_use,
             on_sample=notes_environment(prepared.places.environment) if session is not None and prepared.view is None else None,
         )
         limits = limit_facts(self._cgroup.path if self._cgroup else None)

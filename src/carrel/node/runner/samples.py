@@ -62,6 +62,10 @@ class GpuWatch:
     def _called(self, by_name: Mapping[str, N]) -> dict[str, N]:
         return {called: by_name[name] for called, name in self._names.items() if name in by_name}
 
+    def opened(self) -> bool | None:
+        """Whether some process has one of them open; None where nobody can say."""
+        return None if self._sampler is None else self._sampler.opened()
+
 
 def gpus_on(node: str, visible: Sequence[str]) -> dict[str, str]:
     """How GPUs of a cluster's node are called in samples: by node and position, as Slurm names those of all nodes alike."""
@@ -88,7 +92,7 @@ class Sampler:
         """`elsewhere` tells the use of what belongs to the job and is not below this process."""
         self._elsewhere = elsewhere or Usage
         self._cgroup = cgroup
-        self._gpus = gpus
+        self.gpus = gpus
         self._base = _children_cpu()
         self._largest_before = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         self._cpu = 0.0
@@ -123,7 +127,7 @@ class Sampler:
     def take(self, *, stopped: bool = False) -> Usage:
         """Return a sample of everything. While the job is `stopped` others may have its GPUs: that is no use of its own."""
         self.look()
-        gpus = self._gpus.read()
+        gpus = self.gpus.read()
         utilization = {**gpus.gpu_utilization, **self._far.gpu_utilization}
         memory = {**gpus.gpu_memory, **self._far.gpu_memory}
         sm = {**gpus.gpu_sm, **self._far.gpu_sm}

@@ -19,6 +19,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 #: Of smaps_rollup (proc(5)): what is mapped in all, and what of it are files in memory, in kB.
 _PSS = re.compile(r"^Pss(|_Shmem): +(\d+) kB", re.MULTILINE)
+#: Of status (proc(5)).
+_STATUS = re.compile(r"^(VmSwap|SigCgt):\s*(.+)$", re.MULTILINE)
 #: Seconds that a process has to vanish after SIGKILL.
 _KILLED = 30.0
 
@@ -141,6 +143,35 @@ def measure(pids: list[int]) -> TreeUse:
             private += int(pages[1]) - int(pages[2])
             shared = max(shared, int(pages[2]))
     return TreeUse(cpu_seconds=ticks / _TICK, memory=(private + shared) * _PAGE, shared=shared * _PAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a process waits for, as far as the kernel tells."""
+
+    parent: int
+    #: True while its main thread waits for a disk.
+    disk: bool
+    #: Pages that it has read from a disk because they were not in memory.
+    faults: int
+    #: Bytes of it that are swapped out.
+    swapped: int
+    #: Signals that it handles, as bits.
+    handles: int
+
+
+def waits_of(pid: int) -> Waits | None:
+    """What one process waits for; None: it is gone."""
+    fields, status = _stat(pid), dict(_STATUS.findall(read_proc(f"/proc/{pid}/status")))
+    if len(fields) < 10:
+        return None
+    return Waits(
+        parent=int(fields[1]),
+        disk=fields[0] == "D",
+        faults=int(fields[9]),
+        swapped=int(status.get("VmSwap", "0 kB").split()[0]) * 1024,
+        handles=int(status.get("SigCgt", "0"), 16),
+    )
 
 
 def proportional_memory(pids: list[int], in_files: int = 0) -> int | None:

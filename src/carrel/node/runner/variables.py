@@ -83,6 +83,8 @@ _XLA = "--xla_gpu_deterministic_ops=true"
 
 #: Directory in that of the client whose ``sitecustomize`` Python imports when it starts.
 CLIENT_HOOK = "hook"
+#: File in TMPDIR to which Python processes of a task add where they are when they are asked (`carrel_stacks`).
+STACKS = "carrel-stacks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +223,8 @@ def command_variables(
         variables["CARREL_TOKEN"] = token
     if launch.paths.client and launch.task.session is None:
         variables["PYTHONPATH"] = with_client(variables.get("PYTHONPATH", ""), launch.paths.client)
+        if any(not device.simulated for device in launch.devices):
+            variables["CARREL_STACKS"] = str(places.temporary / STACKS)
     return variables
 
 

@@ -30,6 +30,7 @@ from carrel.node.runner.tree import ask_to_end, continue_all, descendants, stop_
 if TYPE_CHECKING:
     from carrel.core.domain.ports import Clock
     from carrel.node.runner.disk import DiskGuard
+    from carrel.node.runner.low_use import LowUse
 
 #: Seconds that processes have to vanish after SIGKILL; longer means that the kernel holds them (state D, ps(1)).
 _VANISH = 60.0
@@ -65,14 +66,16 @@ class Watch:
         on_sample: Callable[[], None] | None = None,
         before_stop: Callable[[int], None] | None = None,
         ssh: tuple[int, Callable[[], None]] | None = None,
+        low_use: LowUse | None = None,
     ) -> None:
         """`session`: too much memory ends the process that has most of it, and the rest goes on. `on_sample`: also called last.
         `before_stop` stops what is not below this process; it is given the command's process. `ssh`: a descriptor at which
-        connections come, and what takes one.
+        connections come, and what takes one. `low_use` looks after GPUs that are hardly busy.
         """
         self._before_stop = before_stop
         self._session = session
         self._on_sample = on_sample
+        self._low_use = low_use
         self._pid = pid
         self._limits = limits
         self._guard = guard
@@ -315,7 +318,7 @@ class Watch:
 
     def _next_due(self) -> float:
         looks = min(self._sample_at, self._look_at, self._disk_at, self._output.settle_at)
-        always = min(looks, self._kill_at, self._broker_at, self._again_at)
+        always = min(looks, self._kill_at, self._broker_at, self._again_at, self._low_use.due if self._low_use else _FOREVER)
         due = min(always, self._time.deadlines.end_at)
         if not self._warned and self._cause is None and self._time.paused_at is None:
             due = min(due, self._time.deadlines.warn_at)
@@ -334,9 +337,13 @@ class Watch:
         if now >= self._sample_at:
             self._sample_at = now + self._limits.sample
             stopped = self._time.stopped_at is not None or self._time.paused_at is not None
-            self._reporter.record(Sampled(usage=self._sampler.take(stopped=stopped)))
+            self._reporter.record(Sampled(usage=(usage := self._sampler.take(stopped=stopped))))
+            if self._low_use is not None:
+                self._low_use.sampled(usage, now, stopped=stopped)
             if self._on_sample is not None:
                 self._on_sample()
+        if self._low_use is not None and now >= self._low_use.due:
+            self._low_use.look(now)
         if now >= self._look_at and self._guard is not None:
             too_much, pause = self._guard.look()
             self._look_at = now + pause

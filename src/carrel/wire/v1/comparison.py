@@ -251,6 +251,8 @@ class MatrixView(Response):
     seeds: list[int]
     rows: list[MatrixRowView]
     runs: list[MatrixRunView]
+    #: Why there are no values of the metric, and which metrics there are; "": there are values, or will be.
+    message: str
     #: True: nothing is left to run.
     done: bool
     #: What one run took, as the job did: seconds, and GPUs.

@@ -24,8 +24,12 @@ class DeviceView(Response):
     name: str
     memory: int
     simulated: bool
-    #: "free", "held" or "withheld" (another lab on the machine has it).
+    #: "free", "held", "drained" or "withheld" (another lab on the machine has it).
     state: str
+    #: Why nothing new gets it, a fault of it say; or None.
+    drained: str | None = None
+    #: True while the driver does not say whether it is well: that is no reason to drain it, and no sign that it is.
+    unknown: bool = False
     holder: HolderView | None = None
     #: The waiting job that it is kept for while it is free: another job has it only if it ends before that one starts.
     kept_for: int | None = None

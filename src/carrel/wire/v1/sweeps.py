@@ -36,7 +36,8 @@ class TrialValue(Request):
     """A value of the metric."""
 
     step: int = Field(default=0, ge=0, le=LARGEST_STEP)
-    value: float = Field(allow_inf_nan=False)
+    #: NaN and the infinities are the worst that there is.
+    value: float
 
 
 class TrialReport(Request):

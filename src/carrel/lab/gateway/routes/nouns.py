@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.core.domain.nouns import ANNOUNCEMENTS, RESERVATIONS, SECRETS
+from carrel.core.domain.nouns import ANNOUNCEMENTS, BLOCKS, COMPOSITIONS, RESERVATIONS, SECRETS
 from carrel.lab.gateway.nouns import noun_routes
 
 ROUTES = [
@@ -13,6 +13,25 @@ ROUTES = [
         get=("One announcement", "404 for one that is over."),
         add=("Tell all users something (administrators)", "Plain text of at most 500 characters. Without `begin` it begins now."),
         delete=("Tell users something no longer (administrators)", "Pages show it until they are loaded again."),
+    ),
+    *noun_routes(
+        BLOCKS,
+        "machines",
+        list=("Blocks of the fabric", "Where each is, whether it is well, and which composition has it."),
+    ),
+    *noun_routes(
+        COMPOSITIONS,
+        "machines",
+        list=(
+            "Machines from parts",
+            "One's own, and everybody's for operators: those that are there, that wait, and that are over.",
+        ),
+        get=("One machine from parts", "With what is left to do, why it waits, and until when."),
+        add=(
+            "Make a machine from parts",
+            "It waits until its blocks are free. With `preview` nothing is kept: the answer says what would be taken, and when.",
+        ),
+        delete=("Give the blocks of a machine back", "What runs on it goes on until it ends; nothing new starts there."),
     ),
     *noun_routes(
         RESERVATIONS,

@@ -220,6 +220,11 @@ class Core:
         self.ledger.take_past(until)
         return self._settle(now)
 
+    def drained(self, devices: Mapping[str, str], now: float) -> Effects:
+        """The lab has drained these devices, and no others: they are lent no more. `devices`: why, by their UUIDs."""
+        self.ledger.drain(devices)
+        return self._settle(now)
+
     # --- what came of actions -----------------------------------------------------------------------------------------------
 
     def leaves(self, tenant: str, now: float) -> Effects:

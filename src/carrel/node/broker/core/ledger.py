@@ -40,6 +40,8 @@ class Ledger:
         self.charges: dict[str, ChargeRow] = {}
         #: Devices that are not lent, and why.
         self.cordons: dict[str, str] = {}
+        #: Those that the lab has drained, and why.
+        self.drained: dict[str, str] = {}
         #: Newest first, by job.
         self.history: dict[int, deque[dict[str, Any]]] = {}
         #: Owner, label and the most bytes on one device of kernels that have ended, newest first.
@@ -227,6 +229,16 @@ class Ledger:
         name = self._occupied.get(device)
         return None if name is None else self.leases[name]
 
+    def drain(self, devices: Mapping[str, str]) -> None:
+        """The lab has drained these, and no others."""
+        if devices != self.drained:
+            self.drained = dict(devices)
+            self._extra.append(("drained", {"devices": self.drained}))
+
+    def not_lent(self) -> dict[str, str]:
+        """Why devices are lent to no cell, by their UUIDs."""
+        return {**{uuid: f"drained: {why}" for uuid, why in self.drained.items()}, **self.cordons}
+
     def cordon(self, devices: Iterable[str], why: str) -> None:
         """Lend these devices no more; "" takes that back."""
         for device in devices:
@@ -320,6 +332,7 @@ class Ledger:
             rows.extend((kind, plain(row)) for row in table.values())
             self._written |= {(kind, name) for name in table}
         rows.extend(("cordon", {"device": device, "why": why}) for device, why in self.cordons.items())
+        rows.extend([("drained", {"devices": self.drained})] if self.drained else [])
         known = {tenant.job for tenant in self.tenants.values()}
         for job in [job for job in self.history if job not in known]:
             del self.history[job]
@@ -365,6 +378,8 @@ class Ledger:
             self.fence = max(self.fence, int(values["fence"]))
             self.hour.since = values.get("hour")
             self.past.number = max(self.past.number, int(values.get("past", 0)))
+        elif kind == "drained":
+            self.drained = values["devices"]
         elif kind == "cordon":
             self.cordons[values["device"]] = values["why"]
             if not values["why"]:

@@ -69,6 +69,7 @@ class PolicyView:
         asking, computing = {request.tenant for request in requests}, self._computing()
         needed = asking | {lease.tenant for lease in ledger.leases.values()}
         unverified: dict[str, str] = {}
+        not_lent = ledger.not_lent()
         tenants = {}
         for name, row in ledger.tenants.items():
             if row.unverified:
@@ -82,7 +83,7 @@ class PolicyView:
                 memory=device.memory,
                 type=device.name,
                 foreign=self._foreign.get(device.uuid, 0),
-                withheld=ledger.cordons.get(device.uuid) or unverified.get(device.uuid),
+                withheld=not_lent.get(device.uuid) or unverified.get(device.uuid),
             )
             for device in self._devices.values()
         ]

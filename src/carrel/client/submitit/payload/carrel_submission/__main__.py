@@ -1,4 +1,4 @@
-"""Carries out a submission: ``python -m carrel_submission PYTHON CLUSTER [--one-stream]``.
+"""Carries out a submission: ``python -m carrel_submission PYTHON CLUSTER [--one-stream] [--for-submitit]``.
 
 PYTHON is the version of the caller's Python. The submission lies in ``submissions/`` beside this package, by the index in the
 array; the result goes to ``submitit/RANK_result.pkl`` of the job's outputs, with what the process printed. A checkpoint lies in
@@ -19,6 +19,8 @@ from carrel_submission import streams
 
 #: Exit code of a process that has written a checkpoint, and wants to go on: that of SIGTERM, as shells have it.
 GOES_ON = 143
+#: What `torch.distributed` reads. submitit's own `export` sets it, and refuses when it is set.
+_OF_GROUPS = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
 _HERE = Path(__file__).resolve().parents[1]
 
 
@@ -131,7 +133,12 @@ def main() -> int:
         print("carrel: this is Python {}, and the submission is of Python {}.".format(own, sys.argv[1]))
         return 1
     os.environ["SUBMITIT_EXECUTOR"] = sys.argv[2]
-    return Task().carry_out(one_stream="--one-stream" in sys.argv[3:])
+    task = Task()
+    if "--for-submitit" in sys.argv[3:]:
+        for name in _OF_GROUPS:
+            if name in os.environ:
+                os.environ["SUBMITIT_" + name] = os.environ.pop(name)
+    return task.carry_out(one_stream="--one-stream" in sys.argv[3:])
 
 
 if __name__ == "__main__":

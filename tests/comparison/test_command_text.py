@@ -5,7 +5,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.core.why import mix_commands
+from carrel.core.comparison.command_text import mix_commands
 
 NAMES = ("lr", "batch-size", "epochs", "data")
 VALUES = st.text(st.sampled_from("ab1. '\"$/="), min_size=1, max_size=6)
@@ -39,6 +39,15 @@ def test_what_no_parameter_explains_is_the_rest() -> None:
     assert mix_commands(first, second, values, ["lr"], rest=False) == ("python  train.py --lr 2 | tee log", True)
     assert mix_commands(first, second, values, [], rest=True) == ("python  train2.py --lr 1 --fast | tee log", True)
     assert mix_commands(first, first, {}, [], rest=False) == (first, False)
+
+
+def test_values_with_spaces_are_words_and_two_may_have_each_others_values() -> None:
+    spaced = {"a": ("it's 1", "it's 1 $HOME"), "b": ("1", "1")}
+    first, second = (f"t {shlex.quote(spaced['a'][side])} 1" for side in (0, 1))
+    assert mix_commands(first, second, spaced, ["a"], rest=False) == (second, False)
+    swapped = {"a": ("1", "2"), "b": ("2", "1")}
+    assert mix_commands("t 1 2", "t 2 1", swapped, ["a"], rest=False) == ("t 2 2", False)
+    assert mix_commands("t 1 2", "t 2 1", swapped, ["a", "b"], rest=False) == ("t 2 1", False)
 
 
 def test_equal_values_are_told_apart_by_the_names_before_them() -> None:

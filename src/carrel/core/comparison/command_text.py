@@ -9,6 +9,8 @@ from difflib import SequenceMatcher
 
 #: Words of both command lines up to which they are aligned; longer ones are the one or the other.
 _MOST_WORDS = 2000
+#: A word as a shell takes it, with its quotes; or the spaces between two.
+_WORD = re.compile(r"""\s+|(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])+|\S""", re.DOTALL)
 
 
 def mix_commands(
@@ -21,7 +23,7 @@ def mix_commands(
     """
     if first == second:
         return first, False
-    mine, theirs = re.findall(r"\s+|\S+", first), re.findall(r"\s+|\S+", second)
+    mine, theirs = _WORD.findall(first), _WORD.findall(second)
     if max(len(mine), len(theirs)) > _MOST_WORDS:
         return (second if rest else first), True
     told: list[str] = []
@@ -42,6 +44,10 @@ def mix_commands(
 
 
 def _segments(mine: list[str], theirs: list[str], values: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    pairs = list(zip(mine, theirs, strict=False))
+    if len(mine) == len(theirs) and all(old == new or _explaining(old, new, "", values, ()) for old, new in pairs):
+        yield from pairs  # also where two parameters have each other's values
+        return
     for _, start, end, other_start, other_end in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
         words, others = mine[start:end], theirs[other_start:other_end]
         shorter = min(len(words), len(others))

@@ -1,0 +1,242 @@
+"""What callers do with machines from parts, and what the rest of the lab sees of them: nodes that are kept for their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from carrel.core.control.composing import Composer, machine_name
+from carrel.core.control.keeper import Keeper, RecordStore
+from carrel.core.domain.composition import Composition, CompositionState
+from carrel.core.domain.control_characters import visible
+from carrel.core.domain.errors import Conflict, Impossible, Invalid, NotFound
+from carrel.core.domain.fabric import Block, BlockKind, by_name
+from carrel.core.domain.node import SIMULATED, Device, Node
+from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.units import format_duration
+from carrel.core.domain.user import Caller
+from carrel.core.policy.access import Action, Resource, allowed
+
+#: Characters of a name, and wishes of one machine.
+_NAME, _WISHES = 64, 16
+
+
+def none_here() -> NotFound:
+    """The error of a lab without a fabric."""
+    return NotFound(
+        "This lab has no fabric: its machines are as they are.",
+        remedy="An administrator names its parts with the setting `fabric` (docs/composing.md).",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compositions(Keeper[Composition]):
+    """Machines of one's own; operators see those of all."""
+
+    #: None: the lab has no fabric.
+    composer: Composer | None
+    #: Seconds for which a machine is kept at most, and machines that one user has at the same time.
+    longest: int = 0
+    machines: int = 0
+    #: Which account is charged for a caller who names none.
+    account: Callable[[Caller], str] = lambda caller: caller.user.account
+    #: Wakes what makes changes.
+    wake: Callable[[], None] = lambda: None
+    #: What was foreseen of those that wait, for as long as no composition changes.
+    _known: dict[int, tuple[Sequence[Composition], Composition]] = field(default_factory=dict)
+
+    def put(self, caller: Caller, asked: Composition) -> tuple[bool, Composition]:
+        """Keep what is asked for, or tell what it would be."""
+        if not asked.preview:
+            return Keeper.put(self, caller, asked)
+        value = self.checked(caller, asked)
+        return False, self._foreseen(value)
+
+    def checked(self, caller: Caller, asked: Composition) -> Composition:
+        """Raises `Invalid` for what cannot be asked for, `Impossible` for what the fabric lacks, `Conflict` for one too many."""
+        composer = self._composer()
+        name = visible(" ".join(asked.name.split()))
+        if len(name) > _NAME:
+            raise Invalid(f"The name has {len(name)} characters.", remedy=f"Say in at most {_NAME} what it is for.")
+        if not 0 < len(asked.wishes) <= _WISHES:
+            raise Invalid(
+                f"{len(asked.wishes)} kinds of blocks are asked for.", remedy=f"Ask for 1 to {_WISHES}, such as `--gpus 2`."
+            )
+        if not 0 < asked.time <= self.longest:
+            raise Invalid(
+                f"The machine is asked for {format_duration(asked.time) if asked.time > 0 else 'no time'}.",
+                remedy=f"This lab keeps one for at most {format_duration(self.longest)}.",
+            )
+        if asked.linger < 0:
+            raise Invalid(f"linger is {asked.linger}.", remedy="Say seconds, or 0 to keep the machine for its time.")
+        value = replace(
+            asked,
+            name=name,
+            preview=False,
+            owner=caller.user.subject,
+            account=self.account(caller),
+            state=CompositionState.PENDING,
+            submitted=self.clock(),
+        )
+        plan, why, _ = composer.preview(value)
+        if plan is None and not composer.possible(value):
+            raise Impossible(f"{why[:1].upper()}{why[1:]}.", remedy="`carrel compose blocks` shows what there is.")
+        mine = sum(one.owner == value.owner for one in composer.living())
+        if not asked.preview and mine >= self.machines:
+            raise Conflict(
+                f"{caller.user.name} has {mine} machines already, and may have {self.machines}.",
+                remedy="Give one back: `carrel compose release`.",
+            )
+        return value
+
+    def seen(self, caller: Caller, value: Composition) -> Composition | None:
+        """One's own as things stand."""
+        if not allowed(caller, Action.RELEASE_MACHINE, Resource(owner=value.owner)):
+            return None
+        steps = tuple(change.title for change in value.changes)
+        if value.state is not CompositionState.PENDING:
+            return replace(value, steps=steps)
+        there, known = self.records.all(), self._known.get(value.id)
+        if known is None or known[0] is not there:
+            known = self._known[value.id] = there, self._foreseen(value)
+        return known[1]
+
+    def remove(self, caller: Caller, key: str | int) -> None:
+        """Give the blocks back; what runs on the machine goes on, and the blocks go when it has ended."""
+        self.get(caller, key)  # raises for what is not theirs
+        found = self.records.get(key)
+        if found is None or found.state.over:
+            raise Conflict(f"Machine {key} is over.", remedy="There is nothing to give back.")
+        self._composer().release(found, f"released by {caller.user.name}", CompositionState.CANCELLED)
+        self.wake()
+
+    def changed(self) -> None:
+        """Plans are made at once."""
+        self.wake()
+
+    def _foreseen(self, value: Composition) -> Composition:
+        if self.composer is None:
+            return value
+        plan, why, expected = self.composer.preview(value)
+        if plan is None:
+            return replace(value, reason=why, expected=0.0 if expected == inf else expected)
+        # A machine that is not asked for yet has no number.
+        steps = tuple(
+            change.title.replace(machine_name(value), "it") if not value.id else change.title for change in plan.changes
+        )
+        return replace(value, zone=plan.zone, machine=plan.machine, blocks=plan.blocks, steps=steps, expected=expected)
+
+    def _composer(self) -> Composer:
+        if self.composer is None:
+            raise none_here()
+        return self.composer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricBlocks:
+    """The blocks of the fabric as records that nothing but the fabric changes: `RecordStore` for those who look."""
+
+    composer: Composer | None
+
+    def all(self) -> Sequence[Block]:
+        """All blocks, with who has them."""
+        if self.composer is None:
+            raise none_here()
+        holders = {name: one.id for one in self.composer.living() for name in one.holds}
+        blocks = sorted(self.composer.blocks(), key=lambda block: (block.zone, block.machine, block.kind, _natural(block.name)))
+        return [replace(block, composition=holders.get(block.name, 0)) for block in blocks]
+
+    def get(self, *key: Any) -> Block | None:
+        """The block of this name, or None."""
+        return by_name(self.all()).get(key[0])
+
+    def select(self, **equal: Any) -> Sequence[Block]:
+        """Those that have these values."""
+        return [block for block in self.all() if all(getattr(block, name) == value for name, value in equal.items())]
+
+    def put(self, value: Block) -> Block:
+        """Refuse it."""
+        raise Conflict(f"{value.name} is a part of the fabric.", remedy="Change the fabric's file.")
+
+    def remove(self, *key: Any) -> bool:
+        """Refuse it."""
+        raise Conflict(f"{key[0]} is a part of the fabric.", remedy="Change the fabric's file.")
+
+
+class ComposedMachines:
+    """The machines that are there, as nodes of the lab: each is kept for its owner until its time is over."""
+
+    def __init__(self, composer: Composer | None, records: RecordStore[Composition]) -> None:
+        self._composer, self._records = composer, records
+        #: What was made of the compositions when they last were as they are.
+        self._known: tuple[Sequence[Composition], tuple[Node, ...]] | None = None
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes; the same tuple while no composition changes."""
+        if self._composer is None:
+            return ()
+        there = self._records.all()
+        if self._known is None or self._known[0] is not there:
+            running = [one for one in there if one.state is CompositionState.RUNNING]
+            blocks = by_name(self._composer.blocks()) if running else {}
+            self._known = there, tuple(node_of(one, blocks) for one in running)
+        return self._known[1]
+
+    def reservations(self) -> Sequence[Reservation]:
+        """What keeps the jobs of others off them, and those that would outlast them."""
+        running = [one for one in self._records.all() if one.state is CompositionState.RUNNING] if self._composer else []
+        return [window for one in running for window in _windows(one)]
+
+
+#: Seconds after its time for which nothing starts on a machine: it is used, and goes as soon as it is not.
+_AFTER = 366 * 86400.0
+
+
+def _windows(one: Composition) -> Sequence[Reservation]:
+    node, users = (node_name(one),), frozenset((one.owner,))
+    whose, over = "it was made from parts for one user", "it is taken apart then"
+    return (
+        Reservation(name=f"machine {one.id}", begin=one.begin, end=one.end, nodes=node, users=users, reason=whose),
+        Reservation(name=f"end of machine {one.id}", begin=one.end, end=one.end + _AFTER, nodes=node, reason=over),
+    )
+
+
+def node_name(one: Composition) -> str:
+    """Return the name of the node that jobs see: a host may have several."""
+    return machine_name(one)
+
+
+def node_of(one: Composition, blocks: Mapping[str, Block]) -> Node:
+    """Return a machine as a node: what its CPU blocks have, or of a host so much as its GPUs are of all there."""
+    mine = [blocks[name] for name in one.blocks if name in blocks]
+    cpus = [block for block in mine if block.kind is BlockKind.CPU]
+    part = 1.0
+    if not cpus:
+        here = [block for block in blocks.values() if block.fixed and not block.of and block.machine == one.machine]
+        cpus = [block for block in here if block.kind is BlockKind.CPU]
+        whole = sum(block.size for block in here if block.kind is BlockKind.GPU)
+        part = sum(block.size for block in mine if block.kind is BlockKind.GPU) / whole if whole else 1.0
+    memory = sum(block.memory for block in cpus) + sum(block.size for block in mine if block.kind is BlockKind.MEMORY)
+    return Node(
+        name=node_name(one),
+        cpus=max(1, int(sum(block.size for block in cpus) * part)),
+        memory=int(memory * part),
+        devices=tuple(
+            Device(
+                uuid=f"{SIMULATED}{block.name}",
+                index=number,
+                type=block.title.replace(" ", "-"),
+                name=f"{block.title} (simulated, no hardware)",
+                memory=block.size,
+                simulated=True,
+            )
+            for number, block in enumerate(block for block in mine if block.kind is BlockKind.GPU)
+        ),
+    )
+
+
+def _natural(name: str) -> tuple[str, int]:
+    digits = name[len(name.rstrip("0123456789")) :]
+    return name.removesuffix(digits), int(digits or 0)

@@ -1,0 +1,81 @@
+"""Machines made from parts for one user, for a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from carrel.core.domain.fabric import Change, Wish
+from carrel.core.domain.noun import Moment, derived, given, private, shown, stamped
+
+
+class CompositionState(StrEnum):
+    """Where a composition is; the words are Slurm's."""
+
+    #: It waits for blocks.
+    PENDING = "PENDING"
+    #: Its changes are being made.
+    CONFIGURING = "CONFIGURING"
+    #: The machine is there.
+    RUNNING = "RUNNING"
+    #: Its blocks are given back.
+    COMPLETING = "COMPLETING"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+    @property
+    def over(self) -> bool:
+        """True when it has no blocks and gets none."""
+        return self in (CompositionState.COMPLETED, CompositionState.CANCELLED, CompositionState.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """Blocks that one user has as a machine, from when they are attached until they are given back."""
+
+    id: int = 0
+    wishes: tuple[Wish, ...]
+    #: Seconds for which the machine is kept, from when it is there.
+    time: int
+    #: What it is for.
+    name: str = ""
+    #: Seconds without a job after which the blocks go back before their time; 0: they stay.
+    linger: int = 0
+    #: True to be told what would be taken, and when; nothing is kept.
+    preview: bool = given(default=False)
+
+    owner: str = stamped(default="")
+    account: str = stamped(default="")
+    state: CompositionState = stamped(default=CompositionState.PENDING)
+    #: Why it waits, what is being done, or why it ended.
+    reason: str = stamped(default="")
+    zone: str = stamped(default="")
+    machine: str = stamped(default="")
+    blocks: tuple[str, ...] = stamped(default=())
+    submitted: Moment = stamped(default=0.0)
+    #: When the machine was there, and when it is (or was) given back; 0: not yet known.
+    begin: Moment = stamped(default=0.0)
+    end: Moment = stamped(default=0.0)
+    #: What is left to do to the fabric, in order; written down before the first is done.
+    changes: tuple[Change, ...] = private(default=())
+    #: Where it goes when its blocks are given back.
+    then: CompositionState = private(default=CompositionState.COMPLETED)
+    #: Why it is given back before its time, once the jobs on it are over.
+    ending: str = private(default="")
+    #: Blocks with which it was tried and failed.
+    avoided: tuple[str, ...] = private(default=())
+    #: When it should be there, as things stand; 0: that is not known.
+    expected: Moment = derived(default=0.0)
+    #: What is left to do to the fabric, in words.
+    steps: tuple[str, ...] = derived(default=())
+
+    @shown
+    def asked(self) -> str:
+        """The wishes in words."""
+        return ", ".join(wish.title for wish in self.wishes)
+
+    @property
+    def holds(self) -> frozenset[str]:
+        """Blocks that no other composition may get: those that it has, and those of changes that are under way."""
+        return frozenset(self.blocks) | {change.block for change in self.changes}

@@ -1,0 +1,106 @@
+"""The fabric of a lab: what makes and takes apart machines, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from carrel.core.control.composing import Composer
+from carrel.core.control.compositions import ComposedMachines, Compositions, FabricBlocks
+from carrel.core.control.keeper import Keeper
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
+from carrel.core.domain.ports import Clock
+from carrel.core.domain.user import Caller
+from carrel.engines.fabric import FabricFile, SimulatedFabric, read_fabric
+from carrel.lab.store import Store
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks while nothing is asked for: machines whose time is over, blocks that were late.
+LOOK_SECONDS = 5.0
+#: The same while there is no machine: a change whose answer was lost may be made late.
+REST_SECONDS = 60.0
+#: Zones in which changes are made at the same time.
+_ZONES = 8
+
+
+class LabFabric:
+    """The machines of a lab that are made from parts; without a fabric there are none. Thread-safe."""
+
+    def __init__(self, path: str | None, home: Path, store: Store, clock: Clock) -> None:
+        """`path` is the file that says what there is; the simulated driver keeps its state in `home`. Raises `Invalid`."""
+        self._file: FabricFile | None = None if path is None else read_fabric(Path(path))
+        self._records = store.of(COMPOSITIONS)
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._used: Callable[[str], bool] = lambda _node: True
+        self._changed: Callable[[], None] = lambda: None
+        self._thread: threading.Thread | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self.composer: Composer | None = None
+        if self._file is not None:
+            self._pool = ThreadPoolExecutor(_ZONES, thread_name_prefix="fabric")
+            self.composer = Composer(
+                fabric=SimulatedFabric(home / "fabric.json", self._file.blocks, self._file.faults),
+                records=self._records,
+                clock=clock,
+                fence=store.next_number("fabric"),
+                used=lambda node: self._used(node),
+                changed=lambda: self._changed(),
+                each=self._pool.map,
+            )
+        self.machines = ComposedMachines(self.composer, self._records)
+        self._clock = clock
+
+    def keepers(self, account: Callable[[Caller], str]) -> Iterable[Keeper[Any]]:
+        """What callers do with it."""
+        about = self._file
+        yield Compositions(
+            noun=COMPOSITIONS,
+            records=self._records,
+            clock=self._clock,
+            composer=self.composer,
+            longest=0 if about is None else about.longest,
+            machines=0 if about is None else about.machines,
+            account=account,
+            wake=self._wake.set,
+        )
+        yield Keeper(noun=BLOCKS, records=FabricBlocks(composer=self.composer), clock=self._clock)
+
+    def start(self, used: Callable[[str], bool], changed: Callable[[], None]) -> None:
+        """Begin to make changes. `used` says whether a job has its place on a node; `changed` is called when one came or went."""
+        self._used, self._changed = used, changed
+        if self.composer is not None:
+            self._thread = threading.Thread(target=self._run, args=(self.composer,), name="fabric", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Make no more changes; those under way are waited for."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _run(self, composer: Composer) -> None:
+        said = ""
+        while not self._closing.is_set():
+            self._wake.clear()
+            moved = False
+            try:
+                moved, trouble = composer.turn(), ""
+            except CarrelError as error:
+                trouble = str(error)
+            except Exception:  # noqa: BLE001 - the next look may go well
+                trouble = "a fault of the lab's"
+                _log.exception("Machines could not be looked after.")
+            if trouble and trouble != said:
+                _log.warning("The fabric: %s", trouble)
+            said = trouble
+            if not moved:
+                self._wake.wait(LOOK_SECONDS if composer.living() else REST_SECONDS)

@@ -1,0 +1,290 @@
+"""Machines come and go under faults: nothing in two machines, nothing lost, in the order in which it was asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from small_fabric import SmallLab, blocks, gpus, host, in_file
+
+from carrel.core.domain.composition import CompositionState
+from carrel.core.domain.errors import Conflict, Unavailable
+from carrel.core.domain.fabric import Block, BlockKind, Change, Step, by_name
+from carrel.core.policy.slices import room_of
+from carrel.engines.fabric import Fault, SimulatedFabric
+
+PARTS = [*blocks(BlockKind.CPU, 3), *gpus(4), *blocks(BlockKind.STORAGE, 2), *host("h1", 1)]
+
+
+def _lab(path: Path, *faults: Fault, parts: Sequence[Block] = PARTS) -> SmallLab:
+    return SmallLab(SimulatedFabric(in_file(path), parts, faults))
+
+
+def test_a_machine_is_made_kept_and_given_back(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    one = lab.ask("2 gpu, 1 storage", time=3600)
+    lab.settle()
+    assert lab.state(one) is CompositionState.RUNNING
+    assert lab.machine(one) == set(lab.one(one).blocks)
+    assert len(lab.machine(one)) == 4
+    lab.now += 3599
+    lab.settle()
+    assert lab.state(one) is CompositionState.RUNNING
+    lab.now += 1
+    lab.settle()
+    assert lab.state(one) is CompositionState.COMPLETED
+    assert lab.one(one).reason == "its time was over"
+    assert not lab.machine(one)
+
+
+def test_what_waits_gets_its_blocks_in_the_order_in_which_it_came(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    first, large, small, other = lab.ask("2 gpu"), lab.ask("4 gpu"), lab.ask("2 gpu"), lab.ask("1 slice 1g.5gb")
+    lab.settle()
+    states = [lab.state(number) for number in (first, large, small, other)]
+    # The small one could have GPUs now, and would keep the large one waiting for ever.
+    assert states == [CompositionState.RUNNING, CompositionState.PENDING, CompositionState.PENDING, CompositionState.RUNNING]
+    assert lab.one(large).reason == "needs 4 GPUs; at most 2 are free together (zone east)"
+    plan, reason, expected = lab.composer.preview(lab.one(large))
+    assert (plan, reason, expected) == (None, lab.one(large).reason, lab.one(first).end)
+    lab.composer.release(lab.one(first), "released")
+    lab.settle()
+    assert lab.state(large) is CompositionState.RUNNING
+    assert lab.state(small) is CompositionState.PENDING
+
+
+def test_fifty_at_once_are_served_in_order(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    asked = [lab.ask("1 gpu", time=60) for _ in range(50)]
+    begun: list[int] = []
+    while len(begun) < 50:
+        lab.settle()
+        begun += [number for number in asked if lab.one(number).begin and number not in begun]
+        lab.now += 60
+    assert begun == asked
+
+
+def test_a_machine_in_use_is_not_taken_apart_and_an_idle_one_goes_early(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    used, idle = lab.ask("1 gpu", time=60), lab.ask("1 gpu", time=3600, linger=100)
+    lab.settle()
+    lab.used.add(f"c{used}")
+    lab.now += 99
+    lab.settle()
+    assert [lab.state(one) for one in (used, idle)] == [CompositionState.RUNNING] * 2
+    lab.now += 1
+    lab.settle()
+    assert [lab.state(one) for one in (used, idle)] == [CompositionState.RUNNING, CompositionState.COMPLETED]
+    lab.composer.release(lab.one(used), "released by ada", CompositionState.CANCELLED)
+    lab.settle()
+    assert lab.one(used).reason == "released by ada; it goes when the jobs on it have ended"
+    assert lab.machine(used)
+    lab.used.clear()
+    lab.settle()
+    assert lab.state(used) is CompositionState.CANCELLED
+
+
+@pytest.mark.parametrize("what", ["refused", "unseen"])
+def test_a_block_that_fails_is_given_back_and_another_is_taken(tmp_path: Path, what: str) -> None:
+    lab = _lab(tmp_path, Fault(block="east-a100-0", what=what, times=100))
+    one = lab.ask("1 gpu")
+    lab.settle()
+    lab.now += 200
+    lab.settle()
+    assert lab.state(one) is CompositionState.RUNNING
+    assert "east-a100-1" in lab.machine(one)
+    assert by_name(lab.fabric.blocks())["east-a100-0"].machine == ""
+
+
+def test_what_cannot_be_made_of_any_block_fails_with_the_reason(tmp_path: Path) -> None:
+    lab = _lab(tmp_path, Fault(block="east-a100-*", what="refused", times=100))
+    one = lab.ask("3 gpu")
+    lab.settle()
+    assert lab.state(one) is CompositionState.FAILED
+    assert "the fabric has 2 that fit" in lab.one(one).reason
+    assert "refused it" in lab.one(one).reason
+    assert not lab.machine(one)
+
+
+def test_an_answer_that_was_lost_is_looked_for(tmp_path: Path) -> None:
+    lab = _lab(tmp_path, Fault(block="*", what="lost", times=100))
+    one, two = lab.ask("2 gpu"), lab.ask("1 slice 2g.10gb")
+    lab.settle()
+    assert [lab.state(number) for number in (one, two)] == [CompositionState.RUNNING] * 2
+    assert lab.one(two).blocks == ("h1-gpu0/2g.10gb@4",)
+
+
+def test_slices_are_kept_for_the_next_and_go_where_they_are_in_the_way(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    one = lab.ask("2 slice 1g.5gb")
+    lab.settle()
+    lab.composer.release(lab.one(one), "released")
+    lab.settle()
+    assert sum(bool(block.of) for block in lab.fabric.blocks()) == 2
+    two = lab.ask("1 slice 7g.40gb")
+    lab.settle()
+    assert lab.state(two) is CompositionState.RUNNING
+    assert [block.name for block in lab.fabric.blocks() if block.of] == ["h1-gpu0/7g.40gb@0"]
+
+
+def test_a_block_that_goes_missing_is_named(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    one = lab.ask("1 gpu")
+    lab.settle()
+    lab.fabric = SimulatedFabric(in_file(tmp_path), [block for block in PARTS if block.name != "east-a100-0"])
+    lab.start_again()
+    lab.settle()
+    assert lab.one(one).reason == "east-a100-0 is missing"
+    lab.composer.release(lab.one(one), "released")
+    lab.settle()
+    assert lab.state(one) is CompositionState.COMPLETED
+
+
+def test_a_lab_that_was_replaced_changes_nothing_more(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    old = lab.composer
+    lab.start_again()
+    one = lab.ask("1 gpu")
+    lab.settle()
+    lab.composer.release(lab.one(one), "released")
+    before = lab.fabric.blocks()
+    old.turn()
+    assert lab.fabric.blocks() == before
+
+
+class Killed(BaseException):
+    """The lab was killed here."""
+
+
+class Faulty:
+    """A fabric in front of another, with faults at random: it refuses, loses answers, is late, kills the lab before and after."""
+
+    def __init__(self, fabric: SimulatedFabric, chance: random.Random) -> None:
+        self.fabric, self.chance, self.late = fabric, chance, list[tuple[Change, int]]()
+        self.faults = True
+
+    def blocks(self) -> Sequence[Block]:
+        if self.faults and self.chance.random() < 0.02:
+            raise Unavailable("the fabric does not answer")
+        return self.fabric.blocks()
+
+    def do(self, change: Change, *, fence: int) -> None:
+        what = self.chance.random() if self.faults else 1.0
+        if what < 0.04:
+            raise Conflict("refused")
+        # A fabric is far away; slices are cut by the driver of this machine, which answers when it is done.
+        if what < 0.08 and change.step in (Step.ATTACH, Step.DETACH):
+            self.late.append((change, fence))
+            raise Unavailable("no answer; it is made later")
+        if what < 0.11:
+            raise Killed
+        self.fabric.do(change, fence=fence)
+        if what < 0.14:
+            raise Unavailable("no answer; it is made")
+        if what < 0.17:
+            self.fabric.do(change, fence=fence)  # twice
+        if what < 0.20:
+            raise Killed
+
+    def deliver(self) -> None:
+        """Changes whose answer was lost are made now, if they still can."""
+        for change, fence in self.late:
+            with suppress(Conflict, Unavailable):
+                self.fabric.do(change, fence=fence)
+        self.late.clear()
+
+
+def _check(lab: SmallLab, fabric: SimulatedFabric) -> None:
+    """No block is in two machines, no slice is used twice, and a machine that is there has all that it was given."""
+    holders: dict[str, int] = {}
+    for one in lab.records.all():
+        if one.state.over or one.state is CompositionState.PENDING:
+            continue
+        for name in one.blocks:
+            assert name not in holders, f"{name} is of {holders[name]} and {one.id}"
+            holders[name] = one.id
+        if one.state is CompositionState.RUNNING:
+            there = by_name(fabric.blocks())
+            lost = [name for name in one.blocks if there[name].machine != one.machine]
+            assert not lost, f"{one.id} is without {lost}"
+    for gpu in (block for block in fabric.blocks() if block.profiles):
+        slices = [block for block in fabric.blocks() if block.of == gpu.name]
+        assert room_of(gpu, slices).compute >= 0
+        assert not slices or gpu.name not in holders or lab.state(holders[gpu.name]) is not CompositionState.RUNNING
+
+
+WISHES = [
+    "1 gpu",
+    "2 gpu",
+    "3 gpu, 1 storage",
+    "1 storage",
+    "1 slice 1g.5gb",
+    "2 slice 2g.10gb",
+    "1 slice 4g.20gb",
+    "2 cpu, 1 gpu",
+]
+
+
+def _random_life(path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    fabric = SimulatedFabric(in_file(path), PARTS)
+    lab = SmallLab(Faulty(fabric, chance))
+    faulty = lab.fabric
+    assert isinstance(faulty, Faulty)
+    asked = []
+    for _ in range(40):
+        if chance.random() < 0.4:
+            asked.append(lab.ask(chance.choice(WISHES), time=chance.choice([20, 100, 1000])))
+        if asked and chance.random() < 0.15:
+            lab.composer.release(lab.one(chance.choice(asked)), "released", CompositionState.CANCELLED)
+        try:
+            lab.composer.turn()
+        except Killed:
+            lab.start_again()
+        except Unavailable:
+            pass
+        if chance.random() < 0.2:
+            faulty.deliver()
+        lab.now += chance.choice([0, 1, 6])
+        _check(lab, fabric)
+    # The weather clears: everything comes to its end, and every block is free again.
+    faulty.faults = False
+    faulty.deliver()
+    for _ in range(3000):
+        lab.now += 50
+        lab.composer.turn()
+        _check(lab, fabric)
+        if all(lab.state(number).over for number in asked):
+            break
+    lab.settle()
+    assert all(lab.state(number).over for number in asked), [lab.one(number) for number in asked if not lab.state(number).over]
+    assert all(block.fixed or block.of or not block.machine for block in fabric.blocks())
+    assert all(lab.one(number).reason for number in asked)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_lives_under_faults(tmp_path: Path, seed: int) -> None:
+    _random_life(tmp_path, seed)
+
+
+@pytest.mark.slow
+def test_a_thousand_random_lives_under_faults(tmp_path: Path) -> None:
+    for seed in range(1000, 2000):
+        path = tmp_path / str(seed)
+        path.mkdir()
+        _random_life(path, seed)
+
+
+def test_a_plan_for_a_change_is_taken_back_step_by_step(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    one = lab.ask("2 gpu")
+    lab.composer.turn()
+    lab.composer.turn()
+    assert [change.step for change in lab.one(one).changes] == [Step.ATTACH] * len(lab.one(one).changes)
+    lab.composer.release(lab.one(one), "ada took it back", CompositionState.CANCELLED)
+    lab.settle()
+    assert lab.state(one) is CompositionState.CANCELLED
+    assert not lab.machine(one)
