@@ -11,6 +11,7 @@ from gateway_lab import V1, Rig
 
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Sampled, Started, Usage
+from carrel.testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -153,3 +154,12 @@ def test_what_was_measured_is_told_by_type_of_gpu_node_and_project(rig: Rig, ada
     assert by_type[""]["held"] == pytest.approx(other["held"])
     (node,) = {attempt.node for job in (thesis, train) for attempt in rig.store.jobs.attempts(job)}
     assert told("node")[node]["attempts"] == 2
+
+
+def test_what_jobs_wait_for_is_told_by_class(rig: Rig, ada: httpx.Client) -> None:
+    rig.running(ada, resources={"gpus": 2})
+    waiting = rig.submit(ada, resources={"gpus": 2})
+    wait_until(lambda: any(event.type == "queue" for event in rig.events(waiting)), timeout=60)
+    (told,) = ada.get(f"{V1}/report/starts").json()["classes"]
+    assert list(told["waits"]) == ["Resources"]
+    assert told["waits"]["Resources"] > 0

@@ -253,6 +253,10 @@ def _print_starts(found: StartReportView) -> None:
     print_table(heads, rows, right=range(1, len(heads)))
     print("\nEach is the median, and what 95 of 100 jobs did not exceed: until the job had its place, until its command began,")
     print("until the lab saw output, and from submission until then. When a metric is logged first the lab does not know.")
+    waits = [(one.qos, reason, _in_hours(seconds)) for one in found.classes for reason, seconds in one.waits.items()]
+    if waits:
+        print()
+        print_table(("QOS", "WAITED FOR", "HOURS"), waits, right=(2,))
 
 
 def _times(one: object) -> tuple[TimesView, ...]:

@@ -162,6 +162,18 @@ class HeldFacts(NamedTuple):
     stopped_since: float | None
 
 
+class WaitFacts(NamedTuple):
+    """What the owner of a waiting job was told."""
+
+    qos: str
+    job: int
+    #: The code of the reason, as docs/states.md has them.
+    reason: str
+    since: float
+    #: When the job got its next place, or ended; None: neither.
+    until: float | None
+
+
 class StartFacts(NamedTuple):
     """How the first attempt of a job began."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from carrel.core.control.gpu_use import AttemptPage, StartReport, UseReport
@@ -42,13 +43,14 @@ def use_report_view(report: UseReport) -> UseReportView:
 
 
 def start_report_view(report: StartReport) -> StartReportView:
-    """How long jobs took to begin."""
+    """How long jobs took to begin, and what they waited for."""
+    times, waits = report.times.classes, report.waits.classes
     return StartReportView(
         begin=_moment(report.within.begin),
         end=_moment(report.within.end),
         owner=report.whose.owner,
         accounts=sorted(report.whose.accounts),
-        classes=[_class(name, times) for name, times in sorted(report.times.classes.items())],
+        classes=[_class(name, times.get(name) or ClassTimes(), waits.get(name, {})) for name in sorted({*times, *waits})],
     )
 
 
@@ -70,13 +72,14 @@ def _use(name: str, use: Use, factor: int | None) -> UseView:
     return view_of(UseView, use, name=name, waited=waited, held=use.all_held, held_by_end=held_by_end, co2=co2)
 
 
-def _class(qos: str, times: ClassTimes) -> ClassTimesView:
+def _class(qos: str, times: ClassTimes, waits: Mapping[str, float]) -> ClassTimesView:
     return ClassTimesView(
         qos=qos,
         waited=_times(times.waited),
         prepared=_times(times.prepared),
         silent=_times(times.silent),
         to_output=_times(times.to_output),
+        waits=dict(sorted(waits.items(), key=lambda one: -one[1])),
     )
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from carrel.core.control.gpu_use import Whose
 from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.partition import read_cluster
-from carrel.core.gpu_use import AttemptFacts, HeldFacts, LentFacts, Range, StartFacts
+from carrel.core.gpu_use import AttemptFacts, HeldFacts, LentFacts, Range, StartFacts, WaitFacts
 from carrel.lab.store.database import Database
 from carrel.lab.store.rows import same
 from carrel.lab.store.tables import attempts, cells, events, jobs
@@ -115,6 +115,24 @@ class GpuUseTable:
             .where(_first(), attempts.c.leased_at >= within.begin, attempts.c.leased_at < within.end, jobs.c.dependency == "")
         )  # fmt: skip
         return map(StartFacts._make, self._rows(_there(query, within, whose)))
+
+    def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]:
+        """What owners of waiting jobs were told, by job and in that order."""
+        placed_at = (
+            sa.select(sa.func.min(attempts.c.leased_at))
+            .where(attempts.c.job_id == jobs.c.id, attempts.c.leased_at >= events.c.at)
+            .scalar_subquery()
+        )
+        query = (
+            sa.select(
+                jobs.c.qos, jobs.c.id.label("job"), events.c.data, events.c.at,
+                sa.func.coalesce(placed_at, jobs.c.ended_at).label("until"), events.c.id.label("place"),
+            )
+            .select_from(jobs.join(events, events.c.job_id == jobs.c.id))
+            .where(events.c.type == "queue")
+        )  # fmt: skip
+        for row in self._rows(_there(query, within, whose).order_by("job", "place")):
+            yield WaitFacts(row.qos, row.job, json.loads(row.data)["reason"], row.at, row.until)
 
     def exported(
         self, within: Range, whose: Whose, now: float, *, after: int, limit: int

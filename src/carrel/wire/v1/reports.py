@@ -92,6 +92,8 @@ class ClassTimesView(Response):
     silent: TimesView
     #: From submission until the lab saw output.
     to_output: TimesView
+    #: For how many seconds in the range jobs waited, by the reason that their owners were told last; the longest first.
+    waits: dict[str, float]
 
 
 class StartReportView(Response):
