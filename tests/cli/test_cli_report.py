@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "use.md"
 @pytest.mark.gate
 def test_the_examples_of_the_page_work(carrel: CommandLine) -> None:
     lines = re.findall(r"^\$ carrel (.*?)(?: > .*)?$", PAGE.read_text(), re.MULTILINE)
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         assert carrel(*shlex.split(line)).code == 0, line
 

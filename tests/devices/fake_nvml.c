@@ -49,4 +49,41 @@ result nvmlDeviceGetMigDeviceHandleByIndex(device gpu, unsigned index, device *o
     *out = &gpus[2];
     return OK;
 }
+/* 250 J more at each look; slices have no counter of their own. */
+result nvmlDeviceGetTotalEnergyConsumption(device gpu, unsigned long long *out) {
+    static unsigned long long taken = 1000000;
+    if (gpu == &gpus[2]) return NOT_SUPPORTED;
+    *out = taken += 250000;
+    return OK;
+}
+/* GPM: the first GPU's multiprocessors have work for 21.5 percent, the slice's for 40; the GPU in MIG mode has none of its own. */
+struct sample { device gpu; int slice; };
+struct metric { unsigned id; result answer; double value; const char *info[3]; };
+struct metrics { unsigned version, count; struct sample *before, *after; struct metric metrics[1]; };
+struct support { unsigned version, supported; };
+result nvmlGpmQueryDeviceSupport(device gpu, struct support *out) { (void)gpu; out->supported = !mode("old"); return OK; }
+result nvmlGpmSampleAlloc(struct sample **out) { *out = calloc(1, sizeof **out); return OK; }
+result nvmlGpmSampleFree(struct sample *sample) { free(sample); return OK; }
+result nvmlGpmSampleGet(device gpu, struct sample *sample) {
+    if (gpu != &gpus[0]) return NOT_SUPPORTED;
+    sample->gpu = gpu;
+    return OK;
+}
+result nvmlGpmMigSampleGet(device gpu, unsigned slice, struct sample *sample) {
+    if (gpu != &gpus[1] || slice != 3) return INVALID;
+    sample->gpu = gpu; sample->slice = 1;
+    return OK;
+}
+result nvmlGpmMetricsGet(struct metrics *asked) {
+    if (asked->version != 1 || asked->count != 1 || asked->metrics[0].id != 2 || !asked->before->gpu) return INVALID;
+    asked->metrics[0].answer = OK;
+    asked->metrics[0].value = asked->after->slice ? 40 : 21.5;
+    return OK;
+}
+result nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device gpu, device *out) {
+    if (gpu != &gpus[2]) return INVALID;
+    *out = &gpus[1];
+    return OK;
+}
+result nvmlDeviceGetGpuInstanceId(device gpu, unsigned *out) { (void)gpu; *out = 3; return OK; }
 const char *nvmlErrorString(result code) { (void)code; return "an error of the fake"; }

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from carrel.core.domain.errors import Unavailable
-from carrel.core.domain.node import Device
+from carrel.core.domain.node import Device, short_type
 from carrel.node.devices import DeviceLocks, GpuSampler, discover, this_node
 from carrel.node.devices.discover import select_visible
 from carrel.node.devices.machine import available_memory, cpu_quota, memory_limit
-from carrel.node.devices.nvml import short_type
 
 GIB = 1024**3
 

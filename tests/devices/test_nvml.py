@@ -16,7 +16,7 @@ from carrel.core.domain.serial import to_plain
 devices = discover()
 with GpuSampler([device.uuid for device in devices] + ["GPU-none", "SIM-lab-0", "1", "7"]) as sampler:
     use = sampler.read()
-print(json.dumps({"devices": to_plain(devices), "utilization": dict(use.utilization), "memory": dict(use.memory)}))
+print(json.dumps({"devices": to_plain(devices), **to_plain(use)}))
 """
 
 
@@ -50,6 +50,12 @@ def test_use_is_read_where_it_can_be(look):
     # "1" is a position, as Slurm names GPUs.
     assert seen["utilization"] == {"GPU-aaaa": 37.0, "1": 0.0}
     assert seen["memory"] == {"GPU-aaaa": 1024, "MIG-cccc": 2048, "1": 0}
+    assert seen["energy"] == {"GPU-aaaa": 1250.0, "1": 1500.0}
+
+
+def test_the_activity_of_multiprocessors_is_read_of_gpus_and_of_slices(look):
+    assert look()["sm"] == {"GPU-aaaa": 21.5, "MIG-cccc": 40.0}
+    assert look("old")["sm"] == {}
 
 
 def test_a_gpu_that_is_lost_does_not_hide_the_others(look):
@@ -57,7 +63,7 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others(look):
 
 
 def test_a_driver_that_is_down_means_no_gpus(look):
-    assert look("down") == {"devices": [], "utilization": {}, "memory": {}}
+    assert look("down") == {"devices": [], "utilization": {}, "memory": {}, "sm": {}, "energy": {}}
 
 
 _SAMPLES = """
@@ -76,3 +82,12 @@ def test_a_mean_leaves_out_what_others_had_meanwhile(look):
     assert [one["gpu_samples"] for one in (first, stopped, last, total)] == [1, 1, 2, 2]
     assert total["gpu_mean"] == last["gpu_mean"] == {"a": 37.0, "b": 0.0}
     assert total["gpu_utilization"] == {}
+    assert total["gpu_sm_mean"] == {"a": 21.5}
+    assert total["gpu_memory_peak"] == {"a": 1024, "b": 0}
+
+
+def test_energy_counts_from_the_first_sample_and_not_while_others_have_the_gpu(look):
+    first, stopped, last, total = look(code=_SAMPLES)
+    assert first["gpu_energy"] == stopped["gpu_energy"] == {"a": 0.0, "b": 0.0}
+    # Two GPUs are looked at in turn, and the fake counts on with each look.
+    assert total["gpu_energy"] == last["gpu_energy"] == {"a": 500.0, "b": 500.0}

@@ -394,7 +394,7 @@ def a_lab(
         retention=Retention(store=store.retention, collector=collector, quota=lambda: quota, clock=clock_of_work),
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
         cells=Cells(store=store.cells),
-        gpu_use=GpuUse(store=store.gpu_use, clock=clock_of_work),
+        gpu_use=GpuUse(store=store.gpu_use, clock=clock_of_work, co2_per_kwh=400),
         verifications=Verifications(store=store.verifications),
         clock=clock,
         secret=secret,

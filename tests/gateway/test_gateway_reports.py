@@ -10,7 +10,8 @@ import pytest
 from gateway_lab import V1, Rig
 
 from carrel.core.domain.job import JobState, Reason
-from carrel.core.domain.launch import Sampled, Usage
+from carrel.core.domain.launch import Sampled, Started, Usage
+from carrel.testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -117,3 +118,48 @@ def test_how_busy_gpus_were_is_reported_where_it_was_measured(rig: Rig, ada: htt
     (attempt,) = ada.get(f"{V1}/jobs/{job}").json()["attempts"]
     assert attempt["usage"]["gpu_mean"] == {"GPU-a": 20.0, "GPU-b": 60.0}
     assert ada.get(f"{V1}/jobs/{job}").json()["hint"] == ""
+
+
+@pytest.mark.gate
+def test_what_was_measured_is_told_by_type_of_gpu_node_and_project(rig: Rig, ada: httpx.Client) -> None:
+    body = {"snapshot": rig.upload("ada"), "name": "train", "resources": {"gpus": 1, "memory": "1G"}}
+    thesis, train = (ada.post(f"{V1}/jobs", json=body | more).json()["id"] for more in ({"experiment": "thesis"}, {}))
+    used = Usage(
+        memory_peak=2**28,
+        gpu_mean={"GPU-a": 90.0},
+        gpu_samples=200,
+        gpu_sm_mean={"GPU-a": 25.0},
+        gpu_memory_peak={"GPU-a": 35 * 2**30},
+        gpu_energy={"GPU-a": 7_200_000.0},
+    )
+    for job, usage, hardware in ((thesis, used, {"gpu_0": "NVIDIA H200, 140G, GPU-a"}), (train, Usage(), {})):
+        rig.engine.say(job, Started(pid=4242, hardware=hardware))
+        rig.engine.end(job, usage=usage)
+        rig.wait(job, JobState.COMPLETED)
+
+    def told(by: str) -> dict[str, dict[str, float]]:
+        return {row["name"]: row for row in ada.get(f"{V1}/report/use", params={"by": by}).json()["rows"]}
+
+    by_project = told("project")
+    assert set(by_project) == {"ada/thesis", "ada/train"}
+    row, other = by_project["ada/thesis"], by_project["ada/train"]
+    assert (row["sm_busy"] / row["sm_measured"], row["busy"] / row["measured"]) == pytest.approx((0.25, 0.9))
+    assert (row["memory_peak"] / row["memory"], row["gpu_memory_peak"] / row["gpu_memory"]) == pytest.approx((0.25, 0.25))
+    # Two kWh, each of which the lab's site says makes 400 g.
+    assert (row["energy"], row["co2"]) == pytest.approx((7_200_000, 800))
+    assert (other["sm_measured"], other["energy"], other["memory"]) == (0, 0, 0)
+    assert row["asked"] == pytest.approx(ada.get(f"{V1}/jobs/{thesis}").json()["resources"]["time"])
+    by_type = told("gpu_type")
+    assert by_type["h200"]["energy"] == row["energy"]
+    assert by_type[""]["held"] == pytest.approx(other["held"])
+    (node,) = {attempt.node for job in (thesis, train) for attempt in rig.store.jobs.attempts(job)}
+    assert told("node")[node]["attempts"] == 2
+
+
+def test_what_jobs_wait_for_is_told_by_class(rig: Rig, ada: httpx.Client) -> None:
+    rig.running(ada, resources={"gpus": 2})
+    waiting = rig.submit(ada, resources={"gpus": 2})
+    wait_until(lambda: any(event.type == "queue" for event in rig.events(waiting)), timeout=60)
+    (told,) = ada.get(f"{V1}/report/starts").json()["classes"]
+    assert list(told["waits"]) == ["Resources"]
+    assert told["waits"]["Resources"] > 0

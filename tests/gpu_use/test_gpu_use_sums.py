@@ -48,12 +48,15 @@ def jobs(draw: st.DrawFn) -> Job:
         "submitted_at": float(moments[0]),
         "job_ended_at": ended,
         "last": count,
+        "project": draw(st.sampled_from(["one", "two"])),
     }
     found = []
     for number in range(1, count + 1):
         leased, started, over = (float(one) for one in moments[3 * number - 2 : 3 * number + 1])
         goes_on = running and number == count
-        began = draw(st.booleans())
+        began, busy = draw(st.booleans()), draw(st.sampled_from([None, 0.0, 50.0]))
+        until = LAST + 3.0 if goes_on else over
+        placed = until - (leased if not cluster else started if began else until)
         found.append(
             AttemptFacts(
                 **common,
@@ -67,7 +70,11 @@ def jobs(draw: st.DrawFn) -> Job:
                 lease_seconds=0.0,
                 suspended_seconds=0.0,
                 suspended_at=None,
-                busy=draw(st.sampled_from([None, 0.0, 50.0])),
+                busy=busy,
+                # Three times what it held, and seven joules for each second of each GPU that was measured.
+                time=3.0 * placed,
+                energy=None if busy is None or not began else 7.0 * common["gpus"] * (until - started),
+                gpu_type=draw(st.sampled_from(["h200", "a100"])),
             )
         )
     nothing = AttemptFacts(**common, number=0, first=True, node="", leased_at=float(moments[0]), started_at=None, ended_at=None,
@@ -79,6 +86,8 @@ def names_of(by: Grouping) -> Callable[[AttemptFacts | LentFacts, int], str]:
     """The row that a second of an attempt belongs to."""
     if by is Grouping.WEEK:
         return lambda _facts, second: f"{monday_before(second):.0f}"
+    if by is Grouping.PROJECT:
+        return lambda facts, _second: f"{facts.owner}/{facts.project}"
     return lambda facts, _second: str(getattr(facts, {"user": "owner"}.get(by, by)))
 
 
@@ -88,7 +97,7 @@ def by_the_second(work: Sequence[Job], by: Grouping, within: Range, now: int) ->
     name = names_of(by)
     for second in range(int(within.begin), int(within.end)):
         for job in work:
-            use = found[name(job.any, second)]
+            waits = found["" if by.of_attempts else name(job.any, second)]
             ended = job.any.job_ended_at if job.any.job_ended_at is not None else now
             placed = False
             for facts in job.facts:
@@ -98,15 +107,17 @@ def by_the_second(work: Sequence[Job], by: Grouping, within: Range, now: int) ->
                 since = facts.leased_at if facts.node == "bench" else until if facts.started_at is None else facts.started_at
                 if not since <= second < until:
                     continue
-                placed = True
+                placed, use = True, found[name(facts, second)]
                 prepares = facts.started_at is None or second < facts.started_at
                 use.held[facts.end] = use.held.get(facts.end, 0) + facts.gpus
                 use.prepared += facts.gpus * prepares
                 if facts.busy is not None and not prepares:
                     use.measured += facts.gpus
                     use.busy += facts.gpus * facts.busy / 100
+                    use.energy += facts.gpus * 7.0
+                use.asked += facts.gpus * 3.0
                 use.sessions += facts.kind == "session"
-            use.waited += not placed and job.any.submitted_at <= second < ended
+            waits.waited += not placed and job.any.submitted_at <= second < ended
     return found
 
 
@@ -117,7 +128,8 @@ def sums(work: Sequence[Job], by: Grouping, within: Range, now: int) -> UseSums:
 
 
 def figures(use: Use) -> list[float]:
-    return [use.waited, use.prepared, use.measured, use.busy, use.sessions, *(use.held.get(end, 0.0) for end in End)]
+    parts = (use.waited, use.prepared, use.measured, use.busy, use.asked, use.energy, use.sessions)
+    return [*parts, *(use.held.get(end, 0.0) for end in End)]
 
 
 @given(
@@ -210,11 +222,27 @@ def test_time_in_which_it_was_stopped_is_not_held_and_is_no_wait() -> None:
 
 
 def test_cells_are_cut_at_the_ends_of_weeks_and_without_their_pauses() -> None:
-    cell = LentFacts("ada", "physics", "normal", "session", 2, MONDAY - 10.0, MONDAY + 30.0, 20.0)
+    cell = LentFacts("ada", "physics", "normal", "session", 2, MONDAY - 10.0, MONDAY + 30.0, 20.0, MONDAY - 14.0)
     found = UseSums(Grouping.WEEK, Range(0, 2 * MONDAY), LAST)
     found.add_lent([cell])
     assert {name: use.lent for name, use in found.rows.items()} == {f"{MONDAY - WEEK:.0f}": 10.0, f"{MONDAY}": 30.0}
     assert found.total.lent == 40.0
+    # Of its 44 seconds it waited four for GPUs, and others had them for 20.
+    use = found.total
+    assert (use.cells, use.cells_waited, use.cells_computed, use.cells_paused) == (1, 4.0, 20.0, 20.0)
+
+
+def test_memory_is_held_against_what_was_asked_for_where_its_peak_is_known() -> None:
+    known = attempt(memory=8, memory_peak=2, gpu_memory=80, gpu_memory_peak=20)
+    use = total(known, attempt(memory=8, owner="bob"))
+    assert (use.memory, use.memory_peak) == (800.0, 200.0)
+    # Of GPUs while the command ran.
+    assert (use.gpu_memory, use.gpu_memory_peak) == (6400.0, 1600.0)
+
+
+def test_multiprocessors_are_a_figure_of_their_own() -> None:
+    use = total(attempt(busy=90.0, sm=20.0), attempt(busy=90.0, owner="bob"))
+    assert (use.measured, use.busy, use.sm_measured, use.sm_busy) == (160.0, 144.0, 80.0, 16.0)
 
 
 def test_what_cells_on_a_cluster_were_charged_is_spread_over_their_session() -> None:

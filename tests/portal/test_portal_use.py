@@ -50,6 +50,7 @@ def test_one_sees_ones_own_use_and_an_administrator_everybodys(worked: Site) -> 
 def test_rows_and_days_are_those_that_are_asked_for(worked: Site) -> None:
     with worked.browser("root") as http:
         assert rows(http.get("/use?by=kind").text) == ["task"]
+        assert rows(http.get("/use?by=node").text)[-1] == "All"
         assert rows(http.get("/use?by=account&from=1970-01-01").text) == ["default"]
         past = http.get("/use?by=qos&to=2020-01-01&from=").text
         assert "No job was there in that time." in past

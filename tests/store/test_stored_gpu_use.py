@@ -53,9 +53,9 @@ class Work:
                 connection.execute(sa.insert(attempts), {**row, "leased_at": leased, "started_at": started, "ended_at": over})
         return number
 
-    def log(self, job: int, at: float, data: str) -> None:
+    def log(self, job: int, at: float, data: str, kind: str = "log") -> None:
         with self.store.database.write() as connection:
-            row = {"at": at, "job_id": job, "owner": "ada", "type": "log", "data": data}
+            row = {"at": at, "job_id": job, "owner": "ada", "type": kind, "data": data}
             connection.execute(sa.insert(events), row)
 
     def cell(self, job: int, since: float, until: float, number: int = 1) -> None:
@@ -139,6 +139,28 @@ def test_first_output_is_that_of_the_first_attempt(work: Work) -> None:
         ("normal", 110, 120, 123),
     ]
     assert [facts.qos for facts in work.store.gpu_use.starts(Range(111, 200), Whose())] == ["batch"]
+
+
+def test_waits_are_told_by_job_until_it_has_its_next_place(work: Work) -> None:
+    one = work.job((110, 120, 150, "FAILED"), (160, 165, 200, "COMPLETED"), ended=200.0)
+    two, three = work.job(ended=190.0, owner="bob"), work.job(qos="batch")
+    for job, at, reason in ((two, 100, "Resources"), (one, 102, "Priority"), (one, 105, "Resources"), (one, 152, "Resources"),
+                            (three, 101, "Priority")):  # fmt: skip
+        work.log(job, at, f'{{"position":1,"reason":"{reason}"}}', "queue")
+    assert [tuple(facts) for facts in work.store.gpu_use.waits(ALL, Whose())] == [
+        ("normal", one, "Priority", 102, 110),
+        ("normal", one, "Resources", 105, 110),
+        ("normal", one, "Resources", 152, 160),
+        ("normal", two, "Resources", 100, 190),
+        ("batch", three, "Priority", 101, None),
+    ]
+    assert {facts.job for facts in work.store.gpu_use.waits(ALL, Whose("bob"))} == {two}
+    use = GpuUse(store=work.store.gpu_use, clock=lambda: 300.0)
+    ada = Caller(user=User(subject="ada", name="ada"))
+    assert use.starts(ada, begin=104.0, end=None).waits.classes == {
+        "normal": {"Priority": 1.0, "Resources": 13.0},
+        "batch": {"Priority": 196.0},
+    }
 
 
 def test_exported_attempts_come_by_job_and_number(work: Work) -> None:

@@ -212,7 +212,8 @@ def _gpu_use(attempt: AttemptView) -> Iterator[str]:
     usage = attempt.usage
     for name in usage.gpu_mean or usage.gpu_utilization:
         percent = usage.gpu_mean.get(name, usage.gpu_utilization.get(name, 0.0))
-        yield f"{percent:.0f} %"
+        sm = usage.gpu_sm_mean.get(name)
+        yield f"{percent:.0f} %" if sm is None else f"{percent:.0f} % (SM {sm:.0f} %)"
 
 
 def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:

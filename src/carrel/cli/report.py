@@ -28,13 +28,21 @@ Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only be
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)]
 #: What may come of the time that was held, in the order of the columns.
 _ENDS = ("completed", "continued", "failed", "timeout", "cancelled", "lost", "running", "session")
+#: What follows them in CSV.
+_MORE = (
+    "prepared", "measured", "busy", "sessions", "lent", "asked", "sm_measured", "sm_busy", "memory", "memory_peak", "gpu_memory",
+    "gpu_memory_peak", "energy", "co2", "cells", "cells_waited", "cells_computed", "cells_paused",
+)  # fmt: skip
 
 
 @report_command.command("use")
 def use(
     begin: Since = None,
     to: Until = None,
-    by: Annotated[str, typer.Option("--by", metavar="WHAT", help="One row for each user, account, qos, week or kind.")] = "user",
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="WHAT", help="One row for each user, account, project, qos, gpu_type, node, week or kind."),
+    ] = "user",
     as_csv: AsCsv = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -52,7 +60,7 @@ def use(
         print_json(found)
     elif as_csv:
         print_csv(
-            ("name", "jobs", "attempts", "waited", "held", *_ENDS, "prepared", "measured", "busy", "sessions", "lent"),
+            ("name", "jobs", "attempts", "waited", "held", *_ENDS, *_MORE),
             [_seconds(row) for row in found.rows],
         )
     else:
@@ -149,7 +157,7 @@ def _check(*, as_csv: bool, as_json: bool) -> None:
 
 def _seconds(row: UseView) -> list[str]:
     ends = [row.held_by_end.get(end, 0.0) for end in _ENDS]
-    figures = (row.jobs, row.attempts, row.waited, row.held, *ends, row.prepared, row.measured, row.busy, row.sessions, row.lent)
+    figures = (row.jobs, row.attempts, row.waited, row.held, *ends, *(getattr(row, name) for name in _MORE))
     return [row.name, *map(_figure, figures)]
 
 
@@ -165,34 +173,66 @@ def _print_use(found: UseReportView) -> None:
     if not found.rows:
         print("No job was there in that time.")
         return
-    heads = (
-        found.by.upper(),
-        "JOBS",
-        "WAITED",
-        "HELD",
-        *(end.upper() for end in _ENDS),
-        "PREPARING",
-        "BUSY",
-        "SESSIONS OPEN",
-        "LENT",
-    )
     # With one row there is nothing to add up.
-    rows = [_hours(row) for row in (*found.rows, *([found.total] if len(found.rows) > 1 else ()))]
-    print_table(heads, rows, right=range(1, len(heads)))
-    print("\nWAITED and SESSIONS OPEN are hours of jobs. LENT is what cells and calls borrowed, beside what was held.")
-    print("BUSY is for how much of the time a kernel ran on the GPUs that were measured, while commands ran.")
+    rows = [_columns(row) for row in (*found.rows, *([found.total] if len(found.rows) > 1 else ()))]
+    used = [name for name in rows[0] if name in ("JOBS", "HELD") or any(row[name] for row in rows)]
+    names = [*(row.name or "-" for row in found.rows), "all"]
+    table = [(name, *(row[column] for column in used)) for name, row in zip(names, rows, strict=False)]
+    print_table((found.by.upper(), *used), table, right=range(1, len(used) + 1))
+    print()
+    print("\n".join(line for heads, line in _NOTES.items() if heads & set(used)))
+    if "ENERGY" in used and found.co2_per_kwh is None:
+        print("CO2 is not shown: the lab's carrel.toml has no co2_per_kwh.")
 
 
-def _hours(row: UseView) -> tuple[str, ...]:
-    ends = (row.held_by_end.get(end, 0.0) for end in _ENDS)
-    figures = (row.waited, row.held, *ends, row.prepared)
-    busy = f"{100 * row.busy / row.measured:.0f} %" if row.measured else ""
-    more = (_in_hours(row.sessions), _in_hours(row.lent))
-    return (row.name or "all", str(row.jobs), *(_in_hours(seconds) for seconds in figures), busy, *more)
+#: Columns, and what is to be said where one of them is shown.
+_NOTES = {
+    frozenset(("WAITED", "SESSIONS OPEN")): "WAITED and SESSIONS OPEN are hours of jobs.",
+    frozenset(
+        ("LENT",)
+    ): "LENT is what cells and calls borrowed, beside what was held. CELLS WAITED and PAUSED are hours of cells.",
+    frozenset(("BUSY",)): "BUSY is for how much of the time a kernel ran on the GPUs that were measured, while commands ran.",
+    frozenset(("SM",)): "SM is for how much of that time their multiprocessors had work (GPM, from Hopper on).",
+    frozenset(("MEMORY", "GPU MEMORY")): "MEMORY is the peak, of what was asked for; GPU MEMORY of what the GPUs have.",
+    frozenset(
+        ("ENERGY", "CO2")
+    ): "ENERGY is kWh that GPUs of jobs took while commands ran, as NVML says; CO2 is kg, by the lab's co2_per_kwh.",
+}
+
+
+def _columns(row: UseView) -> dict[str, str]:
+    """What a row says, by the head of its column; "" for nothing."""
+    return {
+        "JOBS": str(row.jobs),
+        "WAITED": _in_hours(row.waited),
+        "ASKED": _in_hours(row.asked),
+        "HELD": _in_hours(row.held),
+        **{end.upper(): _in_hours(row.held_by_end.get(end, 0.0)) for end in _ENDS},
+        "PREPARING": _in_hours(row.prepared),
+        "BUSY": _percent(row.busy, row.measured),
+        "SM": _percent(row.sm_busy, row.sm_measured),
+        "MEMORY": _percent(row.memory_peak, row.memory),
+        "GPU MEMORY": _percent(row.gpu_memory_peak, row.gpu_memory),
+        "ENERGY": _amount(row.energy / 3_600_000),
+        "CO2": _amount((row.co2 or 0.0) / 1000),
+        "SESSIONS OPEN": _in_hours(row.sessions),
+        "LENT": _in_hours(row.lent),
+        "CELLS": str(row.cells or ""),
+        "CELLS WAITED": _in_hours(row.cells_waited),
+        "PAUSED": _in_hours(row.cells_paused),
+    }
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else ""
+
+
+def _amount(value: float) -> str:
+    return "" if not value else "<0.01" if value < 0.01 else f"{value:.2f}"
 
 
 def _in_hours(seconds: float) -> str:
-    return "" if not seconds else "<0.01" if seconds < 36 else f"{seconds / 3600:.2f}"
+    return _amount(seconds / 3600)
 
 
 def _day(text: str) -> str:
@@ -213,6 +253,10 @@ def _print_starts(found: StartReportView) -> None:
     print_table(heads, rows, right=range(1, len(heads)))
     print("\nEach is the median, and what 95 of 100 jobs did not exceed: until the job had its place, until its command began,")
     print("until the lab saw output, and from submission until then. When a metric is logged first the lab does not know.")
+    waits = [(one.qos, reason, _in_hours(seconds)) for one in found.classes for reason, seconds in one.waits.items()]
+    if waits:
+        print()
+        print_table(("QOS", "WAITED FOR", "HOURS"), waits, right=(2,))
 
 
 def _times(one: object) -> tuple[TimesView, ...]:

@@ -23,9 +23,10 @@ class ReportCalls:
     def report_use(
         self, *, begin: datetime | str | None = None, end: datetime | str | None = None, by: str = "user"
     ) -> v1.UseReportView:
-        """Who used GPUs for how long, and what came of it, by "user", "account", "qos", "week" or "kind".
+        """Who used GPUs for how long, and what came of it.
 
-        One's own; account managers see their accounts', administrators everybody's. By default the last four weeks.
+        `by` is "user", "account", "project", "qos", "gpu_type", "node", "week" or "kind". One's own; account managers see
+        their accounts', administrators everybody's. By default the last four weeks.
         """
         return self._http.get(v1.UseReportView, "/report/use", params=_asked(begin, end) | {"by": by}, timeout=_PATIENCE)
 

@@ -25,6 +25,8 @@ from carrel.core.gpu_use import (
     StartFacts,
     StartTimes,
     UseSums,
+    WaitFacts,
+    Waits,
 )
 from carrel.core.gpu_use.week import Holder
 from carrel.core.policy.access import Action, Resource, allowed
@@ -70,6 +72,10 @@ class GpuUseStore(Protocol):
         """First attempts that got their place in the range, of jobs that did not wait for others."""
         ...
 
+    def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]:
+        """What owners of waiting jobs were told, by job and in that order."""
+        ...
+
     def exported(
         self, within: Range, whose: Whose, now: float, *, after: int, limit: int
     ) -> tuple[Sequence[ExportedAttempt], int | None]:
@@ -87,15 +93,18 @@ class UseReport:
     by: Grouping
     whose: Whose
     sums: UseSums
+    #: Grams for each kWh; None: the site has not entered it.
+    co2_per_kwh: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartReport:
-    """How long jobs of a range took to begin."""
+    """How long jobs of a range took to begin, and what jobs waited for in it."""
 
     within: Range
     whose: Whose
     times: StartTimes
+    waits: Waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +198,7 @@ class GpuUse:
 
     store: GpuUseStore
     clock: Clock
+    co2_per_kwh: int | None = None
     turns: Turns = field(default_factory=lambda: Turns())
     recent: RecentWeek = field(default_factory=lambda: RecentWeek())
 
@@ -200,15 +210,17 @@ class GpuUse:
         with self.turns.one(caller.user.subject):
             sums.add(self.store.attempts(within, whose))
             sums.add_lent(self.store.lent(within, whose))
-        return UseReport(within=within, by=by, whose=whose, sums=sums)
+        return UseReport(within=within, by=by, whose=whose, sums=sums, co2_per_kwh=self.co2_per_kwh)
 
     def starts(self, caller: Caller, *, begin: float | None, end: float | None) -> StartReport:
-        """How long jobs took to begin that got their first place in the range."""
-        within, whose = _range(begin, end, self.clock()), whose_use(caller)
-        times = StartTimes()
+        """How long jobs took to begin that got their first place in the range, and what jobs waited for in it."""
+        now = self.clock()
+        within, whose = _range(begin, end, now), whose_use(caller)
+        times, waits = StartTimes(), Waits(within, now)
         with self.turns.one(caller.user.subject):
             times.add(self.store.starts(within, whose))
-        return StartReport(within=within, whose=whose, times=times)
+            waits.add(self.store.waits(within, whose))
+        return StartReport(within=within, whose=whose, times=times, waits=waits)
 
     def week(self, caller: Caller) -> SeenWeek:
         """The holders of each device in the last week; what the caller may not see of others is together, without a name."""

@@ -216,8 +216,13 @@ class Usage:
     #: Means of `gpu_utilization` over so many samples, those in which the command was not stopped; by the same names.
     gpu_mean: Mapping[str, float] = field(default_factory=dict)
     gpu_samples: int = 0
-    #: The most of `gpu_memory` that was seen, of those samples; by the same names.
+    #: The same of streaming multiprocessors (NVML's GPM): percent of them that had work. Empty before Hopper.
+    gpu_sm: Mapping[str, float] = field(default_factory=dict)
+    gpu_sm_mean: Mapping[str, float] = field(default_factory=dict)
+    #: Largest `gpu_memory` seen so far.
     gpu_memory_peak: Mapping[str, int] = field(default_factory=dict)
+    #: Joules that each GPU took while the command was not stopped; in one sample, since its driver was loaded.
+    gpu_energy: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

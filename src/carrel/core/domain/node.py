@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from carrel.core.domain.errors import Invalid
@@ -86,3 +87,18 @@ class Node:
         count = len(self.devices)
         simulated = " (simulated)" if any(device.simulated for device in self.devices) else ""
         return f"{count} GPU{'' if count == 1 else 's'}{simulated}"
+
+
+_BRANDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "generation", "gpu"}
+_FORM = re.compile(r"(sxm\d*|pcie|nvl|hbm\d\w*|\d+gb|\d+g)")
+_SLICE = re.compile(r"\bMIG\s+(\d+[cg]?\.?\d*[cg]?\.\d+gb\S*)", re.IGNORECASE)
+
+
+def short_type(name: str) -> str:
+    """Return the type that people ask for: "NVIDIA A100-SXM4-80GB" is "a100", "NVIDIA H200 MIG 1g.18gb" is "h200-1g.18gb"."""
+    found = _SLICE.search(name)
+    model = name[: found.start()] if found else name
+    words = [word for word in re.split(r"[\s\-_]+", model.lower()) if word]
+    kept = [word for word in words if word not in _BRANDS and not _FORM.fullmatch(word)]
+    base = "-".join(kept) or "-".join(words) or "gpu"
+    return f"{base}-{found[1].lower()}" if found else base

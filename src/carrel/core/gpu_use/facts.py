@@ -74,8 +74,23 @@ class AttemptFacts(NamedTuple):
     #: For how long it was stopped, and since when it is.
     suspended_seconds: float
     suspended_at: float | None
-    #: For how much of the time its GPUs were busy while its command ran and was not stopped, in percent; None: not measured.
+    #: For how much of the time its GPUs were busy while its command ran and was not stopped, in percent; None: not measured. The
+    #: same of their streaming multiprocessors.
     busy: float | None = None
+    sm: float | None = None
+    #: Joules that its GPUs took.
+    energy: float | None = None
+    #: Bytes of host memory that it asked for on all nodes, and the most that it used; the same of GPUs, where it had those.
+    memory: int = 0
+    memory_peak: int | None = None
+    gpu_memory: int | None = None
+    gpu_memory_peak: int | None = None
+    #: Its walltime in seconds.
+    time: float = 0.0
+    #: As people ask for it ("h200"); "": none, or not known.
+    gpu_type: str = ""
+    #: Its experiment; without one, its name.
+    project: str = ""
 
     @property
     def on_cluster(self) -> bool:
@@ -125,6 +140,11 @@ class LentFacts(NamedTuple):
     until: float
     #: Seconds between those two in which it was not paused.
     computed: float
+    #: Since when it waited for them.
+    asked_at: float | None = None
+    gpu_type: str = ""
+    node: str = ""
+    project: str = ""
 
 
 class HeldFacts(NamedTuple):
@@ -140,6 +160,18 @@ class HeldFacts(NamedTuple):
     #: Seconds between those two in which it was stopped, and others had them; and since when it is.
     stopped: float
     stopped_since: float | None
+
+
+class WaitFacts(NamedTuple):
+    """What the owner of a waiting job was told."""
+
+    qos: str
+    job: int
+    #: The code of the reason, as docs/states.md has them.
+    reason: str
+    since: float
+    #: When the job got its next place, or ended; None: neither.
+    until: float | None
 
 
 class StartFacts(NamedTuple):

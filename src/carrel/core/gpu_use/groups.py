@@ -16,9 +16,17 @@ class Grouping(StrEnum):
 
     USER = "user"
     ACCOUNT = "account"
+    PROJECT = "project"
     QOS = "qos"
+    GPU_TYPE = "gpu_type"
+    NODE = "node"
     WEEK = "week"
     KIND = "kind"
+
+    @property
+    def of_attempts(self) -> bool:
+        """True where attempts of one job may be in different rows. For how long it waited is in the row "" then."""
+        return self in (Grouping.GPU_TYPE, Grouping.NODE)
 
 
 def monday_before(at: float) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from carrel.core.domain.launch import Advised, Usage
+from carrel.core.domain.launch import Advised
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.units import GIB, format_count, format_duration, format_size
 from carrel.core.gpu_use.stacks import Stack, WaitsFor
@@ -56,11 +56,6 @@ class Look:
     #: True: a program was asked for its stack, and did not return to Python meanwhile.
     silent: bool = False
     session: bool = False
-
-
-def mean_of(usage: Usage) -> float | None:
-    """For how much of the time its GPUs were busy, in percent; None: nobody has measured it."""
-    return sum(usage.gpu_mean.values()) / len(usage.gpu_mean) if usage.gpu_mean else None
 
 
 def low_use(look: Look, resources: Resources) -> Advised | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from carrel.core.gpu_use.facts import AttemptFacts, End, LentFacts
 from carrel.core.gpu_use.groups import Grouping, Range, monday_before
@@ -18,6 +18,8 @@ class Use:
     attempts: int = 0
     #: For how long jobs were in line, added up.
     waited: float = 0.0
+    #: What attempts asked for: GPUs × walltime, spread evenly over the time for which they had their place.
+    asked: float = 0.0
     #: For how long attempts had GPUs of their own, by what came of them; without the time for which they were stopped.
     held: dict[End, float] = field(default_factory=dict)
     #: That part of it in which environments and inputs were prepared and no command ran.
@@ -25,10 +27,24 @@ class Use:
     #: That part of it in which commands ran and GPUs were measured, and for how much of that they were busy.
     measured: float = 0.0
     busy: float = 0.0
+    #: The same of their streaming multiprocessors.
+    sm_measured: float = 0.0
+    sm_busy: float = 0.0
+    #: Joules that GPUs of attempts took.
+    energy: float = 0.0
+    #: Bytes × seconds of host memory that attempts asked for whose peak is known, and that peak; of GPUs, what they have.
+    memory: float = 0.0
+    memory_peak: float = 0.0
+    gpu_memory: float = 0.0
+    gpu_memory_peak: float = 0.0
     #: For how long sessions were open, added up.
     sessions: float = 0.0
-    #: What cells and calls had, beside that.
+    #: What cells and calls had, beside that; how many there were, for how long they waited for GPUs, had them, and were paused.
     lent: float = 0.0
+    cells: int = 0
+    cells_waited: float = 0.0
+    cells_computed: float = 0.0
+    cells_paused: float = 0.0
 
     @property
     def all_held(self) -> float:
@@ -37,16 +53,14 @@ class Use:
 
     def add(self, other: Use) -> None:
         """Count the other row's work, too."""
-        self.jobs += other.jobs
-        self.attempts += other.attempts
-        self.waited += other.waited
-        self.prepared += other.prepared
-        self.measured += other.measured
-        self.busy += other.busy
-        self.sessions += other.sessions
-        self.lent += other.lent
+        for name in FIGURES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for end, seconds in other.held.items():
             self.held[end] = self.held.get(end, 0.0) + seconds
+
+
+#: What is a number in every row.
+FIGURES = tuple(one.name for one in fields(Use) if one.name != "held")
 
 
 class UseSums:
@@ -82,10 +96,12 @@ class UseSums:
     def add(self, attempts: Iterable[AttemptFacts]) -> None:
         """Add attempts, and jobs that have none."""
         for facts in attempts:
-            parts = self._weeks(facts) if self._by is Grouping.WEEK else ((self._within, self._row(self._name(facts))),)
+            waits = self._row("") if self._by.of_attempts else None
+            by_week = self._by is Grouping.WEEK
+            parts = self._weeks(facts) if by_week else ((self._within, self._row(_name(self._by, facts))),)
             job = attempt = False
             for part, use in parts:
-                job_here, attempt_here = _add_attempt(use, facts, part, self._now)
+                job_here, attempt_here = _add_attempt(use, facts, part, self._now, waits or use)
                 job, attempt = job or job_here, attempt or attempt_here
             self._jobs += job
             self._attempts += attempt
@@ -93,12 +109,11 @@ class UseSums:
     def add_lent(self, lent: Iterable[LentFacts]) -> None:
         """Add what cells and calls had."""
         for facts in lent:
-            seconds = facts.gpus * facts.computed
             if self._by is not Grouping.WEEK:
-                self._row(self._name(facts)).lent += _lent_in(seconds, facts.since, facts.until, self._within)
+                _add_lent(self._row(_name(self._by, facts)), facts, self._within)
                 continue
-            for week in self._within.weeks(facts.since, facts.until):
-                self._row(_week(week)).lent += _lent_in(seconds, facts.since, facts.until, week)
+            for week in self._within.weeks(facts.since if facts.asked_at is None else facts.asked_at, facts.until):
+                _add_lent(self._row(_week(week)), facts, week)
 
     def _weeks(self, facts: AttemptFacts) -> Sequence[tuple[Range, Use]]:
         """The weeks in which the job was there, or the attempt, where two clocks do not agree; with their rows."""
@@ -113,17 +128,6 @@ class UseSums:
         self._recent = found or self._recent
         return found
 
-    def _name(self, facts: AttemptFacts | LentFacts) -> str:
-        match self._by:
-            case Grouping.USER:
-                return facts.owner
-            case Grouping.ACCOUNT:
-                return facts.account
-            case Grouping.QOS:
-                return facts.qos
-            case _:
-                return facts.kind
-
     def _row(self, name: str) -> Use:
         found = self._rows.get(name)
         if found is None:
@@ -135,43 +139,98 @@ def _week(week: Range) -> str:
     return f"{monday_before(week.begin):.0f}"
 
 
-def _add_attempt(use: Use, facts: AttemptFacts, within: Range, now: float) -> tuple[bool, bool]:
-    """Add what lies in the range of one attempt, and with the first one of its job's life. Return whether a job was counted, and
-    an attempt.
+def _name(by: Grouping, facts: AttemptFacts | LentFacts) -> str:
+    """Return the row in which it is. Projects of two users are two, whatever they are called."""
+    match by:
+        case Grouping.USER:
+            return facts.owner
+        case Grouping.ACCOUNT:
+            return facts.account
+        case Grouping.PROJECT:
+            return f"{facts.owner}/{facts.project}"
+        case Grouping.QOS:
+            return facts.qos
+        case Grouping.GPU_TYPE:
+            return facts.gpu_type
+        case Grouping.NODE:
+            return facts.node
+        case _:
+            return facts.kind
+
+
+def _add_attempt(use: Use, facts: AttemptFacts, within: Range, now: float, waits: Use) -> tuple[bool, bool]:
+    """Add what lies in the range of one attempt, and with the first one of its job's life; to `waits` how long it waited.
+
+    Return whether a job was counted, and an attempt.
     """
     overlap = within.overlap
     submitted_at, life_ends = facts.submitted_at, now if facts.job_ended_at is None else facts.job_ended_at
     job = facts.first and within.meets(submitted_at, max(life_ends, submitted_at))
     if job:
         use.jobs += 1
-        use.waited += overlap(submitted_at, life_ends)
+        waits.waited += overlap(submitted_at, life_ends)
     if not facts.number:
         return bool(job), False
-    since, began, until = facts.place(now)
+    since, _, until = facts.place(now)
     # A job waits when it is there and has no place.
-    use.waited -= overlap(max(since, submitted_at), min(until, life_ends))
+    waits.waited -= overlap(max(since, submitted_at), min(until, life_ends))
     if not within.meets(since, until):
         return bool(job), False
     use.attempts += 1
+    placed = overlap(since, until)
     if facts.is_session:
-        use.sessions += overlap(since, until)
+        use.sessions += placed
+    if facts.memory_peak is not None:
+        use.memory += placed * facts.memory
+        use.memory_peak += placed * facts.memory_peak
     if facts.gpus:
-        preparing = overlap(since, began) * facts.gpus
-        # When it was stopped is not known, only for how long: as if that had been spread over its command.
-        stopped = min(1.0, facts.stopped_for(now) / (until - began)) if until > began else 0.0
-        end = facts.end
-        computing = overlap(began, until) * facts.gpus * (1.0 - stopped)
-        use.held[end] = use.held.get(end, 0.0) + preparing + computing
-        if facts.busy is not None:
-            use.measured += computing
-            use.busy += computing * facts.busy / 100
-        use.prepared += preparing
+        _add_gpus(use, facts, within, now)
     if facts.lease_seconds and facts.on_cluster:
         # Of cells on a cluster the sum is known, and not when they were.
-        use.lent += _lent_in(facts.lease_seconds, since, until, within)
+        use.lent += _part(facts.lease_seconds, since, until, within)
     return bool(job), True
 
 
-def _lent_in(seconds: float, since: float, until: float, within: Range) -> float:
-    """The part of `seconds`, which are spread over an interval, that lies in the range."""
-    return seconds * within.overlap(since, until) / (until - since) if until > since else 0.0
+def _add_gpus(use: Use, facts: AttemptFacts, within: Range, now: float) -> None:
+    """Add what lies in the range of the GPUs that an attempt had for itself."""
+    since, began, until = facts.place(now)
+    overlap, length = within.overlap, until - began
+    preparing = overlap(since, began) * facts.gpus
+    # When it was stopped is not known, only for how long: as if that had been spread over its command.
+    stopped = min(1.0, facts.stopped_for(now) / length) if length > 0 else 0.0
+    computing = overlap(began, until) * facts.gpus * (1.0 - stopped)
+    end = facts.end
+    use.held[end] = use.held.get(end, 0.0) + preparing + computing
+    use.prepared += preparing
+    use.asked += _part(facts.gpus * facts.time, since, until, within)
+    if facts.busy is not None:
+        use.measured += computing
+        use.busy += computing * facts.busy / 100
+    if facts.sm is not None:
+        use.sm_measured += computing
+        use.sm_busy += computing * facts.sm / 100
+    if facts.energy:
+        use.energy += _part(facts.energy, began, until, within)
+    if facts.gpu_memory and facts.gpu_memory_peak is not None:
+        use.gpu_memory += computing * facts.gpu_memory
+        use.gpu_memory_peak += computing * facts.gpu_memory_peak
+
+
+def _add_lent(use: Use, facts: LentFacts, within: Range) -> None:
+    """Add what lies in the range of what a cell or a call had."""
+    since, until = facts.since, facts.until
+    if not until > since:
+        return
+    part = within.overlap(since, until) / (until - since)
+    use.lent += facts.gpus * facts.computed * part
+    if within.begin <= since < within.end:
+        use.cells += 1
+    use.cells_computed += facts.computed * part
+    use.cells_paused += max(0.0, until - since - facts.computed) * part
+    if facts.asked_at is not None:
+        use.cells_waited += within.overlap(facts.asked_at, since)
+
+
+def _part(amount: float, since: float, until: float, within: Range) -> float:
+    """The part of an amount, which is spread over an interval, that lies in the range."""
+    return amount * within.overlap(since, until) / (until - since) if until > since else 0.0

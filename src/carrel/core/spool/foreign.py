@@ -38,6 +38,8 @@ from carrel.core.domain.units import LATEST
 
 #: Seconds for which a job may have been stopped: ten years.
 LONGEST = 10 * 366 * 86400
+#: Percent, bytes and joules, whichever it is: an exabyte.
+_MOST_OF_A_DEVICE = 2.0**60
 #: What an exit code and a signal may be (wait(2)).
 _CODES, _SIGNALS = range(256), range(1, 128)
 #: Characters of a message, of a path (PATH_MAX, limits.h(0p)) and of a name that the lab's tables have columns for.
@@ -168,9 +170,13 @@ def check_files(files: Sequence[StoredFile]) -> None:
 
 
 def _check_usage(usage: Usage) -> None:
-    for by_device in (usage.gpu_utilization, usage.gpu_memory, usage.gpu_mean, usage.gpu_memory_peak):
+    by_device: Mapping[str, float]
+    for by_device in (usage.gpu_utilization, usage.gpu_memory, usage.gpu_mean, usage.gpu_sm, usage.gpu_sm_mean,
+                      usage.gpu_memory_peak, usage.gpu_energy):  # fmt: skip
         if len(by_device) > _MOST:
             raise ValueError(f"the use of {len(by_device)} devices")
+        if not all(0 <= value < _MOST_OF_A_DEVICE for value in by_device.values()):
+            raise ValueError("a use that no device has")
         _check_texts(by_device, longest=_LONGEST_PATH)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from carrel.core.control.gpu_use import AttemptPage, StartReport, UseReport
@@ -16,10 +17,14 @@ from carrel.wire.v1 import (
     UseView,
 )
 
+#: Joules.
+_KWH = 3_600_000
+
 
 def use_report_view(report: UseReport) -> UseReportView:
     """What was used."""
-    rows = [_use(name, use) for name, use in report.sums.rows.items()]
+    factor = report.co2_per_kwh
+    rows = [_use(name, use, factor) for name, use in report.sums.rows.items()]
     if report.by is Grouping.WEEK:
         rows = [row.model_copy(update={"name": f"{_moment(float(row.name)):%Y-%m-%d}"}) for row in rows]
         rows.sort(key=lambda row: row.name)
@@ -32,18 +37,20 @@ def use_report_view(report: UseReport) -> UseReportView:
         owner=report.whose.owner,
         accounts=sorted(report.whose.accounts),
         rows=rows,
-        total=_use("", report.sums.total),
+        total=_use("", report.sums.total, factor),
+        co2_per_kwh=factor,
     )
 
 
 def start_report_view(report: StartReport) -> StartReportView:
-    """How long jobs took to begin."""
+    """How long jobs took to begin, and what they waited for."""
+    times, waits = report.times.classes, report.waits.classes
     return StartReportView(
         begin=_moment(report.within.begin),
         end=_moment(report.within.end),
         owner=report.whose.owner,
         accounts=sorted(report.whose.accounts),
-        classes=[_class(name, times) for name, times in sorted(report.times.classes.items())],
+        classes=[_class(name, times.get(name) or ClassTimes(), waits.get(name, {})) for name in sorted({*times, *waits})],
     )
 
 
@@ -57,19 +64,22 @@ def attempt_page(page: AttemptPage) -> ExportedAttemptPage:
     )
 
 
-def _use(name: str, use: Use) -> UseView:
+def _use(name: str, use: Use, factor: int | None) -> UseView:
     # What is left of rounding where jobs were placed at once is no wait.
+    waited = max(0.0, use.waited)
     held_by_end = {end.value: use.held[end] for end in sorted(use.held)}
-    return view_of(UseView, use, name=name, waited=max(0.0, use.waited), held=use.all_held, held_by_end=held_by_end)
+    co2 = None if factor is None else use.energy / _KWH * factor
+    return view_of(UseView, use, name=name, waited=waited, held=use.all_held, held_by_end=held_by_end, co2=co2)
 
 
-def _class(qos: str, times: ClassTimes) -> ClassTimesView:
+def _class(qos: str, times: ClassTimes, waits: Mapping[str, float]) -> ClassTimesView:
     return ClassTimesView(
         qos=qos,
         waited=_times(times.waited),
         prepared=_times(times.prepared),
         silent=_times(times.silent),
         to_output=_times(times.to_output),
+        waits=dict(sorted(waits.items(), key=lambda one: -one[1])),
     )
 
 

@@ -39,7 +39,10 @@ PARTS: dict[str, str] = {
 _TITLES = {
     Grouping.USER: "User",
     Grouping.ACCOUNT: "Account",
+    Grouping.PROJECT: "Project",
     Grouping.QOS: "Class",
+    Grouping.GPU_TYPE: "Type of GPU",
+    Grouping.NODE: "Node",
     Grouping.WEEK: "Week",
     Grouping.KIND: "Kind",
 }

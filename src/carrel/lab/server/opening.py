@@ -350,7 +350,7 @@ def open_lab(
         storage=storage,
         verifications=Verifications(store=store.verifications, describe=describer.verified if settings.tracking else untold),
         cells=Cells(store=store.cells),
-        gpu_use=GpuUse(store=store.gpu_use, clock=time.time),
+        gpu_use=GpuUse(store=store.gpu_use, clock=time.time, co2_per_kwh=settings.co2_per_kwh),
         clock=time.time,
         secret=secret,
         lab_id=lab_id,

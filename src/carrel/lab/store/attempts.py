@@ -14,7 +14,7 @@ from carrel.core.control.submit_limits import is_refused
 from carrel.core.domain.job import Job, JobState, check_transition
 from carrel.core.domain.launch import StoredFile
 from carrel.core.domain.serial import to_plain
-from carrel.core.gpu_use import mean_of
+from carrel.core.gpu_use import gpus_of, measured
 from carrel.lab.store.events import insert_events
 from carrel.lab.store.outbox import insert_entries
 from carrel.lab.store.rows import dump
@@ -157,7 +157,8 @@ def _attempt_values(change: AttemptChange) -> dict[str, Any]:
         "input_sources": None if change.input_sources is None else dump(dict(change.input_sources)),
         "usage": None if change.usage is None else dump(to_plain(change.usage)),
         "advice": change.advice,
-        "gpu_busy": None if change.usage is None else mean_of(change.usage),
+        **({} if change.usage is None else measured(change.usage)),
+        **({} if change.hardware is None else gpus_of(change.hardware)),
         "uncollected": None if change.uncollected is None else int(change.uncollected),
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -12,13 +12,14 @@ import sqlalchemy as sa
 from carrel.core.control.gpu_use import Whose
 from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.partition import read_cluster
-from carrel.core.gpu_use import AttemptFacts, HeldFacts, LentFacts, Range, StartFacts
+from carrel.core.gpu_use import AttemptFacts, HeldFacts, LentFacts, Range, StartFacts, WaitFacts
 from carrel.lab.store.database import Database
 from carrel.lab.store.rows import same
 from carrel.lab.store.tables import attempts, cells, events, jobs
 
 #: Rows that are fetched at a time.
 _MANY = 1_000
+_PROJECT = sa.case((jobs.c.experiment != "", jobs.c.experiment), else_=jobs.c.name)
 
 
 class GpuUseTable:
@@ -49,6 +50,15 @@ class GpuUseTable:
             sa.func.coalesce(attempts.c.suspended_seconds, 0.0).label("suspended_seconds"),
             jobs.c.suspended_at,
             attempts.c.gpu_busy,
+            attempts.c.gpu_sm,
+            attempts.c.gpu_energy,
+            (jobs.c.memory * jobs.c.nodes).label("memory"),
+            attempts.c.memory_peak,
+            attempts.c.gpu_memory,
+            attempts.c.gpu_memory_peak,
+            jobs.c.time,
+            sa.func.coalesce(attempts.c.gpu_type, ""),
+            _PROJECT,
         ).select_from(jobs.outerjoin(attempts, attempts.c.job_id == jobs.c.id))
         return map(AttemptFacts._make, self._rows(_there(query, within, whose)))
 
@@ -57,7 +67,8 @@ class GpuUseTable:
         query = (
             sa.select(
                 jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.kind,
-                cells.c.gpus, cells.c.granted_at, cells.c.seen_at, cells.c.computed,
+                cells.c.gpus, cells.c.granted_at, cells.c.seen_at, cells.c.computed, cells.c.asked_at,
+                cells.c.gpu_type, sa.func.coalesce(jobs.c.node, ""), _PROJECT,
             )
             .select_from(cells.join(jobs))
             .where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end, *_of(whose))
@@ -104,6 +115,24 @@ class GpuUseTable:
             .where(_first(), attempts.c.leased_at >= within.begin, attempts.c.leased_at < within.end, jobs.c.dependency == "")
         )  # fmt: skip
         return map(StartFacts._make, self._rows(_there(query, within, whose)))
+
+    def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]:
+        """What owners of waiting jobs were told, by job and in that order."""
+        placed_at = (
+            sa.select(sa.func.min(attempts.c.leased_at))
+            .where(attempts.c.job_id == jobs.c.id, attempts.c.leased_at >= events.c.at)
+            .scalar_subquery()
+        )
+        query = (
+            sa.select(
+                jobs.c.qos, jobs.c.id.label("job"), events.c.data, events.c.at,
+                sa.func.coalesce(placed_at, jobs.c.ended_at).label("until"), events.c.id.label("place"),
+            )
+            .select_from(jobs.join(events, events.c.job_id == jobs.c.id))
+            .where(events.c.type == "queue")
+        )  # fmt: skip
+        for row in self._rows(_there(query, within, whose).order_by("job", "place")):
+            yield WaitFacts(row.qos, row.job, json.loads(row.data)["reason"], row.at, row.until)
 
     def exported(
         self, within: Range, whose: Whose, now: float, *, after: int, limit: int

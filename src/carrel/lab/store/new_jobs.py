@@ -95,6 +95,7 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "pipeline": new.pipeline,
         "spec": dump(to_plain(new.task)),
         "run_id": tracking.run_id if tracking else None,
+        "experiment": new.task.experiment or "",
         "experiment_id": tracking.experiment_id if tracking else None,
     }
 

@@ -131,6 +131,8 @@ jobs = Table(
     Column("cancelled_by", String(255)),
     Column("run_id", String(64)),
     Column("experiment_id", String(64)),
+    #: Its name, as the submitter said it; "": none.
+    Column("experiment", String(255), nullable=False, server_default=text("''")),
     #: What it waits for before its first attempt.
     Column("dependency", Text, nullable=False, server_default=text("''")),
     #: Set for an element of an array: the number of the first one's job, its index, and what was asked for.
@@ -201,8 +203,18 @@ attempts = Table(
     Column("usage", Text, nullable=False, server_default=text("'{}'")),
     #: What the cells of a session were charged: devices × seconds. NULL: nothing.
     Column("lease_seconds", Double),
-    #: The mean of `gpu_mean` in `usage`, in percent, for reports. NULL: not measured.
+    #: For reports, from `usage` and `hardware`; NULL: not measured. Means over its GPUs of `gpu_mean` and `gpu_sm_mean`, in
+    #: percent.
     Column("gpu_busy", Double),
+    Column("gpu_sm", Double),
+    #: Joules that all its GPUs took.
+    Column("gpu_energy", Double),
+    #: Bytes: the most that was in use of host memory, the same of all its GPUs together, and what these have.
+    Column("memory_peak", BigInteger),
+    Column("gpu_memory_peak", BigInteger),
+    Column("gpu_memory", BigInteger),
+    #: As people ask for it ("h200"); "": it has none, or it is not known.
+    Column("gpu_type", String(64), nullable=False, server_default=text("''")),
     #: What its owner was told last of GPUs that are hardly busy.
     Column("advice", Text, nullable=False, server_default=text("''")),
     #: For how long it was suspended: nothing is charged for that. NULL: not at all.
@@ -235,6 +247,7 @@ cells = record_table(
     Column("seen_at", Double, nullable=False, index=True),
     Column("computed", Double, nullable=False),
     Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(64), nullable=False, server_default=text("''")),
     #: What a broker tells twice is written down once. One that has lost lines of its journal gives numbers a second time.
     UniqueConstraint("broker", "number", "asked_at"),
     sqlite_autoincrement=True,

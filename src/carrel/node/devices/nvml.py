@@ -5,12 +5,11 @@ NVML (libnvidia-ml.so.1) comes with the driver. A machine without it has no GPUs
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from carrel.core.domain.node import Device
+from carrel.core.domain.node import Device, short_type
 
 
 @contextmanager
@@ -72,18 +71,3 @@ def _device(lib: Any, handle: Any, index: int) -> Device:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-_BRANDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "generation", "gpu"}
-_FORM = re.compile(r"(sxm\d*|pcie|nvl|hbm\d\w*|\d+gb|\d+g)")
-_SLICE = re.compile(r"\bMIG\s+(\d+[cg]?\.?\d*[cg]?\.\d+gb\S*)", re.IGNORECASE)
-
-
-def short_type(name: str) -> str:
-    """Return the type that people ask for: "NVIDIA A100-SXM4-80GB" is "a100", "NVIDIA H200 MIG 1g.18gb" is "h200-1g.18gb"."""
-    found = _SLICE.search(name)
-    model = name[: found.start()] if found else name
-    words = [word for word in re.split(r"[\s\-_]+", model.lower()) if word]
-    kept = [word for word in words if word not in _BRANDS and not _FORM.fullmatch(word)]
-    base = "-".join(kept) or "-".join(words) or "gpu"
-    return f"{base}-{found[1].lower()}" if found else base

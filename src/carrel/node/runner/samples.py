@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from carrel.core.domain.launch import Launch, Usage
 from carrel.node.runner.cgroups import JobCgroup
@@ -14,6 +14,25 @@ from carrel.node.runner.tree import descendants, measure
 
 if TYPE_CHECKING:
     from carrel.node.devices.sampler import GpuSampler
+
+N = TypeVar("N", int, float)
+
+
+class Mean:
+    """The mean percentage of each GPU over its samples."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def add(self, percents: Mapping[str, float]) -> None:
+        """Count one sample of each."""
+        for name, percent in percents.items():
+            total, count = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (total + percent, count + 1)
+
+    def read(self) -> dict[str, float]:
+        """The means so far."""
+        return {name: round(total / count, 2) for name, (total, count) in self._sums.items()}
 
 
 class GpuWatch:
@@ -34,9 +53,14 @@ class GpuWatch:
             self._sampler = GpuSampler(self._names.values())
         use = self._sampler.read()
         return Usage(
-            gpu_utilization={called: use.utilization[name] for called, name in self._names.items() if name in use.utilization},
-            gpu_memory={called: use.memory[name] for called, name in self._names.items() if name in use.memory},
+            gpu_utilization=self._called(use.utilization),
+            gpu_memory=self._called(use.memory),
+            gpu_sm=self._called(use.sm),
+            gpu_energy=self._called(use.energy),
         )
+
+    def _called(self, by_name: Mapping[str, N]) -> dict[str, N]:
+        return {called: by_name[name] for called, name in self._names.items() if name in by_name}
 
     def opened(self) -> bool | None:
         """Whether some process has one of them open; None where nobody can say."""
@@ -75,10 +99,12 @@ class Sampler:
         self._memory = 0
         self._peak = 0
         self._far = Usage()
-        #: Sums of what GPUs said, and how often they said it.
-        self._busy: dict[str, tuple[float, int]] = {}
-        self._gpu_memory_peak: dict[str, int] = {}
+        self._busy, self._sm = Mean(), Mean()
         self._samples = 0
+        #: Of each GPU, the most bytes, the joules that are the job's, and what it had taken at the last look.
+        self._gpu_peak: dict[str, int] = {}
+        self._energy: dict[str, float] = {}
+        self._taken: dict[str, float] = {}
         #: Processes at the last look, and the bytes that they held in files in memory.
         self.processes: list[int] = []
         self.in_files = 0
@@ -104,26 +130,43 @@ class Sampler:
         gpus = self.gpus.read()
         utilization = {**gpus.gpu_utilization, **self._far.gpu_utilization}
         memory = {**gpus.gpu_memory, **self._far.gpu_memory}
-        if utilization and not stopped:
-            self._samples += 1
-            for name, percent in utilization.items():
-                total, count = self._busy.get(name, (0.0, 0))
-                self._busy[name] = (total + percent, count + 1)
+        sm = {**gpus.gpu_sm, **self._far.gpu_sm}
         if not stopped:
-            self._gpu_memory_peak |= {name: max(size, self._gpu_memory_peak.get(name, 0)) for name, size in memory.items()}
+            self._samples += bool(utilization)
+            self._busy.add(utilization)
+            self._sm.add(sm)
+            self._gpu_peak |= {name: max(most, self._gpu_peak.get(name, 0)) for name, most in memory.items()}
+        self._count_energy({**gpus.gpu_energy, **self._far.gpu_energy}, stopped=stopped)
         return Usage(
             cpu_seconds=round(self._cpu, 3),
             memory=self._memory,
             memory_peak=self._peak,
             gpu_utilization=utilization,
             gpu_memory=memory,
-            gpu_mean=self._means(),
-            gpu_samples=self._samples,
-            gpu_memory_peak=dict(self._gpu_memory_peak),
+            gpu_sm=sm,
+            **self._kept(),
         )
 
-    def _means(self) -> dict[str, float]:
-        return {name: round(total / count, 2) for name, (total, count) in self._busy.items()}
+    def _count_energy(self, taken: Mapping[str, float], *, stopped: bool) -> None:
+        """Add what each GPU took since the last look, unless others had it.
+
+        A driver that was loaded again counts from zero: then a GPU has taken less than before, and nothing is added.
+        """
+        for name, joules in taken.items():
+            before = self._taken.get(name, joules)
+            if not stopped:
+                self._energy[name] = self._energy.get(name, 0.0) + max(0.0, joules - before)
+        self._taken |= taken
+
+    def _kept(self) -> dict[str, Any]:
+        """What is known of GPUs over all samples."""
+        return {
+            "gpu_mean": self._busy.read(),
+            "gpu_samples": self._samples,
+            "gpu_sm_mean": self._sm.read(),
+            "gpu_memory_peak": dict(self._gpu_peak),
+            "gpu_energy": {name: round(joules, 1) for name, joules in self._energy.items()},
+        }
 
     def total(self, peak: int = 0) -> Usage:
         """Return the sum, after every process was waited for; `peak` is a larger peak if somebody knows one."""
@@ -135,9 +178,7 @@ class Sampler:
         return Usage(
             cpu_seconds=round(cpu, 3),
             memory_peak=max(self._peak, largest, peak),
-            gpu_mean=self._means(),
-            gpu_samples=self._samples,
-            gpu_memory_peak=dict(self._gpu_memory_peak),
+            **self._kept(),
         )
 
 

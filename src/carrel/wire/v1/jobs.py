@@ -254,8 +254,12 @@ class UsageView(Response):
     #: Means of `gpu_utilization` over so many samples, while the command was not stopped.
     gpu_mean: dict[str, float] = Field(default_factory=dict)
     gpu_samples: int = 0
-    #: The most of `gpu_memory` in those samples.
+    #: Percent of streaming multiprocessors that had work (GPM, from Hopper on), now and as a mean.
+    gpu_sm: dict[str, float] = Field(default_factory=dict)
+    gpu_sm_mean: dict[str, float] = Field(default_factory=dict)
     gpu_memory_peak: dict[str, int] = Field(default_factory=dict)
+    #: Joules.
+    gpu_energy: dict[str, float] = Field(default_factory=dict)
 
 
 class AttemptView(Response):

@@ -12,13 +12,16 @@ from carrel.wire.v1.base import Response
 class UseView(Response):
     """What one row of a report says. Times are seconds; those of GPUs are GPUs × seconds."""
 
-    #: The user, account, QoS or kind of jobs; of a week its Monday ("2026-11-23", in UTC); of all together "".
+    #: The user, account, QoS, type of GPU, node or kind of jobs; of a project its user and its name ("ada/thesis"); of a week its
+    #: Monday ("2026-11-23", in UTC); of all together "", and of jobs without GPUs, where rows are types, too.
     name: str
     #: Jobs that waited or had a place, and attempts that had one.
     jobs: int
     attempts: int
     #: For how long jobs were in line, added up.
     waited: float
+    #: GPUs that attempts asked for, times their walltime.
+    asked: float
     #: GPUs that attempts had for themselves, without the time for which they were stopped; and the same by what came of it:
     #: "completed", "continued", "failed", "timeout", "cancelled", "lost", "running", "session".
     held: float
@@ -28,10 +31,26 @@ class UseView(Response):
     #: That part of it in which commands ran and GPUs were measured, and for how much of that they were busy (NVML's utilisation).
     measured: float
     busy: float
+    #: The same of their streaming multiprocessors (NVML's GPM, from Hopper on).
+    sm_measured: float
+    sm_busy: float
+    #: Joules that GPUs of attempts took, and grams of CO2 by the lab's `co2_per_kwh`; None: the lab has no such factor.
+    energy: float
+    co2: float | None
+    #: Bytes of host memory × seconds that attempts asked for whose peak is known, and that peak; the same of GPUs that they had.
+    memory: float
+    memory_peak: float
+    gpu_memory: float
+    gpu_memory_peak: float
     #: For how long sessions were open, added up.
     sessions: float
     #: GPUs that cells of sessions, and calls, borrowed: beside what was held.
     lent: float
+    #: Cells and calls that got GPUs in the range; for how long they waited for them, had them, and were paused for others.
+    cells: int
+    cells_waited: float
+    cells_computed: float
+    cells_paused: float
 
 
 class UseReportView(Response):
@@ -48,6 +67,8 @@ class UseReportView(Response):
     rows: list[UseView]
     #: All rows together; a job that was there in two weeks is one.
     total: UseView
+    #: Grams of CO2 for each kWh, as the site has entered it.
+    co2_per_kwh: int | None = None
 
 
 class TimesView(Response):
@@ -71,6 +92,8 @@ class ClassTimesView(Response):
     silent: TimesView
     #: From submission until the lab saw output.
     to_output: TimesView
+    #: For how many seconds in the range jobs waited, by the reason that their owners were told last; the longest first.
+    waits: dict[str, float]
 
 
 class StartReportView(Response):

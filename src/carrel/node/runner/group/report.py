@@ -76,11 +76,22 @@ def together(uses: Iterable[Usage]) -> Usage:
     cpu_seconds, memory = 0.0, 0
     utilization: dict[str, float] = {}
     gpu_memory: dict[str, int] = {}
+    sm: dict[str, float] = {}
+    energy: dict[str, float] = {}
     for use in uses:
         cpu_seconds, memory = cpu_seconds + use.cpu_seconds, memory + use.memory
         utilization |= use.gpu_utilization
         gpu_memory |= use.gpu_memory
-    return Usage(cpu_seconds=cpu_seconds, memory=memory, gpu_utilization=utilization, gpu_memory=gpu_memory)
+        sm |= use.gpu_sm
+        energy |= use.gpu_energy
+    return Usage(
+        cpu_seconds=cpu_seconds,
+        memory=memory,
+        gpu_utilization=utilization,
+        gpu_memory=gpu_memory,
+        gpu_sm=sm,
+        gpu_energy=energy,
+    )
 
 
 def _write(path: Path, text: str) -> None:
