@@ -59,6 +59,13 @@ def test_who_reads_a_notice() -> None:
     assert found.by == ""  # everybody reads the question, and not whose it is
 
 
+def test_the_line_of_a_change_is_read_once_the_change_is_there() -> None:
+    line = notice(NoticeKind.CHANGE, version="sha256:b")
+    for organises in (False, True):  # the lab was killed after it had written the line
+        assert seen(line, "ada", "Waves", organises=organises, versions=("sha256:a",)) is None
+    assert seen(line, "ada", "Waves", organises=False, versions=("sha256:a", "sha256:b")) == line
+
+
 def test_a_quota_of_today_is_gone_tomorrow() -> None:
     more = notice(NoticeKind.QUOTA, team="Waves", phase="one", today=2, total=5)
     earlier = replace(more, made_at=NOW - DAY)

@@ -14,8 +14,16 @@ from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeKind
 _WORDS = {"per_day": "a day", "total": "in all", "at_once": "at once", "failures_per_day": "failures a day"}
 
 
-def seen(notice: ChallengeNotice, subject: str, team: str, *, organises: bool) -> ChallengeNotice | None:
-    """Return what a reader sees of a notice; None: nothing. `team` is the reader's, "" if there is none."""
+def seen(
+    notice: ChallengeNotice, subject: str, team: str, *, organises: bool, versions: Collection[str] = ()
+) -> ChallengeNotice | None:
+    """Return what a reader sees of a notice; None: nothing. `team` is the reader's, "" if there is none.
+
+    The line of a change is written before the change: a lab that is killed between the two has one for a version that is not
+    among the published `versions`.
+    """
+    if notice.version and notice.version not in versions:
+        return None
     if organises or notice.kind in (NoticeKind.ANNOUNCEMENT, NoticeKind.CHANGE):
         return notice
     if notice.kind is NoticeKind.QUOTA:

@@ -55,7 +55,8 @@ class Organising:
         me, organises = caller.user.subject, self.challenges.organises(caller, challenge)
         team = self.challenges.team_of(challenge, me)
         told = reversed([one for one in self.notices.all() if one.challenge == name])
-        found = (seen(one, me, team.name if team else "", organises=organises) for one in told)
+        mine = team.name if team else ""
+        found = (seen(one, me, mine, organises=organises, versions=challenge.versions) for one in told)
         return NoticeList(notices=tuple(one for one in found if one is not None))
 
     def announce(self, caller: Caller, name: str, text: str) -> ChallengeNotice:
