@@ -143,7 +143,7 @@ def test_other_inputs_need_a_phase_of_their_own(client: Client, person: Person, 
     (place / "data/public/input/numbers.txt").write_text("word 1 2 3 4 5 6 7 8 9 10 11")
     drafted(client, "inputs", place)
     for refused in (client.rescore_challenge, client.publish_challenge):
-        with pytest.raises(Conflict, match="inputs of the phase"):
+        with pytest.raises(Conflict, match="would see other data than those that were scored"):
             refused("inputs")
 
 

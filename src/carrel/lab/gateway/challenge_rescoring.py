@@ -79,7 +79,7 @@ class Rescoring:
             now, then = (self.programs.digests(name, each, phase) for each in (draft, version))
             if now[INPUT] != then[INPUT] or now.get(TRAIN) != then.get(TRAIN):
                 raise Conflict(
-                    f'What submissions to the phase "{phase}" see is another than what those that were scored have seen.',
+                    f'Submissions to the phase "{phase}" would see other data than those that were scored.',
                     remedy="Give the phase another name: its board begins anew.",
                 )
 
