@@ -11,7 +11,7 @@ from carrel.core.control.composing import Composer, machine_name
 from carrel.core.control.keeper import Keeper, RecordStore
 from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.control_characters import visible
-from carrel.core.domain.errors import Conflict, Impossible, Invalid, NotFound
+from carrel.core.domain.errors import CarrelError, Conflict, Impossible, Invalid, NotFound
 from carrel.core.domain.fabric import Block, BlockKind, by_name
 from carrel.core.domain.node import SIMULATED, Device, Node
 from carrel.core.domain.reservation import Reservation
@@ -93,7 +93,7 @@ class Compositions(Keeper[Composition]):
 
     def seen(self, caller: Caller, value: Composition) -> Composition | None:
         """One's own as things stand."""
-        if not allowed(caller, Action.RELEASE_MACHINE, Resource(owner=value.owner)):
+        if not allowed(caller, Action.SEE_MACHINE, Resource(owner=value.owner)):
             return None
         steps = tuple(change.title for change in value.changes)
         if value.state is not CompositionState.PENDING:
@@ -105,8 +105,9 @@ class Compositions(Keeper[Composition]):
 
     def remove(self, caller: Caller, key: str | int) -> None:
         """Give the blocks back; what runs on the machine goes on, and the blocks go when it has ended."""
-        self.get(caller, key)  # raises for what is not theirs
+        self.get(caller, key)  # raises for what they may not see
         found = self.records.get(key)
+        allowed(caller, Action.RELEASE_MACHINE, Resource(owner=found.owner if found else None)).check(self.missing(caller, key))
         if found is None or found.state.over:
             raise Conflict(f"Machine {key} is over.", remedy="There is nothing to give back.")
         self._composer().release(found, f"released by {caller.user.name}", CompositionState.CANCELLED)
@@ -170,24 +171,28 @@ class ComposedMachines:
 
     def __init__(self, composer: Composer | None, records: RecordStore[Composition]) -> None:
         self._composer, self._records = composer, records
-        #: What was made of the compositions when they last were as they are.
-        self._known: tuple[Sequence[Composition], tuple[Node, ...]] | None = None
+        #: What was made of the compositions when they last were as they are: placement asks in every cycle.
+        self._known: tuple[Sequence[Composition], tuple[Node, ...], tuple[Reservation, ...]] = ((), (), ())
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes; the same tuple while no composition changes."""
-        if self._composer is None:
-            return ()
-        there = self._records.all()
-        if self._known is None or self._known[0] is not there:
-            running = [one for one in there if one.state is CompositionState.RUNNING]
-            blocks = by_name(self._composer.blocks()) if running else {}
-            self._known = there, tuple(node_of(one, blocks) for one in running)
-        return self._known[1]
+        return self._look()[1]
 
-    def reservations(self) -> Sequence[Reservation]:
+    def reservations(self) -> tuple[Reservation, ...]:
         """What keeps the jobs of others off them, and those that would outlast them."""
-        running = [one for one in self._records.all() if one.state is CompositionState.RUNNING] if self._composer else []
-        return [window for one in running for window in _windows(one)]
+        return self._look()[2]
+
+    def _look(self) -> tuple[Sequence[Composition], tuple[Node, ...], tuple[Reservation, ...]]:
+        there = () if self._composer is None else self._records.all()
+        if self._composer is not None and self._known[0] is not there:
+            running = [one for one in there if one.state is CompositionState.RUNNING]
+            try:
+                blocks = by_name(self._composer.blocks()) if running else {}
+            except CarrelError:  # the fabric does not answer now: what was there is there until it does
+                return self._known
+            nodes = tuple(node_of(one, blocks) for one in running)
+            self._known = there, nodes, tuple(window for one in running for window in _windows(one))
+        return self._known
 
 
 #: Seconds after its time for which nothing starts on a machine: it is used, and goes as soon as it is not.

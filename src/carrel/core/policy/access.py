@@ -52,8 +52,8 @@ class Action(StrEnum):
     DRAIN = "drain nodes"
     RESERVE = "reserve nodes"
     RELEASE = "release nodes"
-    #: Ask for one, and look at what the fabric has.
     COMPOSE = "compose machines"
+    SEE_MACHINE = "see machines of others"
     RELEASE_MACHINE = "take apart machines of others"
     SEE_RESERVATION = "see for whom nodes are reserved"
     ANNOUNCE = "tell all users something"
@@ -196,6 +196,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.RESERVE: (OPERATOR, ADMINISTRATOR),
     Action.RELEASE: (OPERATOR, ADMINISTRATOR),
     Action.COMPOSE: (EVERYBODY,),
+    Action.SEE_MACHINE: (OWNER, OPERATOR, ADMINISTRATOR),
     Action.RELEASE_MACHINE: (OWNER, OPERATOR, ADMINISTRATOR),
     Action.SEE_RESERVATION: (NAMED, OPERATOR, ADMINISTRATOR),
     Action.ANNOUNCE: (ADMINISTRATOR,),
@@ -225,7 +226,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
 
 _READ = frozenset(
     {Action.LOOK, Action.SEE_JOB, Action.READ_JOB, Action.USE_ENVIRONMENT, Action.SEE_SWEEP, Action.SIGN_OUT, Action.SEE_BASELINE}
-    | {Action.SEE_SUBMISSIONS}
+    | {Action.SEE_SUBMISSIONS, Action.SEE_MACHINE}
 )
 _SUBMIT = _READ | {Action.SUBMIT, Action.UPLOAD_CODE, Action.USE_CODE, Action.USE_POOL, Action.TAKE_PART}
 _SUBMIT |= {Action.COMPOSE, Action.RELEASE_MACHINE}
@@ -269,7 +270,7 @@ _SHOWS: Mapping[Action, Action] = {
     Action.USE_ENVIRONMENT: Action.USE_ENVIRONMENT,
     Action.CHANGE_ENVIRONMENT: Action.CHANGE_ENVIRONMENT,
     Action.MANAGE_TOKENS: Action.MANAGE_TOKENS,
-    Action.RELEASE_MACHINE: Action.RELEASE_MACHINE,
+    **dict.fromkeys((Action.SEE_MACHINE, Action.RELEASE_MACHINE), Action.SEE_MACHINE),
 }
 _ASK = {ADMINISTRATOR: "an administrator", OPERATOR: "an operator", MANAGER: "the account's manager", OWNER: "its owner"}
 #: Answers that allow, made once: every event of every stream asks.
