@@ -222,7 +222,8 @@ def test_time_in_which_it_was_stopped_is_not_held_and_is_no_wait() -> None:
 
 
 def test_cells_are_cut_at_the_ends_of_weeks_and_without_their_pauses() -> None:
-    cell = LentFacts("ada", "physics", "normal", "session", 2, MONDAY - 10.0, MONDAY + 30.0, 20.0, MONDAY - 14.0)
+    cell = LentFacts(owner="ada", account="physics", qos="normal", kind="session", cells=1, asked_at=MONDAY - 14.0,
+                     since=MONDAY - 10.0, until=MONDAY + 30.0, waited=4.0, computed=20.0, paused=20.0, lent=40.0)  # fmt: skip
     found = UseSums(Grouping.WEEK, Range(0, 2 * MONDAY), LAST)
     found.add_lent([cell])
     assert {name: use.lent for name, use in found.rows.items()} == {f"{MONDAY - WEEK:.0f}": 10.0, f"{MONDAY}": 30.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +15,8 @@ from carrel.core.domain.errors import Invalid
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.user import Caller, Role, User
-from carrel.core.gpu_use import End, Grouping, Range
+from carrel.core.gpu_use import End, Grouping, Range, UseSums
+from carrel.core.gpu_use.groups import monday_before
 from carrel.lab.store import Store
 from carrel.lab.store.tables import attempts, events, jobs
 
@@ -125,6 +127,55 @@ def test_sums_of_what_is_stored(work: Work) -> None:
     assert (part.sessions, part.lent) == (90, 10)
     with pytest.raises(Invalid, match="end before it begins"):
         use.use(caller, begin=200, end=200, by=Grouping.KIND)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("owner", [None, "ada"])
+def test_cells_of_a_week_come_together_and_add_up_to_each_of_them(work: Work, seed: int, owner: str | None) -> None:
+    """Cells of three sessions around two Mondays, whose sums are made here one by one, from their own seconds."""
+    random, monday = Random(seed), 1_700_438_400
+    sessions = [
+        work.job((110, 111, None, "RUNNING"), kind=JobKind.SESSION, owner=name, qos=f"qos{number}")
+        for number, name in enumerate(("ada", "ada", "bob"))
+    ]
+    told = []
+    for number in range(60):
+        asked = monday + random.choice((0, 0, 604_800)) + random.randint(-40, 40)
+        granted, ended = asked + random.randint(0, 9), asked + random.randint(9, 60)
+        computed = random.randint(0, ended - granted)
+        told.append(RecordedCell(broker="b", number=number, session=random.choice(sessions), attempt=1, process="7-70",
+                                 asked_at=asked, granted_at=granted, returned_at=ended, seen_at=ended, computed=computed,
+                                 gpus=random.randint(1, 4), gpu_type="h200" if number % 2 else ""))  # fmt: skip
+    work.store.cells.add(told)
+    for within in (Range(0, 2 * monday), Range(monday - 20, monday + 30), Range(monday, monday + 604_800), Range(5, monday - 3)):
+        for by in (Grouping.QOS, Grouping.GPU_TYPE, Grouping.WEEK):
+            sums = UseSums(by, within, 2.0 * monday)
+            sums.add_lent(work.store.gpu_use.lent(within, Whose(owner)))
+            wanted: dict[str, list[float]] = {}
+            for cell in told:
+                place = sessions.index(cell.session)
+                if (owner == "ada" and place == 2) or not cell.seen_at > cell.granted_at or cell.granted_at >= within.end:
+                    continue
+                part = 1 / (cell.seen_at - cell.granted_at)
+                for second in range(int(cell.asked_at), int(cell.seen_at)):
+                    if not within.begin <= second < within.end:
+                        continue
+                    name = {Grouping.QOS: f"qos{place}", Grouping.GPU_TYPE: cell.gpu_type}.get(by) or (
+                        "" if by is Grouping.GPU_TYPE else f"{monday_before(second):.0f}"
+                    )
+                    row = wanted.setdefault(name, [0.0] * 5)
+                    if second < cell.granted_at:
+                        row[0] += 1
+                        continue
+                    paused = cell.seen_at - cell.granted_at - cell.computed
+                    more = (0, second == cell.granted_at, part * cell.computed, part * paused, part * cell.computed * cell.gpus)
+                    wanted[name] = [sum(pair) for pair in zip(row, more, strict=True)]
+            found = {
+                name: [use.cells_waited, use.cells, use.cells_computed, use.cells_paused, use.lent]
+                for name, use in sums.rows.items()
+            }
+            for name in found.keys() | wanted.keys():
+                assert found.get(name, [0] * 5) == pytest.approx(wanted.get(name, [0] * 5), abs=1e-6), (within, by, name)
 
 
 def test_first_output_is_that_of_the_first_attempt(work: Work) -> None:

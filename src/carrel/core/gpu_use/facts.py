@@ -129,19 +129,22 @@ class AttemptFacts(NamedTuple):
 
 
 class LentFacts(NamedTuple):
-    """GPUs that a cell or a call had."""
+    """GPUs of one type that cells or calls of one job had: one of them, or those that lie in one week of the range, together."""
 
     owner: str
     account: str
     qos: str
     kind: str
-    gpus: int
+    cells: int
+    #: When GPUs were asked for first, given last, and given back last.
+    asked_at: float
     since: float
     until: float
-    #: Seconds between those two in which it was not paused.
+    #: Seconds for which they waited, computed and were paused, and GPUs × seconds in which they computed.
+    waited: float
     computed: float
-    #: Since when it waited for them.
-    asked_at: float | None = None
+    paused: float
+    lent: float
     gpu_type: str = ""
     node: str = ""
     project: str = ""

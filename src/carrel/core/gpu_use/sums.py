@@ -112,7 +112,7 @@ class UseSums:
             if self._by is not Grouping.WEEK:
                 _add_lent(self._row(_name(self._by, facts)), facts, self._within)
                 continue
-            for week in self._within.weeks(facts.since if facts.asked_at is None else facts.asked_at, facts.until):
+            for week in self._within.weeks(facts.asked_at, facts.until):
                 _add_lent(self._row(_week(week)), facts, week)
 
     def _weeks(self, facts: AttemptFacts) -> Sequence[tuple[Range, Use]]:
@@ -217,18 +217,14 @@ def _add_gpus(use: Use, facts: AttemptFacts, within: Range, now: float) -> None:
 
 
 def _add_lent(use: Use, facts: LentFacts, within: Range) -> None:
-    """Add what lies in the range of what a cell or a call had."""
+    """Add what lies in the range of what a cell or a call had; of several, which are told together, all does."""
     since, until = facts.since, facts.until
-    if not until > since:
-        return
-    part = within.overlap(since, until) / (until - since)
-    use.lent += facts.gpus * facts.computed * part
     if within.begin <= since < within.end:
-        use.cells += 1
-    use.cells_computed += facts.computed * part
-    use.cells_paused += max(0.0, until - since - facts.computed) * part
-    if facts.asked_at is not None:
-        use.cells_waited += within.overlap(facts.asked_at, since)
+        use.cells += facts.cells
+    use.lent += _part(facts.lent, since, until, within)
+    use.cells_computed += _part(facts.computed, since, until, within)
+    use.cells_paused += _part(facts.paused, since, until, within)
+    use.cells_waited += _part(facts.waited, facts.asked_at, since, within)
 
 
 def _part(amount: float, since: float, until: float, within: Range) -> float:

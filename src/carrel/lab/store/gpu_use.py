@@ -63,17 +63,14 @@ class GpuUseTable:
         return map(AttemptFacts._make, self._rows(_there(query, within, whose)))
 
     def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]:
-        """What cells and calls had, as far as it is over."""
-        query = (
-            sa.select(
-                jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.kind,
-                cells.c.gpus, cells.c.granted_at, cells.c.seen_at, cells.c.computed, cells.c.asked_at,
-                cells.c.gpu_type, sa.func.coalesce(jobs.c.node, ""), _PROJECT,
-            )
-            .select_from(cells.join(jobs))
-            .where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end, *_of(whose))
-        )  # fmt: skip
-        return map(LentFacts._make, self._rows(query))
+        """What cells and calls had, as far as it is over. The database adds up those of a week: there may be millions."""
+        bounds = sa.select(sa.select(sa.func.min(cells.c.seen_at)).scalar_subquery(), sa.func.max(cells.c.seen_at))
+        with self._database.read() as connection:
+            first, last = connection.execute(bounds).one()
+            if first is None:
+                return
+            for week in within.weeks(first, last + 1.0):
+                yield from map(LentFacts._make, connection.execute(_lent(week, within, whose)))
 
     def held(self, within: Range) -> Iterator[HeldFacts]:
         """Which devices everybody's attempts had, and cells and calls, as far as those are over."""
@@ -102,8 +99,10 @@ class GpuUseTable:
         # In the very words of `carrel.lab.store.rows.dump`.
         of_attempt = sa.literal('{"attempt":').concat(sa.cast(attempts.c.number, sa.String)).concat(',"offset":0,%')
         first_output = (
-            sa.select(sa.func.min(events.c.at))
+            sa.select(events.c.at)
             .where(events.c.job_id == jobs.c.id, events.c.type == "log", events.c.data.like(of_attempt))
+            .order_by(events.c.id)
+            .limit(1)
             .scalar_subquery()
         )
         query = (
@@ -129,7 +128,8 @@ class GpuUseTable:
                 sa.func.coalesce(placed_at, jobs.c.ended_at).label("until"), events.c.id.label("place"),
             )
             .select_from(jobs.join(events, events.c.job_id == jobs.c.id))
-            .where(events.c.type == "queue")
+            # In the very words of the index.
+            .where(events.c.type == sa.literal_column("'queue'"))
         )  # fmt: skip
         for row in self._rows(_there(query, within, whose).order_by("job", "place")):
             yield WaitFacts(row.qos, row.job, json.loads(row.data)["reason"], row.at, row.until)
@@ -156,6 +156,38 @@ class GpuUseTable:
             yield from connection.execution_options(yield_per=_MANY).execute(query)
 
 
+def _lent(week: Range, within: Range, whose: Whose) -> sa.Select[Any]:
+    """Cells that ended in a week, or after the range if the week is its last. Those that are not whole in it come one by one."""
+    asked, granted, seen, computed = cells.c.asked_at, cells.c.granted_at, cells.c.seen_at, cells.c.computed
+    last = week.end == within.end
+    some = sa.select(
+        cells.c.session,
+        cells.c.gpu_type,
+        sa.func.count().label("cells"),
+        sa.func.min(asked).label("asked_at"),
+        sa.func.max(granted).label("since"),
+        sa.func.max(seen).label("until"),
+        sa.func.sum(_at_least_0(granted - asked)).label("waited"),
+        sa.func.sum(computed).label("computed"),
+        sa.func.sum(_at_least_0(seen - granted - computed)).label("paused"),
+        sa.func.sum(cells.c.gpus * computed).label("lent"),
+    ).where(seen > granted, seen >= week.begin, granted < within.end if last else seen < week.end)
+    if of_whom := _of(whose):
+        some = some.where(cells.c.session.in_(sa.select(jobs.c.id).where(*of_whom)))
+    alone = sa.case((sa.and_(asked >= week.begin, seen <= week.end), 0), else_=cells.c.id)
+    by_job = some.group_by(cells.c.session, cells.c.gpu_type, alone).subquery()
+    told = by_job.c
+    return sa.select(
+        jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.kind,
+        told.cells, told.asked_at, told.since, told.until, told.waited, told.computed, told.paused, told.lent,
+        told.gpu_type, sa.func.coalesce(jobs.c.node, ""), _PROJECT,
+    ).select_from(by_job.join(jobs, jobs.c.id == told.session))  # fmt: skip
+
+
+def _at_least_0(seconds: sa.ColumnElement[float]) -> sa.ColumnElement[float]:
+    return sa.case((seconds > 0, seconds), else_=0.0)
+
+
 def _first() -> sa.ColumnElement[bool]:
     """No attempt of the job that is kept is earlier. Those that a cluster refused are not kept, so it need not be number 1."""
     earlier = attempts.alias("earlier")
@@ -172,7 +204,8 @@ def _there(query: sa.Select[Any], within: Range, whose: Whose) -> sa.CompoundSel
 def _of(whose: Whose) -> list[sa.ColumnElement[bool]]:
     if whose.owner is None:
         return []
-    return [sa.or_(jobs.c.owner == whose.owner, jobs.c.account.in_(sorted(whose.accounts)))]
+    mine = jobs.c.owner == whose.owner
+    return [sa.or_(mine, jobs.c.account.in_(sorted(whose.accounts))) if whose.accounts else mine]
 
 
 def exported_query(numbers: Sequence[int]) -> sa.Select[Any]:

@@ -241,7 +241,7 @@ cells = record_table(
     Column("id", ID, primary_key=True, autoincrement=True),
     Column("broker", String(64), nullable=False),
     Column("number", BigInteger, nullable=False),
-    Column("session", ForeignKey("jobs.id"), nullable=False, index=True),
+    Column("session", ForeignKey("jobs.id"), nullable=False),
     Column("asked_at", Double, nullable=False),
     Column("granted_at", Double, nullable=False),
     Column("seen_at", Double, nullable=False, index=True),
@@ -250,6 +250,7 @@ cells = record_table(
     Column("gpu_type", String(64), nullable=False, server_default=text("''")),
     #: What a broker tells twice is written down once. One that has lost lines of its journal gives numbers a second time.
     UniqueConstraint("broker", "number", "asked_at"),
+    Index(None, "session", "seen_at"),
     sqlite_autoincrement=True,
 )
 
@@ -289,6 +290,8 @@ events = Table(
     Column("data", Text, nullable=False),
     Index(None, "job_id", "id"),
     Index(None, "owner", "id"),
+    #: What owners of waiting jobs were told: few beside the logs.
+    Index("ix_events_queue", "job_id", "id", **_only("type = 'queue'")),
     sqlite_autoincrement=True,
 )
 
