@@ -6,7 +6,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -18,9 +19,14 @@ from carrel.core.domain.task import LAB_SCHEMES, EnvironmentKind, InputSpec, Tas
 from carrel.wire import v1
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+T = TypeVar("T")
 _VERSION = re.compile(r"[A-Za-z]+-(3\.[0-9]+)(?:\.[0-9]+)?\S*")
-_TASK: TypeAdapter[TaskSpec] = TypeAdapter(TaskSpec)
-_RESOURCES: TypeAdapter[Resources] = TypeAdapter(Resources)
+
+
+@cache
+def _reader(kind: type[T]) -> TypeAdapter[T]:
+    """Built at its first use: most commands read no record."""
+    return TypeAdapter(kind)
 
 
 class _Part(BaseModel):
@@ -119,8 +125,8 @@ def read_recorded(plain: Mapping[str, Any], where: str) -> Recorded:
     """Check a record. Raises `Invalid` for anything that is not as this version writes it; a task's every field counts."""
     try:
         found = _Record.model_validate(plain)
-        task = _TASK.validate_python(found.task)
-        resources = _RESOURCES.validate_python(found.job.resources)
+        task = _reader(TaskSpec).validate_python(found.task)
+        resources = _reader(Resources).validate_python(found.job.resources)
         from_plain(TaskSpec, found.task)  # what is not known is not dropped
         from_plain(Resources, found.job.resources)
     except ValidationError as error:
