@@ -29,6 +29,7 @@ from carrel.core.domain.challenge import (
     Team,
 )
 from carrel.core.domain.errors import Conflict, NotFound
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import API
 from support.lab_process import LabProcess
 
@@ -242,3 +243,29 @@ def test_a_final_waits_for_what_is_scored_again(client: Client, person: Person, 
     assert [one.origin for one in scored_finals(ada, name, 1)] == [best.id]
     (entry,) = (one for one in client.challenge_board(name, "final").places if one.team)
     assert entry.scores == {"accuracy": 0.0}
+
+
+def test_a_baseline_that_the_lab_could_not_carry_out_is_run_again(client: Client, tmp_path: Path) -> None:
+    """By another check of the same directory; then it is published."""
+    name = "retried"
+    place = write_challenge(tmp_path / name, YAML.replace("name: parity", f"name: {name}"))
+    baseline = place / "baselines/zeros/model.py"
+    baseline.write_text(f"import time\ntime.sleep(600)\n{baseline.read_text()}")
+    client.keep_challenge(place)
+
+    def job() -> int | None:
+        return next((one.id for one in client.jobs("all", limit=None) if one.name.startswith(f"{name}-")), None)
+
+    found = wait_until(job, timeout=PATIENCE)
+    assert found is not None
+    client.cancel(found)
+    (failed,) = checked(client, name)
+    assert failed.submission.fault == "lab"
+    with pytest.raises(Conflict, match='The baseline "zeros" is FAILED'):
+        client.publish_challenge(name)
+    client.keep_challenge(place)
+    (again,) = client.challenge_checks(name).submissions
+    assert again.submission.id > failed.submission.id
+    assert not again.submission.state.ended
+    found = wait_until(lambda: (one := job()) != found and one, timeout=PATIENCE)
+    client.cancel(found)

@@ -111,24 +111,25 @@ class Challenges(ChallengeTeams):
         return replace(made, draft=snapshot)
 
     def _begin_baselines(self, challenge: Challenge, version: str, spec: ChallengeSpec, caller: Caller) -> None:
-        """Send each baseline to each phase, once for each version."""
-        there = {
-            (one.phase, one.baseline)
-            for one in self.of(challenge.name, "")
-            if one.version == version and one.fault is not Fault.LAB
-        }
+        """Send each baseline to each phase, once for each version; what failed, by the lab maybe, once more."""
+        there = self._baselines(challenge, version)
         for phase in spec.phases:
             for name in spec.baselines:
-                if (phase.name, name) not in there:
+                last = there.get((phase.name, name))
+                if last is None or last.state is SubmissionState.FAILED:
                     code = self.programs.baseline(challenge, version, name)
                     self._send(challenge, version, phase, caller, code, baseline=name)
+
+    def _baselines(self, challenge: Challenge, version: str) -> Mapping[tuple[str, str], ChallengeSubmission]:
+        """The last try of each baseline of a version, by phase and name."""
+        return {(one.phase, one.baseline): one for one in self.of(challenge.name, "") if one.version == version}
 
     def checks(self, caller: Caller, name: str) -> SubmissionList:
         """The baselines of the draft, or of what is published where there is no draft; for organisers."""
         challenge = self.organised(caller, name)
-        version = challenge.draft or challenge.version
-        found = [one for one in self.of(name, "") if one.version == version]
-        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in reversed(found)))
+        found = self._baselines(challenge, challenge.draft or challenge.version).values()
+        newest_first = sorted(found, key=lambda one: -one.id)
+        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in newest_first))
 
     def publish(self, caller: Caller, name: str, *, reason: str = "", without_failed: bool = False) -> Challenge:
         """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored.
@@ -150,6 +151,8 @@ class Challenges(ChallengeTeams):
                         remedy="Wait for it." if not baseline.state.ended else f"`carrel challenge log {name} {baseline.id}`.",
                     )
             spec, draft = self.programs.spec(name, challenge.draft), challenge.draft
+            if len(self._baselines(challenge, draft)) < len(spec.phases) * len(spec.baselines):  # the lab was killed meanwhile
+                raise Conflict("Not all baselines were sent.", remedy=f"Send it again: `carrel challenge check {name}/`.")
             self.rescoring.check_inputs(challenge)
             changed = self.rescoring.check_done(challenge, without_failed=without_failed)
             if changed and not reason.strip():
@@ -575,7 +578,8 @@ class Challenges(ChallengeTeams):
         """A submission as the caller may see it: teams see the number of the version, and no scores while these are hidden."""
         if self.organises(caller, challenge):
             return self.runs.view(one, organiser=True)
-        view = self.runs.view(one, quiet=bool(self.spec(challenge).step))
+        spec = self.spec(challenge)
+        view = self.runs.view(one, quiet=bool(spec.step) or spec.one_end)
         told = replace(one, version=str(challenge.versions.index(one.version) + 1) if one.version in challenge.versions else "")
         if self._opens(challenge, one.phase, one.version) is not None:
             said = (
