@@ -286,6 +286,9 @@ def test_one_end_says_only_that_it_failed() -> None:
     assert [(one.message, one.fault) for one in told] == [(ONE_END, None), (ONE_END, None), ("words", Fault.LAB)]
     full = [left(SPEC.phases[0], [one], now=5, zone="UTC").failures for one in (failed, told[0], lab)]
     assert full == [19, 19, 20]
+    going_on = replace(failed, state=SubmissionState.RUNNING, fault=None, message="", ended_at=None, ingestion_job=1)
+    one, other = seen(spec, [going_on, replace(going_on, scoring_job=2)], 99)
+    assert (one, one.stage) == (other, "ingestion")  # which program has it would tell in which it fails
 
 
 @given(st.binary(max_size=300), st.integers(0, 100))
@@ -317,6 +320,8 @@ def test_it_says_what_is_shown(paths: list[str]) -> None:
     assert (spec.step, spec.one_end, spec.board[0].range) == (60, True, (-1.0, 1.5))
     assert len(withheld(spec)) == 4
     assert not withheld(read_challenge(YAML, paths))
+    hidden = read_challenge(YAML.replace("split: public", "split: public, board: hidden"), paths)
+    assert withheld(hidden) == ("Scores and places in development are shown from 00:00 on 1 January 2040 (UTC) on.",)
 
 
 @pytest.mark.parametrize(

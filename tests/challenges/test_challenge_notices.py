@@ -12,8 +12,18 @@ import pytest
 from carrel.core.challenges.likeness import Submitted, alike, fingerprints, lines, program
 from carrel.core.challenges.limits import Extra, left
 from carrel.core.challenges.notices import changes, extra, seen
-from carrel.core.challenges.report import days, failure_kind, failures, markdown, team_line
-from carrel.core.domain.challenge import ChallengeSpec, ChallengeSubmission, Fault, Limits, Phase, Split, SubmissionState, Team
+from carrel.core.challenges.report import answers, days, failure_kind, failures, markdown, team_line
+from carrel.core.domain.challenge import (
+    ChallengeSpec,
+    ChallengeSubmission,
+    Fault,
+    Final,
+    Limits,
+    Phase,
+    Split,
+    SubmissionState,
+    Team,
+)
 from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeKind
 from carrel.core.domain.challenge_report import ChallengeReport
 from carrel.core.domain.job import Job, JobState, Reason
@@ -43,18 +53,19 @@ def notice(kind: NoticeKind, **more: object) -> ChallengeNotice:
 
 
 def readers(one: ChallengeNotice) -> list[str]:
-    people = {"organiser": ("olga", "", True), "member": ("ada", "Waves", False), "other": ("bob", "Owls", False)}
-    return [who for who, (subject, team, organises) in people.items() if seen(one, subject, team, organises=organises)]
+    people = {"organiser": ("olga", (), True), "member": ("ada", ("Waves", "Foam"), False), "other": ("bob", ("Owls",), False)}
+    return [who for who, (subject, names, organises) in people.items() if seen(one, subject, names, organises=organises)]
 
 
 def test_who_reads_a_notice() -> None:
     assert readers(notice(NoticeKind.ANNOUNCEMENT)) == ["organiser", "member", "other"]
     assert readers(notice(NoticeKind.CHANGE)) == ["organiser", "member", "other"]
-    assert readers(notice(NoticeKind.QUOTA, team="Waves")) == ["organiser", "member"]
+    for name in ("Waves", "Foam"):  # which is a part of it now
+        assert readers(notice(NoticeKind.QUOTA, team=name)) == ["organiser", "member"]
     assert readers(notice(NoticeKind.QUESTION)) == ["organiser", "member"]
     published = notice(NoticeKind.QUESTION, answer="so", published=True)
     assert readers(published) == ["organiser", "member", "other"]
-    found = seen(published, "bob", "Owls", organises=False)
+    found = seen(published, "bob", ("Owls",), organises=False)
     assert found is not None
     assert found.by == ""  # everybody reads the question, and not whose it is
 
@@ -62,18 +73,45 @@ def test_who_reads_a_notice() -> None:
 def test_the_line_of_a_change_is_read_once_the_change_is_there() -> None:
     line = notice(NoticeKind.CHANGE, version="sha256:b")
     for organises in (False, True):  # the lab was killed after it had written the line
-        assert seen(line, "ada", "Waves", organises=organises, versions=("sha256:a",)) is None
-    assert seen(line, "ada", "Waves", organises=False, versions=("sha256:a", "sha256:b")) == line
+        assert seen(line, "ada", ("Waves",), organises=organises, versions=("sha256:a",)) is None
+    for organises, version in ((True, "sha256:b"), (False, "2")):  # the digest would confirm labels that somebody has guessed
+        told = seen(line, "ada", ("Waves",), organises=organises, versions=("sha256:a", "sha256:b"))
+        assert told == replace(line, version=version)
 
 
 def test_a_quota_of_today_is_gone_tomorrow() -> None:
     more = notice(NoticeKind.QUOTA, team="Waves", phase="one", today=2, total=5)
     earlier = replace(more, made_at=NOW - DAY)
     others = [replace(more, team="Owls"), replace(more, phase="two"), replace(more, kind=NoticeKind.QUESTION)]
-    assert extra([more, earlier, *others], "Waves", "one", now=NOW, zone="UTC") == Extra(today=2, total=10)
+    assert given([more, earlier, *others], team("Waves")) == Extra(today=2, total=10)
     found = left(PHASE, (), now=NOW, zone="UTC", extra=Extra(today=2, total=-1))
     assert (found.today, found.total) == (4, 2)
     assert left(PHASE, (), now=NOW, zone="UTC", extra=Extra(today=-9)).today == 0
+
+
+def team(name: str, *members: str, merged: tuple[str, ...] = ()) -> Team:
+    return Team(challenge="c", name=name, members=members, merged=merged)
+
+
+def given(notices: list[ChallengeNotice], to: Team) -> Extra:
+    return extra(notices, to, "one", now=NOW, zone="UTC")
+
+
+def test_what_was_taken_away_goes_with_the_people() -> None:
+    """Who leaves a team keeps its fewer submissions, and none that it was given; corrections count."""
+    less = notice(NoticeKind.QUOTA, team="Waves", phase="one", total=-5, members=("ada", "bob"))
+    more = replace(less, total=3)
+    assert given([less], team("Waves", "bob")) == given([less], team("New", "ada")) == Extra(total=-5)
+    assert given([less], team("Owls", "cora")) == given([more], team("New", "ada")) == Extra()
+    assert given([less, more], team("New", "ada")) == Extra(total=-2)
+    assert given([less, replace(more, total=9)], team("New", "ada")) == Extra()
+
+
+def test_two_teams_that_merge_are_not_given_twice() -> None:
+    quotas = [
+        notice(NoticeKind.QUOTA, team=name, phase="one", today=2, total=total) for name, total in (("A", 5), ("B", 3), ("C", -1))
+    ]
+    assert given(quotas, team("A", merged=("B", "C"))) == Extra(today=2, total=4)
 
 
 def test_what_a_new_version_changes() -> None:
@@ -81,6 +119,11 @@ def test_what_a_new_version_changes() -> None:
     assert changes(SPEC, SPEC, rules_differ=False) == []
     (told,) = changes(SPEC, replace(SPEC, phases=(later,)), rules_differ=False)
     assert told == "one: ends 2096-10-02 07:06 UTC → 2096-10-03 07:06 UTC, a day 2 → 5"
+    hours = replace(PHASE, limits=replace(PHASE.limits, gpu_hours=2.5), board="hidden", final=Final(source="zero", number=2))
+    assert changes(SPEC, replace(SPEC, phases=(hours,), merge_until=DAY), rules_differ=False) == [
+        "one: takes what teams send → 2 of zero (best), the board is shown → hidden, GPU-hours without limit → 2.5",
+        "teams merge until a final begins → 1970-01-02 00:00 UTC",
+    ]
     found = changes(SPEC, replace(SPEC, phases=(replace(PHASE, name="two"),), zone="Europe/Berlin"), rules_differ=True)
     assert [text[:18] for text in found] == [  # one for each
         'the phase "one" is',
@@ -190,15 +233,26 @@ def test_failures_are_counted_by_kind_day_and_team() -> None:
     ]
 
 
+def test_what_goes_on_to_a_final_was_sent_once() -> None:
+    again = replace(SENT[3], id=9, phase="final", origin=4)
+    assert days([*SENT, again], "UTC") == days(SENT, "UTC")
+
+
+def test_who_changes_the_team_answers_once() -> None:
+    asks = {"occupation": ("student", "other")}
+    old, new = team("Old"), replace(team("New", "ada"), answers={"ada": {"occupation": "student"}})
+    assert answers(asks, [replace(old, answers=new.answers), new]) == {"occupation": {"student": 1, "other": 0}}
+
+
 def test_the_public_report_has_no_members_failures_or_rare_answers() -> None:
-    team = Team(challenge="c", name="Waves", members=("ada",), made_at=NOW)
+    waves = Team(challenge="c", name="Waves", members=("ada",), made_at=NOW)
     found = ChallengeReport(
         challenge="c",
         title="C",
         made_at=NOW,
         gpu_hours=1.5,
         days=days(SENT, "UTC"),
-        teams=(team_line(team, SENT, 1.5, None),),
+        teams=(team_line(waves, SENT, 1.5, None),),
         failures=failures([replace(SENT[0], kind="code: <script>|`x`_")], "UTC"),
         answers={"occupation": {"student": 12, "retired": 1}},
         boards=(),

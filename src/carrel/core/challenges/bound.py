@@ -32,16 +32,26 @@ def bound(
     """
     limits, days = phase.limits, _days(phase, spec.zone)
     scored, failed = min(limits.total, limits.per_day * days), limits.failures_per_day * days
+    sends = f"that sends all it may ({scored:,} that are scored, {failed:,} that fail)"
+    less, fewer = "total", "failures_per_day"
+    if phase.final is not None:  # each of those that go on is scored, or fails
+        scored = failed = phase.final.number
+        sends = f"of which {scored:,} go on from {phase.final.source}"
+        less = fewer = "the number of the final"
     both, kinds = scored + failed, 0 if spec.one_end else failed
     ended = both * math.log2(longest // spec.step + 2) if spec.step else 0.0
     said = failed * (8 * spec.feedback + 1) if spec.feedback else 0.0
     printed = both * (8 * spec.log.bytes + 1) if spec.log is not None and spec.log.holds(phase.split) else 0.0
     # Which of them failed: so many words have at most `scored` and at most `failed` letters. And how the scoring ended.
     failures = _combinations(both + 2, scored + 1) + kinds * math.log2(SCORING_ENDS)
-    fewer = "lower failures_per_day" + (", or write steps: {one_end: true}" if kinds else "")
+    fewer = f"lower {fewer}" + (", or write steps: {one_end: true}" if kinds else "")
     # Bits, what tells them, and what makes it less.
     references = [
-        (_scores(spec, phase, scored, numbers), "their scores", "lower total or the precision, or write ladder: {step: 0.01}"),
+        (
+            _scores(spec, phase, scored, numbers),
+            "their scores",
+            f"lower {less} or the precision, or write ladder: {{step: 0.01}}",
+        ),
         (failures, "which of them fail" + (", and how" if kinds else ""), fewer),
         (ended, "when they end", "write a longer time into steps, or a shorter one into the programs"),
     ]
@@ -61,7 +71,7 @@ def bound(
         bits=bits,
         reference_bytes=reference_bytes,
         words=(
-            f"A team that sends all it may ({scored:,} that are scored, {failed:,} that fail) learns at most"
+            f"A team {sends} learns at most"
             f" {reference_bits:,} bits about the references, as much as {math.ceil(reference_bits / 8):,} bytes hold;"
             f" their files have {reference_bytes:,}. About {every} together: at most {bits:,} bits.",
             *(

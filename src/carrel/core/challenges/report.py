@@ -51,9 +51,11 @@ def failures(submissions: Iterable[ChallengeSubmission], zone: str) -> tuple[Fai
 
 
 def days(submissions: Iterable[ChallengeSubmission], zone: str) -> tuple[DayLine, ...]:
-    """Return the days on which something was sent, in their order."""
+    """Return the days on which teams sent something, in their order. To finals they send nothing."""
     found: dict[str, list[ChallengeSubmission]] = {}
     for one in submissions:
+        if one.origin:
+            continue
         found.setdefault(_day(one.made_at, zone), []).append(one)
     return tuple(DayLine(day=day, teams=len({one.team for one in ones}), **_counted(ones)) for day, ones in sorted(found.items()))
 
@@ -78,9 +80,14 @@ def _counted(submissions: Sequence[ChallengeSubmission]) -> dict[str, int]:
 
 
 def answers(asks: Mapping[str, Sequence[str]], teams: Iterable[Team]) -> Mapping[str, Mapping[str, int]]:
-    """Return how many people gave which answer."""
-    given = [found for team in teams for found in team.answers.values()]
-    return {name: {one: sum(found.get(name) == one for found in given) for one in choices} for name, choices in asks.items()}
+    """Return how many people gave which answer: each person one, whatever teams they were in."""
+    given: dict[str, Mapping[str, str]] = {}
+    for team in teams:
+        for who, found in team.answers.items():
+            given[who] = {**given.get(who, {}), **found}
+    return {
+        name: {one: sum(found.get(name) == one for found in given.values()) for one in choices} for name, choices in asks.items()
+    }
 
 
 def _day(moment: float, zone: str) -> str:

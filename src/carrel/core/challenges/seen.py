@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from carrel.core.challenges.ladder import ladder
+from carrel.core.challenges.limits import told as moment
 from carrel.core.domain.challenge import ChallengeSpec, ChallengeSubmission, Fault, SubmissionState
 from carrel.core.domain.units import format_duration
 
@@ -33,7 +34,11 @@ def seen(spec: ChallengeSpec, submissions: Sequence[ChallengeSubmission], now: f
 
 def withheld(spec: ChallengeSpec) -> tuple[str, ...]:
     """Say what is held back from teams, and what they are shown of their own logs."""
-    told = []
+    told = [
+        f"Scores and places in {one.name} are shown from {moment(spec.opens(one.name), spec.zone)} on."
+        for one in spec.phases
+        if one.board != "shown"
+    ]
     if spec.ladder is not None:
         where = f"In {', '.join(spec.ladder.phases)} the" if spec.ladder.phases else "The"
         told.append(
@@ -42,7 +47,7 @@ def withheld(spec: ChallengeSpec) -> tuple[str, ...]:
     if spec.step:
         told.append(f"The end of a submission is shown in steps of {format_duration(spec.step)}, and how far it is only then.")
     if spec.one_end:
-        told.append("In which way a submission failed is not told.")
+        told.append("In which way a submission failed is not told, nor how far it is before.")
     if spec.log is not None:
         where = f" on {', '.join(spec.log.splits)}" if spec.log.splits else ""
         told.append(f"A team may read the last {spec.log.bytes} bytes of what its own code printed{where}.")
@@ -68,9 +73,12 @@ def _in_steps(one: ChallengeSubmission, step: int, now: float) -> ChallengeSubmi
 
 
 def _ended(spec: ChallengeSpec, one: ChallengeSubmission) -> ChallengeSubmission:
-    if spec.one_end and one.state is SubmissionState.FAILED and one.fault is not Fault.LAB:
+    if not spec.one_end:
+        return one
+    if one.state is SubmissionState.FAILED and one.fault is not Fault.LAB:
         return replace(one, message=ONE_END, fault=None)
-    return one
+    # Which program has it would tell which one it fails in.
+    return one if one.state.ended else replace(one, scoring_job=0)
 
 
 def _released(spec: ChallengeSpec, shown: Sequence[ChallengeSubmission]) -> dict[int, dict[str, float]]:

@@ -27,7 +27,7 @@ def present(teams: Iterable[Team]) -> Sequence[Team]:
 
 def renamed(submissions: Iterable[ChallengeSubmission], teams: Iterable[Team]) -> Iterable[ChallengeSubmission]:
     """Return the submissions under the names of the teams whose they are now."""
-    now: Mapping[str, str] = {name: team.name for team in teams for name in team.merged}
+    now: Mapping[str, str] = {name: team.name for team in present(teams) for name in team.merged}
     return [replace(one, team=now[one.team]) if one.team in now else one for one in submissions]
 
 
@@ -81,6 +81,16 @@ def check_merging(spec: ChallengeSpec, now: float) -> None:
         raise Conflict(f"Teams could merge until {told(until, spec.zone)}.", remedy="Go on as two teams.")
 
 
+def check_ladder(spec: ChallengeSpec, brought: Iterable[ChallengeSubmission], now: float) -> None:
+    """Raise `Conflict` where a person with these submissions of another team would climb a ladder from its foot again."""
+    phases = {one.name for one in spec.phases if spec.ladder and spec.ladder.holds(one.name) and now < one.end}
+    if found := sorted(phases & {one.phase for one in brought}):
+        raise Conflict(
+            f'You have sent something in the phase "{found[0]}" in another team, and scores move in steps there.',
+            remedy="Go back to that team, and have both teams merge.",
+        )
+
+
 def check_sum(spec: ChallengeSpec, submissions: Sequence[ChallengeSubmission], now: float) -> None:
     """Raise `Conflict` where these, of two teams together, are more than one team could have sent until now.
 
@@ -104,7 +114,7 @@ def check_sum(spec: ChallengeSpec, submissions: Sequence[ChallengeSubmission], n
 
 def _days(phase: Phase, zone: str, now: float) -> int:
     here = ZoneInfo(zone)
-    first, last = (datetime.fromtimestamp(moment, here).date() for moment in (phase.begin, min(now, phase.end)))
+    first, last = (datetime.fromtimestamp(moment, here).date() for moment in (phase.begin, min(now, phase.end - 1)))
     return (last - first).days + 1
 
 

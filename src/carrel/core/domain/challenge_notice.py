@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from carrel.core.domain.noun import Moment, stamped
+from carrel.core.domain.noun import Moment, private, stamped
 
 #: Characters of a text.
 LONGEST = 1000
@@ -38,13 +38,15 @@ class ChallengeNotice:
     #: Subject of who wrote it; "" for readers of a question of somebody else's.
     by: str = stamped(default="")
     made_at: Moment = stamped(default=0.0)
-    #: Of a change: the version that it comes with.
+    #: Of a change: the version that it comes with. Teams see its number.
     version: str = stamped(default="")
     #: Of a quota: the team, the phase, and how many submissions more it has on that day, or in the whole phase.
     team: str = stamped(default="")
     phase: str = stamped(default="")
     today: int = stamped(default=0)
     total: int = stamped(default=0)
+    #: Subjects of those who were in the team then. What was taken away counts for them in whichever team they go to.
+    members: tuple[str, ...] = private(default=())
     #: Of a question: what the organisers say, who of them, and whether everybody reads both.
     answer: str = stamped(default="")
     answered_by: str = stamped(default="")

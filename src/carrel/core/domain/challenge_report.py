@@ -56,7 +56,7 @@ class ChallengeReport:
     challenge: str
     title: str
     made_at: Moment
-    #: Of the last attempt of each job of its programs, without those of baselines.
+    #: What programs computed, without baselines; of what goes on, and with ends in steps, the most that was announced.
     gpu_hours: float
     days: tuple[DayLine, ...]
     teams: tuple[TeamLine, ...]

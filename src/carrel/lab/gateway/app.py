@@ -164,10 +164,11 @@ def create_app(
             teams=memory.of(TEAMS),
             submissions=sent,
             notices=memory.of(CHALLENGE_NOTICES),
+            samples=memory.of(CHALLENGE_SAMPLES),
             walls=walls,
             files=own_files,
         )
-        shown_one_by_one = ChallengeSamples(challenges=organised, samples=memory.of(CHALLENGE_SAMPLES))
+        shown_one_by_one = ChallengeSamples(challenges=organised, samples=organised.samples)
     body_files = BodyFiles(settings.calls, settings.body_socket)
     gateway = Gateway(
         lab=lab,

@@ -62,7 +62,10 @@ class ChallengeFinals:
                 well &= phase.begin - now > _SOON
                 continue
             there = self._challenges.present(challenge.name)
-            if sum(self._send(challenge, phase, phase.final, team) for team in there) == len(there):
+            again = self._challenges.rescoring.waiting(challenge.name, challenge.version)
+            if any(one.phase == phase.final.source for one in again):
+                well = False  # it has no score now, and may go on
+            elif sum(self._send(challenge, phase, phase.final, team) for team in there) == len(there):
                 self._over.add(key)
             else:
                 well = False
@@ -71,8 +74,9 @@ class ChallengeFinals:
     def _send(self, challenge: Challenge, phase: Phase, final: Final, team: Team) -> bool:
         """Send what goes on of one team. Returns True where nothing is left to do."""
         with self._challenges.guard:
-            mine = self._challenges.own(challenge.name, team)
-            before, there = ([one for one in mine if one.phase == name] for name in (final.source, phase.name))
+            # As it was shown: what goes on must not tell which of them a ladder holds back.
+            before = [one for one in self._challenges.own_as_seen(challenge, team) if one.phase == final.source]
+            there = [one for one in self._challenges.own(challenge.name, team) if one.phase == phase.name]
             if not all(one.state.ended for one in before):
                 return False  # what has not ended may go on, too
             columns = self._challenges.programs.spec(challenge.name, challenge.version).board

@@ -13,6 +13,7 @@ from carrel.core.challenges import report as reports
 from carrel.core.challenges.board import board
 from carrel.core.challenges.likeness import MOST_LINES, Submitted, alike, fingerprints, lines, program
 from carrel.core.challenges.notices import seen
+from carrel.core.challenges.teams import renamed
 from carrel.core.control.keeper import RecordStore
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
 from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind, NoticeList
@@ -41,8 +42,6 @@ class Organising:
     challenges: Challenges
     notices: RecordStore[ChallengeNotice]
     snapshots: SnapshotStore
-    #: GPU-hours of jobs that have ended, by submission.
-    _spent: dict[int, float] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
     #: One comparison at a time: it reads the code of all teams.
     _comparing: threading.Lock = field(default_factory=threading.Lock)
@@ -55,7 +54,7 @@ class Organising:
         me, organises = caller.user.subject, self.challenges.organises(caller, challenge)
         team = self.challenges.team_of(challenge, me)
         told = reversed([one for one in self.notices.all() if one.challenge == name])
-        mine = team.name if team else ""
+        mine = team.names if team else ()
         found = (seen(one, me, mine, organises=organises, versions=challenge.versions) for one in told)
         return NoticeList(notices=tuple(one for one in found if one is not None))
 
@@ -68,17 +67,20 @@ class Organising:
         """Give a team submissions more in the phase of now, today or in all, or take some away; its members read why."""
         challenge = self.challenges.organised(caller, name)
         self.challenges.check_open(challenge)
-        if self.challenges.teams.get(name, team) is None:
+        found = next((one for one in self.challenges.present(name) if team in one.names), None)
+        if found is None:
             raise NotFound(f'There is no team "{team[:60]}".', remedy=f"`carrel challenge report {name}` lists them.")
         phase = self.challenges.spec(challenge).phase_at(self.challenges.lab.clock())
-        if phase is None:
-            raise Conflict(f"The challenge {name} has no phase now.", remedy="Submissions are given in a phase.")
+        if phase is None or phase.final is not None:
+            raise Conflict(
+                f"The challenge {name} has no phase now to which teams send.", remedy="Submissions are given in such a phase."
+            )
         if not (today or total):
             raise Invalid("Nothing is given, and nothing taken away.", remedy="Say how many: --today 1, or --total 5.")
         more = [f"{count:+d} {words}" for count, words in ((today, "today"), (total, f"in {phase.name}")) if count]
-        text = f"Submissions of {team}: {', '.join(more)}. {_line(reason)}"
-        asked = ChallengeNotice(challenge=name, kind=NoticeKind.QUOTA, text=text)
-        return self._put(caller, replace(asked, team=team, phase=phase.name, today=today, total=total))
+        text = f"Submissions of {found.name}: {', '.join(more)}. {_line(reason)}"
+        asked = ChallengeNotice(challenge=name, kind=NoticeKind.QUOTA, text=text, team=found.name, members=found.members)
+        return self._put(caller, replace(asked, phase=phase.name, today=today, total=total))
 
     def ask(self, caller: Caller, name: str, text: str) -> ChallengeNotice:
         """Ask the organisers something; for those who take part."""
@@ -111,7 +113,7 @@ class Organising:
         """What became of it until now."""
         challenge = self.challenges.organised(caller, name)
         spec, now = self.challenges.spec(challenge), self.challenges.lab.clock()
-        sent = [one for one in self.challenges.of(name) if one.team]
+        sent = self._sent(name)
         teams = self.challenges.present(name)
         phases = [one.name for one in spec.phases if one.begin <= now]
         return ChallengeReport(
@@ -120,7 +122,7 @@ class Organising:
             made_at=now,
             gpu_hours=fsum(one.gpu_hours for one in sent),
             days=reports.days(sent, spec.zone),
-            teams=tuple(self._team(challenge, team, [one for one in sent if one.team in team.names]) for team in teams),
+            teams=tuple(self._team(challenge, team, [one for one in sent if one.team == team.name]) for team in teams),
             failures=reports.failures(sent, spec.zone),
             answers=reports.answers(spec.asks, teams),
             boards=tuple(self.challenges.board(caller, name, phase) for phase in phases),
@@ -128,8 +130,12 @@ class Organising:
 
     def _team(self, challenge: Challenge, team: Team, sent: Sequence[ChallengeSubmission]) -> TeamLine:
         phase = self.challenges.spec(challenge).phase_at(self.challenges.lab.clock())
-        left = None if phase is None else self.challenges.left(challenge, team, phase)
+        left = None if phase is None or phase.final else self.challenges.left(challenge, team, phase)
         return reports.team_line(team, sent, fsum(one.gpu_hours for one in sent), left)
+
+    def _sent(self, name: str) -> Sequence[ChallengeSubmission]:
+        """What was sent and what went on to finals, under the names of the teams whose it is now."""
+        return [one for one in renamed(self.challenges.of(name), self.challenges.teams.select(challenge=name)) if one.team]
 
     # ---- likeness
 
@@ -140,7 +146,7 @@ class Organising:
         """
         challenge = self.challenges.organised(caller, name)
         spec, chosen = self.challenges.spec(challenge), self.challenges.board(caller, name, phase).phase
-        sent = {one.id: one for one in self.challenges.of(name) if one.phase == chosen and one.team}
+        sent = {one.id: one for one in self._sent(name) if one.phase == chosen}
         with self._comparing:
             given = _given(self.challenges, challenge)
             best = [sent[place.submission] for place in board(spec.board, sent.values())[:_TEAMS]]

@@ -86,7 +86,7 @@ class Rescoring:
     def check_done(self, challenge: Challenge, *, without_failed: bool) -> Sequence[str]:
         """Return the phases whose boards the draft changes. Raises `Conflict` where it has not scored all that was scored."""
         found = list(self._behind(challenge.name, challenge.draft))
-        waiting = [one.id for one, made in found if made is None or not made.state.ended]
+        waiting = self.waiting(challenge.name, challenge.draft)
         failed = [one.id for one, made in found if made is not None and made.state is SubmissionState.FAILED]
         if waiting:
             raise Conflict(
@@ -99,6 +99,10 @@ class Rescoring:
                 remedy=f"`carrel challenge rescore {challenge.name}` tries again; --without-failed takes their places away.",
             )
         return sorted({one.phase for one, _ in found})
+
+    def waiting(self, name: str, version: str) -> Sequence[ChallengeSubmission]:
+        """What another program has scored, and that of `version` not yet."""
+        return [one for one, made in self._behind(name, version) if made is None or not made.state.ended]
 
     def _behind(self, name: str, version: str) -> Iterator[tuple[ChallengeSubmission, ChallengeSubmission | None]]:
         """What another program than that of `version` has scored, each with the last attempt of this one."""

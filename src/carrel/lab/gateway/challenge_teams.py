@@ -21,6 +21,8 @@ from carrel.core.domain.challenge import (
     Team,
     TeamView,
 )
+from carrel.core.domain.challenge_notice import ChallengeNotice
+from carrel.core.domain.challenge_sample import ChallengeSample
 from carrel.core.domain.errors import CarrelError, Conflict, Invalid, NotFound
 from carrel.core.domain.user import Caller
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
@@ -33,6 +35,8 @@ class ChallengeTeams(ABC):
     lab: Lab
     programs: ChallengePrograms
     teams: RecordStore[Team]
+    notices: RecordStore[ChallengeNotice]
+    samples: RecordStore[ChallengeSample]
     _guard: threading.RLock
 
     def invite(self, caller: Caller, name: str) -> TeamView:
@@ -49,10 +53,22 @@ class ChallengeTeams(ABC):
             # Those that merged into another one come first: killed in between, one is still in that one, and leaves again.
             for team in sorted(there, key=lambda one: one in self.present(name)):
                 after = teams.without(team, me, new_code())
-                if after.members or self.own(name, after) or team not in self.present(name):
+                if after.members or team not in self.present(name) or self._has_something(after):
                     self.teams.put(after)
-                else:
-                    self.teams.remove(name, team.name)  # it has sent nothing, and there is nobody in it
+                else:  # its name is free: whoever takes it next gets nothing of what others wanted of this one
+                    for other in self._teams(name):
+                        if other.asked == team.name:
+                            self.teams.put(replace(other, asked=""))
+                    self.teams.remove(name, team.name)
+
+    def _has_something(self, team: Team) -> bool:
+        """True where something is written down under the names of a team, which has to count for those who were in it."""
+        there = [
+            *self.own(team.challenge, team),
+            *self.samples.select(challenge=team.challenge),
+            *self.notices.select(challenge=team.challenge),
+        ]
+        return any(one.team in team.names for one in there)
 
     def merge(self, caller: Caller, name: str, *, code: str = "", team: str = "") -> TeamView:
         """Ask the team with this code to merge; or agree with the team of this name, which then is a part of one's own."""
@@ -86,7 +102,7 @@ class ChallengeTeams(ABC):
                 raise Conflict("There is nothing to choose now.", remedy=f"`carrel challenge show {name}` says what goes on.")
             if len(set(numbers)) > final.number:
                 raise Invalid(f"{len(set(numbers))} submissions are too many.", remedy=f"Choose up to {final.number}.")
-            there = {one.id: one for one in self._seen(challenge, self.own(name, mine)) if one.phase == final.source}
+            there = {one.id: one for one in self.own_as_seen(challenge, mine) if one.phase == final.source}
             for number in numbers:
                 if number not in there:
                     raise no_submission(number)
@@ -127,6 +143,10 @@ class ChallengeTeams(ABC):
     def own(self, name: str, team: Team) -> Sequence[ChallengeSubmission]:
         """What is a team's own, in the order in which it was sent."""
         return self._named(name, team.names)
+
+    def own_as_seen(self, challenge: Challenge, team: Team) -> Sequence[ChallengeSubmission]:
+        """The same as the team sees it: by a ladder, and in steps."""
+        return self._seen(challenge, self.own(challenge.name, team))
 
     def counted(self, challenge: Challenge, team: Team) -> Sequence[ChallengeSubmission]:
         """What counts against the limits of a team, as it sees that."""

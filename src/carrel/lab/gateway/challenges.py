@@ -42,6 +42,7 @@ from carrel.core.domain.challenge import (
     TeamView,
 )
 from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind
+from carrel.core.domain.challenge_sample import ChallengeSample
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 from carrel.core.domain.launch import LaunchWalls
@@ -72,6 +73,7 @@ class Challenges(ChallengeTeams):
     teams: RecordStore[Team]
     submissions: SentSubmissions
     notices: RecordStore[ChallengeNotice]
+    samples: RecordStore[ChallengeSample]
     #: What jobs of a user do not see of the machine; None: nothing keeps jobs apart.
     walls: Callable[[str], LaunchWalls | None]
     #: Where the files of sessions lie, a directory for each user.
@@ -109,24 +111,25 @@ class Challenges(ChallengeTeams):
         return replace(made, draft=snapshot)
 
     def _begin_baselines(self, challenge: Challenge, version: str, spec: ChallengeSpec, caller: Caller) -> None:
-        """Send each baseline to each phase, once for each version."""
-        there = {
-            (one.phase, one.baseline)
-            for one in self.of(challenge.name, "")
-            if one.version == version and one.fault is not Fault.LAB
-        }
+        """Send each baseline to each phase, once for each version; what failed, by the lab maybe, once more."""
+        there = self._baselines(challenge, version)
         for phase in spec.phases:
             for name in spec.baselines:
-                if (phase.name, name) not in there:
+                last = there.get((phase.name, name))
+                if last is None or last.state is SubmissionState.FAILED:
                     code = self.programs.baseline(challenge, version, name)
                     self._send(challenge, version, phase, caller, code, baseline=name)
+
+    def _baselines(self, challenge: Challenge, version: str) -> Mapping[tuple[str, str], ChallengeSubmission]:
+        """The last try of each baseline of a version, by phase and name."""
+        return {(one.phase, one.baseline): one for one in self.of(challenge.name, "") if one.version == version}
 
     def checks(self, caller: Caller, name: str) -> SubmissionList:
         """The baselines of the draft, or of what is published where there is no draft; for organisers."""
         challenge = self.organised(caller, name)
-        version = challenge.draft or challenge.version
-        found = [one for one in self.of(name, "") if one.version == version]
-        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in reversed(found)))
+        found = self._baselines(challenge, challenge.draft or challenge.version).values()
+        newest_first = sorted(found, key=lambda one: -one.id)
+        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in newest_first))
 
     def publish(self, caller: Caller, name: str, *, reason: str = "", without_failed: bool = False) -> Challenge:
         """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored.
@@ -148,6 +151,8 @@ class Challenges(ChallengeTeams):
                         remedy="Wait for it." if not baseline.state.ended else f"`carrel challenge log {name} {baseline.id}`.",
                     )
             spec, draft = self.programs.spec(name, challenge.draft), challenge.draft
+            if len(self._baselines(challenge, draft)) < len(spec.phases) * len(spec.baselines):  # the lab was killed meanwhile
+                raise Conflict("Not all baselines were sent.", remedy=f"Send it again: `carrel challenge check {name}/`.")
             self.rescoring.check_inputs(challenge)
             changed = self.rescoring.check_done(challenge, without_failed=without_failed)
             if changed and not reason.strip():
@@ -226,12 +231,14 @@ class Challenges(ChallengeTeams):
         shown = self.submission(caller, challenge.name, number).submission
         spec = self.programs.spec(challenge.name, self._submission(challenge, number).version)
         phase = spec.phase(shown.phase)
-        if spec.log is None or phase is None or not spec.log.holds(phase.split):
+        # By what the challenge said then, and by what it says now: neither shows more.
+        logs = [one for one in (self.spec(challenge).log, spec.log) if one and phase and one.holds(phase.split)]
+        if len(logs) < 2:
             raise Denied("Logs are not shown in this phase.", remedy=f"`carrel challenge show {challenge.name}`.")
         # What the lab could not carry out costs nothing: as often as a team likes, it would tell something.
         if not shown.state.ended or shown.fault is Fault.LAB or not shown.ingestion_job:
             raise Conflict("There is no log of it for its team.", remedy="Read it when the submission was scored or has failed.")
-        return self.runs.own_log(challenge, shown.ingestion_job, spec.log.bytes)
+        return self.runs.own_log(challenge, shown.ingestion_job, min(one.bytes for one in logs))
 
     # ---- everybody
 
@@ -404,22 +411,31 @@ class Challenges(ChallengeTeams):
             return self.team_view(mine)
 
     def _joined(self, challenge: Challenge, spec: ChallengeSpec, me: str, name: str, code: str) -> Team:
+        there, now = self._teams(challenge.name), self.lab.clock()
+        found = with_code(teams.present(there), code) if code else self._named_team(challenge, me, name)
+        teams.check_size(spec, found, 1)
+        joined = replace(found, members=(*found.members, me))
+        own = {one.id for one in self.counted(challenge, found)}
+        sent = self.counted(challenge, joined)
+        if brought := [one for one in sent if one.id not in own]:  # by teams that they were in before
+            teams.check_ladder(spec, brought, now)
+            if found in there:
+                teams.check_merging(spec, now)
+                teams.check_sum(spec, sent, now)
+        return self.teams.put(joined)
+
+    def _named_team(self, challenge: Challenge, me: str, name: str) -> Team:
+        """A new team of this name; or the one of it that the user was in and nobody is."""
         there = self._teams(challenge.name)
-        if code:
-            found = with_code(teams.present(there), code)
-            teams.check_size(spec, found, 1)
-            joined = replace(found, members=(*found.members, me))
-            sent = self.counted(challenge, joined)
-            if len(sent) > len(self.counted(challenge, found)):  # by teams that they were in before
-                teams.check_sum(spec, sent, self.lab.clock())
-            return self.teams.put(joined)
         name = " ".join((name or me[:40]).split())
         if not _TEAM.fullmatch(name):
             raise Invalid(f'"{name[:60]}" cannot be the name of a team.', remedy="Use up to 40 letters, digits, blanks, . _ -")
-        if any(one.name.casefold() == name.casefold() for one in there):
+        taken = next((one for one in there if one.name.casefold() == name.casefold()), None)
+        if taken is not None and taken in teams.present(there) and me in taken.former and not taken.members:
+            return taken
+        if taken is not None:
             raise Conflict(f'There is a team "{name}".', remedy="Choose another name, or join it with the code of a member.")
-        made = Team(challenge=challenge.name, name=name, members=(me,), code=new_code(), made_at=self.lab.clock())
-        return self.teams.put(made)
+        return Team(challenge=challenge.name, name=name, code=new_code(), made_at=self.lab.clock())
 
     def _agreed(
         self, challenge: Challenge, spec: ChallengeSpec, team: Team, me: str, *, accepts: bool, answers: Mapping[str, str]
@@ -456,7 +472,7 @@ class Challenges(ChallengeTeams):
 
     def _extra(self, challenge: Challenge, team: Team, phase: Phase) -> Extra:
         zone = self.spec(challenge).zone
-        return extra(self._notices(challenge.name), team.names, phase.name, now=self.lab.clock(), zone=zone)
+        return extra(self._notices(challenge.name), team, phase.name, now=self.lab.clock(), zone=zone)
 
     def starter(self, caller: Caller, name: str) -> BinaryIO:
         """The files that participants begin with, as an archive. Raises `NotFound`."""
@@ -500,7 +516,7 @@ class Challenges(ChallengeTeams):
                     remedy=f"`carrel challenge board {name}`.",
                 )
             # Whoever got no answer sends the same again: while it is under way, that is the same submission.
-            there = self._seen(challenge, self.own(name, team))
+            there = self.own_as_seen(challenge, team)
             under_way = (one for one in there if not one.state.ended and one.phase == phase.name)
             again = next((one for one in under_way if one.snapshot == snapshot), None)
             if again is not None:
@@ -536,8 +552,8 @@ class Challenges(ChallengeTeams):
             there = teams.renamed(self.of(name), self._teams(name))
             views = [self._with_shown(self.runs.view(one, organiser=True), shown[one.id]) for one in there if one.team]
         else:
-            own = self.own(name, team or self.own_team(caller, challenge))
-            views = [self._view(caller, challenge, one) for one in self._seen(challenge, own)]
+            own = self.own_as_seen(challenge, team or self.own_team(caller, challenge))
+            views = [self._view(caller, challenge, one) for one in own]
         phase = self._phase_now(challenge, team) if team else None
         return SubmissionList(submissions=tuple(reversed(views)), phase=phase)
 
@@ -562,7 +578,8 @@ class Challenges(ChallengeTeams):
         """A submission as the caller may see it: teams see the number of the version, and no scores while these are hidden."""
         if self.organises(caller, challenge):
             return self.runs.view(one, organiser=True)
-        view = self.runs.view(one, quiet=bool(self.spec(challenge).step))
+        spec = self.spec(challenge)
+        view = self.runs.view(one, quiet=bool(spec.step) or spec.one_end)
         told = replace(one, version=str(challenge.versions.index(one.version) + 1) if one.version in challenge.versions else "")
         if self._opens(challenge, one.phase, one.version) is not None:
             said = (
@@ -679,8 +696,9 @@ class Challenges(ChallengeTeams):
         self, challenge: Challenge, sent: Sequence[ChallengeSubmission], spec: ChallengeSpec | None = None
     ) -> Sequence[ChallengeSubmission]:
         """These, all or those of a team, as teams see them: all that leaves the lab but to organisers goes by it."""
-        named = list(teams.renamed(sent, self._teams(challenge.name)))
-        return seen(spec or self.spec(challenge), named, self.lab.clock())
+        # Under the names of those who sent them: what a team was shown stays when it merges.
+        shown = seen(spec or self.spec(challenge), sent, self.lab.clock())
+        return list(teams.renamed(shown, self._teams(challenge.name)))
 
     def _teams(self, name: str) -> Sequence[Team]:
         there = self.teams.all()

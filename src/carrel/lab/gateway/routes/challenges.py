@@ -202,7 +202,7 @@ def announce(name: Name, request: TextRequest, ctx: Ctx, who: Who) -> ChallengeN
 
 @router.post("/{name}/quotas", status_code=201, summary="Give a team submissions more, or take some away (organisers)")
 def grant(name: Name, request: QuotaRequest, ctx: Ctx, who: Who) -> ChallengeNotice:
-    """In the phase of now; its members read how many, from whom and why. 409 where there is no phase."""
+    """In the phase of now; its members read how many, from whom and why. 409 where teams send to none."""
     asked = request
     return ctx.organising.grant(who, name, asked.team, today=asked.today, total=asked.total, reason=asked.reason)
 
