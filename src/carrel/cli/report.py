@@ -1,4 +1,4 @@
-"""`carrel report`: who used GPUs and what came of it, how long jobs take to begin, worth, and jobs in formats of others."""
+"""`carrel usage`: who used GPUs. `carrel report`: how long jobs take to begin, worth, and jobs in formats of others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ report_command = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Report how GPUs were used and what they were worth, how long jobs take to begin, and jobs in formats of others.",
+    help="Report how long jobs take to begin, what GPUs were worth, and jobs in formats of others (carrel usage: use).",
 )
 Since = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="Only from then on: 2026-11-23, in UTC; by default four weeks.")
@@ -35,8 +35,7 @@ _MORE = (
 )  # fmt: skip
 
 
-@report_command.command("use")
-def use(
+def usage_command(
     begin: Since = None,
     to: Until = None,
     by: Annotated[
@@ -47,7 +46,7 @@ def use(
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show for how long GPUs were held and lent, what came of it, and for how long jobs waited.
+    """Show who had GPUs for how long, what came of it, and for how long jobs waited.
 
     You see your own use; account managers see their accounts', administrators everybody's.
     """

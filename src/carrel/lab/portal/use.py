@@ -19,7 +19,7 @@ from carrel.lab.portal.requests import caller_of
 from carrel.lab.portal.templating import Templates
 from carrel.wire.v1 import UseView
 
-#: Rows in the table; `carrel report use` has all.
+#: Rows in the table; `carrel usage` has all.
 _SHOWN = 50
 #: Width of the longest bar, in the units of its picture.
 _WIDTH = 1000.0
