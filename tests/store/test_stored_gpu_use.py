@@ -141,6 +141,20 @@ def test_first_output_is_that_of_the_first_attempt(work: Work) -> None:
     assert [facts.qos for facts in work.store.gpu_use.starts(Range(111, 200), Whose())] == ["batch"]
 
 
+def test_first_metrics_are_written_down_once_for_each_attempt(work: Work) -> None:
+    one = work.job((110, 120, 150, "FAILED"), (160, 165, None, "RUNNING"))
+    now = iter((130.0, 140.0, 170.0))
+    ada, use = User(subject="ada", name="ada"), GpuUse(store=work.store.gpu_use, clock=lambda: next(now))
+    for attempt in (1, 1, 2):
+        use.hear_metric(Caller(user=ada, job_id=one, attempt=attempt))
+    # Another server, which has not heard of the first.
+    replace(use, heard=set()).hear_metric(Caller(user=ada, job_id=one, attempt=1))
+    use.hear_metric(Caller(user=ada))
+    assert [facts.metric_at for facts in work.store.gpu_use.starts(ALL, Whose())] == [130.0]
+    with work.store.database.read() as connection:
+        assert connection.execute(sa.select(attempts.c.metric_at).order_by(attempts.c.number)).scalars().all() == [130.0, 140.0]
+
+
 def test_waits_are_told_by_job_until_it_has_its_next_place(work: Work) -> None:
     one = work.job((110, 120, 150, "FAILED"), (160, 165, 200, "COMPLETED"), ended=200.0)
     two, three = work.job(ended=190.0, owner="bob"), work.job(qos="batch")

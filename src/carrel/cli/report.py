@@ -26,6 +26,7 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only before that; by default now.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)]
+_TIMES = ("waited", "prepared", "silent", "to_output", "to_metric")
 #: What may come of the time that was held, in the order of the columns.
 _ENDS = ("completed", "continued", "failed", "timeout", "cancelled", "lost", "running", "session")
 #: What follows them in CSV.
@@ -69,7 +70,7 @@ def usage_command(
 
 @report_command.command("starts")
 def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: Home = None, as_json: AsJson = False) -> int:
-    """Show how long jobs took to get their place, to prepare, and to write the first output, by class of service."""
+    """Show how long jobs took to their place, their command, their first output and metric, by class of service."""
     from carrel.cli.screen import print_csv, print_json
 
     _check(as_csv=as_csv, as_json=as_json)
@@ -78,9 +79,7 @@ def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: H
     if as_json:
         print_json(found)
     elif as_csv:
-        heads = [
-            f"{name}_{what}" for name in ("waited", "prepared", "silent", "to_output") for what in ("count", "median", "p95")
-        ]
+        heads = [f"{name}_{what}" for name in _TIMES for what in ("count", "median", "p95")]
         rows = [[one.qos, *(_figure(each) for times in _times(one) for each in (times.count, times.median, times.p95))]
                 for one in found.classes]  # fmt: skip
         print_csv(("qos", *heads), rows)
@@ -244,14 +243,16 @@ def _print_starts(found: StartReportView) -> None:
     if not found.classes:
         print("No job got its place in that time.")
         return
-    heads = ("QOS", "JOBS", "WAITED", "P95", "PREPARED", "P95", "TO OUTPUT", "P95", "IN ALL", "P95")
+    heads = ("QOS", "JOBS", "WAITED", "P95", "PREPARED", "P95", "SILENT", "P95", "FIRST OUTPUT", "P95", "FIRST METRIC", "P95")
     rows = [
         (one.qos, str(one.waited.count), *(text for times in _times(one) for text in (_time(times.median), _time(times.p95))))
         for one in found.classes
     ]
     print_table(heads, rows, right=range(1, len(heads)))
-    print("\nEach is the median, and what 95 of 100 jobs did not exceed: until the job had its place, until its command began,")
-    print("until the lab saw output, and from submission until then. When a metric is logged first the lab does not know.")
+    print(
+        "\nEach is the median, and what 95 of 100 jobs did not exceed: until the job had its place, until its command began, until"
+    )
+    print("it wrote something; FIRST OUTPUT and FIRST METRIC are from submission until the lab saw them.")
     waits = [(one.qos, reason, _in_hours(seconds)) for one in found.classes for reason, seconds in one.waits.items()]
     if waits:
         print()
@@ -259,7 +260,7 @@ def _print_starts(found: StartReportView) -> None:
 
 
 def _times(one: object) -> tuple[TimesView, ...]:
-    return tuple(getattr(one, name) for name in ("waited", "prepared", "silent", "to_output"))
+    return tuple(getattr(one, name) for name in _TIMES)
 
 
 def _time(seconds: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
@@ -31,6 +32,8 @@ from carrel.core.gpu_use import (
 from carrel.core.gpu_use.week import Holder
 from carrel.core.policy.access import Action, Resource, allowed
 
+_log = logging.getLogger(__name__)
+
 #: Seconds before the end of a report at which it begins where nobody says when.
 FOUR_WEEKS = 28 * 86400.0
 #: Reports that are made at once: one of a year keeps a processor busy for seconds.
@@ -43,6 +46,8 @@ _LATEST = 253_370_764_800.0
 _PATIENCE = 60.0
 #: Seconds for which a week is shown as it was, for which it may be told late of what was over, and after which all is read again.
 _WEEK_KEPT, _LATE, _DAY = 60.0, 2 * HOUR, 24 * HOUR
+#: Attempts of which is remembered that they have logged metrics: the store is not asked each time.
+_HEARD = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,10 @@ class GpuUseStore(Protocol):
 
     def starts(self, within: Range, whose: Whose) -> Iterator[StartFacts]:
         """First attempts that got their place in the range, of jobs that did not wait for others."""
+        ...
+
+    def first_metric(self, job: int, attempt: int, at: float) -> None:
+        """The attempt logs a metric; what is known of an earlier one stays."""
         ...
 
     def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]:
@@ -201,6 +210,7 @@ class GpuUse:
     co2_per_kwh: int | None = None
     turns: Turns = field(default_factory=lambda: Turns())
     recent: RecentWeek = field(default_factory=lambda: RecentWeek())
+    heard: set[tuple[int, int]] = field(default_factory=set)
 
     def use(self, caller: Caller, *, begin: float | None, end: float | None, by: Grouping) -> UseReport:
         """What the caller may see of the use from `begin` until before `end` (Unix seconds), by default of four weeks."""
@@ -221,6 +231,19 @@ class GpuUse:
             times.add(self.store.starts(within, whose))
             waits.add(self.store.waits(within, whose))
         return StartReport(within=within, whose=whose, times=times, waits=waits)
+
+    def hear_metric(self, caller: Caller) -> None:
+        """A job logs a metric: when its attempt does so for the first time is written down."""
+        if caller.job_id is None or (found := (caller.job_id, caller.attempt or 1)) in self.heard:
+            return
+        try:
+            self.store.first_metric(*found, self.clock())
+        except CarrelError as error:  # the metric itself goes on, and the next one tries again
+            _log.warning("When job %d logged its first metric cannot be written down now: %s", found[0], error)
+            return
+        if len(self.heard) >= _HEARD:
+            self.heard.clear()
+        self.heard.add(found)
 
     def week(self, caller: Caller) -> SeenWeek:
         """The holders of each device in the last week; what the caller may not see of others is together, without a name."""

@@ -79,6 +79,7 @@ def _class(qos: str, times: ClassTimes, waits: Mapping[str, float]) -> ClassTime
         prepared=_times(times.prepared),
         silent=_times(times.silent),
         to_output=_times(times.to_output),
+        to_metric=_times(times.to_metric),
         waits=dict(sorted(waits.items(), key=lambda one: -one[1])),
     )
 

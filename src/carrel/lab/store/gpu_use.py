@@ -109,12 +109,18 @@ class GpuUseTable:
         query = (
             sa.select(
                 jobs.c.qos, jobs.c.kind, attempts.c.node, jobs.c.submitted_at,
-                attempts.c.leased_at, attempts.c.started_at, first_output,
+                attempts.c.leased_at, attempts.c.started_at, first_output, attempts.c.metric_at,
             )
             .select_from(jobs.join(attempts, attempts.c.job_id == jobs.c.id))
             .where(_first(), attempts.c.leased_at >= within.begin, attempts.c.leased_at < within.end, jobs.c.dependency == "")
         )  # fmt: skip
         return map(StartFacts._make, self._rows(_there(query, within, whose)))
+
+    def first_metric(self, job: int, attempt: int, at: float) -> None:
+        """The attempt logs a metric; what is known of an earlier one stays."""
+        first = (attempts.c.job_id == job, attempts.c.number == attempt, attempts.c.metric_at.is_(None))
+        with self._database.write() as connection:
+            connection.execute(sa.update(attempts).where(*first), {"metric_at": at})
 
     def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]:
         """What owners of waiting jobs were told, by job and in that order."""

@@ -92,6 +92,8 @@ class ClassTimesView(Response):
     silent: TimesView
     #: From submission until the lab saw output.
     to_output: TimesView
+    #: From submission until it logged its first metric (MLflow's, or `carrel.report`).
+    to_metric: TimesView
     #: For how many seconds in the range jobs waited, by the reason that their owners were told last; the longest first.
     waits: dict[str, float]
 
