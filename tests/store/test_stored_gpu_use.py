@@ -38,7 +38,7 @@ class Work:
         state = "PENDING" if ended is None else tries[-1][3] if tries else "CANCELLED"
         numbers = range(1 + int(str(more.get("refused", 0))), 1 + int(str(more.get("refused", 0))) + len(tries))
         with self.store.database.write() as connection:
-            values = {"state": state, "ended_at": ended, "attempt": len(tries)}
+            values = {"state": state, "ended_at": ended, "attempt": len(tries), "started_at": tries[-1][1] if tries else None}
             connection.execute(sa.update(jobs).where(jobs.c.id == number), values)
             for count, (leased, started, over, how) in zip(numbers, tries, strict=True):
                 row = {
@@ -58,9 +58,9 @@ class Work:
             row = {"at": at, "job_id": job, "owner": "ada", "type": kind, "data": data}
             connection.execute(sa.insert(events), row)
 
-    def cell(self, job: int, since: float, until: float, number: int = 1) -> None:
+    def cell(self, job: int, since: float, until: float, number: int = 1, outcome: str = "ok") -> None:
         cell = RecordedCell(broker="b", number=number, session=job, attempt=1, process="7-70", asked_at=since, granted_at=since,
-                            returned_at=until, seen_at=until, computed=until - since, gpus=1)  # fmt: skip
+                            returned_at=until, seen_at=until, computed=until - since, gpus=1, outcome=outcome)  # fmt: skip
         self.store.cells.add([cell])
 
 
@@ -153,6 +153,28 @@ def test_first_metrics_are_written_down_once_for_each_attempt(work: Work) -> Non
     assert [facts.metric_at for facts in work.store.gpu_use.starts(ALL, Whose())] == [130.0]
     with work.store.database.read() as connection:
         assert connection.execute(sa.select(attempts.c.metric_at).order_by(attempts.c.number)).scalars().all() == [130.0, 140.0]
+
+
+def test_cells_come_by_session_and_in_their_order(work: Work) -> None:
+    kind = {"kind": JobKind.SESSION, "resources": Resources()}
+    one, none = work.job((110, 111, None, "RUNNING"), **kind), work.job((110, 112, 200, "COMPLETED"), ended=200.0, **kind)
+    work.job((110, 111, None, "RUNNING"), kind=JobKind.SESSION)  # it has GPUs of its own
+    work.job(**kind)
+    for number, since, outcome in ((1, 150, "ok"), (2, 130, "input")):
+        work.cell(one, since, since + 10, number, outcome)
+    found = [(cell.session, cell.asked_at, bool(cell.input)) for cell in work.store.gpu_use.cells(ALL, Whose())]
+    assert found == [(one, 130, True), (one, 150, False), (none, None, False)]
+    use = GpuUse(store=work.store.gpu_use, clock=lambda: 171.0)
+    caller = Caller(user=User(subject="ada", name="ada"))
+    (row,) = use.sessions(caller, begin=0, end=None, by="user").rows.values()
+    assert {name.value: seconds for name, seconds in row.seconds.items() if seconds} == {
+        "thinking": 19 + 11, "computed": 20, "input": 10, "unused": 59,
+    }  # fmt: skip
+    job = work.store.jobs.get(one)
+    assert job is not None
+    own = use.of_session(job)
+    assert own is not None
+    assert (own.cells, own.gpu_seconds, own.seconds["unused"]) == (2, 20, 0)
 
 
 def test_waits_are_told_by_job_until_it_has_its_next_place(work: Work) -> None:

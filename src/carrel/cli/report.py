@@ -88,6 +88,46 @@ def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: H
     return OK
 
 
+@report_command.command("sessions")
+def sessions(
+    begin: Since = None,
+    to: Until = None,
+    by: Annotated[str, typer.Option("--by", metavar="WHAT", help="One row for each user, account or qos.")] = "user",
+    as_csv: AsCsv = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show where the time of sessions went that borrow GPUs: computing, waiting, paused, for input, between cells, away."""
+    from carrel.cli.screen import print_csv, print_json, print_table
+    from carrel.core.gpu_use import SessionTime
+
+    _check(as_csv=as_csv, as_json=as_json)
+    with open_client(home) as client:
+        found = client.report_sessions(begin=begin, end=to, by=by)
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        names = ("sessions", "cells", "gpu_seconds", *SessionTime)
+        print_csv(("name", *names), [[row.name, *(_figure(getattr(row, name)) for name in names)] for row in found.rows])
+    elif not found.rows:
+        print("No session that borrows GPUs was open in that time.")
+    else:
+        rows = [
+            (
+                row.name,
+                str(row.sessions),
+                str(row.cells),
+                _in_hours(row.gpu_seconds),
+                *(_in_hours(getattr(row, name)) for name in SessionTime),
+            )
+            for row in found.rows
+        ]
+        heads = (by.upper(), "SESSIONS", "CELLS", "GPU-HOURS", *(name.upper() for name in SessionTime))
+        print_table(heads, rows, right=range(1, len(heads)))
+        print("\nHours, but for GPU-HOURS. In THINKING and AWAY nothing wanted a GPU, for at most and for more than 10 min.")
+    return OK
+
+
 @report_command.command("roi")
 def roi(
     year: Annotated[int, typer.Option("--year", metavar="YEAR", min=1970, max=9998, help="The year.", show_default=False)],
@@ -249,10 +289,8 @@ def _print_starts(found: StartReportView) -> None:
         for one in found.classes
     ]
     print_table(heads, rows, right=range(1, len(heads)))
-    print(
-        "\nEach is the median, and what 95 of 100 jobs did not exceed: until the job had its place, until its command began, until"
-    )
-    print("it wrote something; FIRST OUTPUT and FIRST METRIC are from submission until the lab saw them.")
+    print("\nEach is the median, and what 95 of 100 jobs did not exceed: until the job had its place, until its command began,")
+    print("until it wrote something; FIRST OUTPUT and FIRST METRIC are from submission until the lab saw them.")
     waits = [(one.qos, reason, _in_hours(seconds)) for one in found.classes for reason, seconds in one.waits.items()]
     if waits:
         print()

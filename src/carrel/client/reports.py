@@ -34,6 +34,12 @@ class ReportCalls:
         """How long jobs took from submission to their first output, by class of service."""
         return self._http.get(v1.StartReportView, "/report/starts", params=_asked(begin, end), timeout=_PATIENCE)
 
+    def report_sessions(
+        self, *, begin: datetime | str | None = None, end: datetime | str | None = None, by: str = "user"
+    ) -> v1.SessionReportView:
+        """Where the time of sessions went that borrow GPUs, by "user", "account" or "qos"."""
+        return self._http.get(v1.SessionReportView, "/report/sessions", params=_asked(begin, end) | {"by": by}, timeout=_PATIENCE)
+
     def report_jobs(
         self, *, begin: datetime | str | None = None, end: datetime | str | None = None
     ) -> Iterator[v1.ExportedAttemptPage]:

@@ -12,22 +12,26 @@ from typing import Protocol
 
 from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.core.domain.exported_attempt import ExportedAttempt
+from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 from carrel.core.gpu_use import (
     HOUR,
     WEEK,
     AttemptFacts,
+    CellFacts,
     DeviceHours,
     Grouping,
     HeldFacts,
     LentFacts,
     Range,
+    SessionTimes,
     StartFacts,
     StartTimes,
     UseSums,
     WaitFacts,
     Waits,
+    session_times,
 )
 from carrel.core.gpu_use.week import Holder
 from carrel.core.policy.access import Action, Resource, allowed
@@ -67,6 +71,12 @@ class GpuUseStore(Protocol):
 
     def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]:
         """What cells and calls had, as far as it is over."""
+        ...
+
+    def cells(self, within: Range, whose: Whose, session: int | None = None) -> Iterator[CellFacts]:
+        """Cells of sessions that were open in the range and have no GPUs of their own, and those sessions that have none; by
+        session, and in the order in which they were asked for.
+        """
         ...
 
     def held(self, within: Range) -> Iterator[HeldFacts]:
@@ -114,6 +124,16 @@ class StartReport:
     whose: Whose
     times: StartTimes
     waits: Waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReport:
+    """Where the time of sessions went."""
+
+    within: Range
+    by: str
+    whose: Whose
+    rows: Mapping[str, SessionTimes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +251,20 @@ class GpuUse:
             times.add(self.store.starts(within, whose))
             waits.add(self.store.waits(within, whose))
         return StartReport(within=within, whose=whose, times=times, waits=waits)
+
+    def sessions(self, caller: Caller, *, begin: float | None, end: float | None, by: str) -> SessionReport:
+        """Where the time of sessions went that borrow GPUs; `by`: "user", "account" or "qos"."""
+        now = self.clock()
+        within, whose = _range(begin, end, now), whose_use(caller)
+        with self.turns.one(caller.user.subject):
+            rows = session_times(self.store.cells(within, whose), by, within, now)
+        return SessionReport(within=within, by=by, whose=whose, rows=rows)
+
+    def of_session(self, job: Job) -> SessionTimes | None:
+        """What the cells of one session had, as far as they are over; None for one that borrows nothing, or did not begin."""
+        now = self.clock()
+        within = Range(0.0, now)
+        return session_times(self.store.cells(within, Whose(), job.id), "user", within, now).get(job.owner)
 
     def hear_metric(self, caller: Caller) -> None:
         """A job logs a metric: when its attempt does so for the first time is written down."""

@@ -8,6 +8,7 @@ from carrel.core.gpu_use.facts import AttemptFacts, End, HeldFacts, LentFacts, S
 from carrel.core.gpu_use.groups import Grouping, Range
 from carrel.core.gpu_use.low_use import ENOUGH, ENOUGH_OF_SESSION, LOW, STILL, Look, low_use
 from carrel.core.gpu_use.recorded import gpus_of, measured
+from carrel.core.gpu_use.session_times import SESSION_ROWS, CellFacts, SessionTime, SessionTimes, session_times, told
 from carrel.core.gpu_use.stacks import Stack, WaitsFor, read_stacks
 from carrel.core.gpu_use.start_times import ClassTimes, StartTimes, Times
 from carrel.core.gpu_use.sums import Use, UseSums

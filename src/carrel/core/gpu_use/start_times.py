@@ -1,4 +1,4 @@
-"""How long jobs take from submission to their first output and metric, as a median and a 95th percentile of each class of service."""
+"""How long jobs take from submission to their first output and metric: median and 95th percentile of each class of service."""
 
 from __future__ import annotations
 

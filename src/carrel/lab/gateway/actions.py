@@ -21,6 +21,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/share"): Action.LOOK,
     ("GET", "/report/use"): Action.SEE_USE,
     ("GET", "/report/starts"): Action.SEE_USE,
+    ("GET", "/report/sessions"): Action.SEE_USE,
     ("GET", "/report/jobs"): Action.SEE_USE,
     ("GET", "/nodes"): Action.LOOK,
     ("POST", "/nodes/{name}/drain"): Action.DRAIN,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from carrel.core.control.gpu_use import AttemptPage, StartReport, UseReport
-from carrel.core.gpu_use import ClassTimes, Grouping, Times, Use
+from carrel.core.control.gpu_use import AttemptPage, SessionReport, StartReport, UseReport
+from carrel.core.gpu_use import ClassTimes, Grouping, SessionTimes, Times, Use
 from carrel.lab.gateway.views import view_of
 from carrel.wire.v1 import (
     ClassTimesView,
     ExportedAttemptPage,
+    SessionReportView,
+    SessionTimesView,
     StartReportView,
     TimesView,
     UseReportView,
@@ -52,6 +54,24 @@ def start_report_view(report: StartReport) -> StartReportView:
         accounts=sorted(report.whose.accounts),
         classes=[_class(name, times.get(name) or ClassTimes(), waits.get(name, {})) for name in sorted({*times, *waits})],
     )
+
+
+def session_report_view(report: SessionReport) -> SessionReportView:
+    """Where the time of sessions went; those that were open longest first."""
+    rows = sorted(report.rows.items(), key=lambda row: (-sum(row[1].seconds.values()), row[0]))
+    return SessionReportView(
+        begin=_moment(report.within.begin),
+        end=_moment(report.within.end),
+        by=report.by,
+        owner=report.whose.owner,
+        accounts=sorted(report.whose.accounts),
+        rows=[session_times_view(times, name) for name, times in rows],
+    )
+
+
+def session_times_view(times: SessionTimes, name: str = "") -> SessionTimesView:
+    """Where the time of some sessions went."""
+    return view_of(SessionTimesView, times, name=name, **times.seconds)
 
 
 def attempt_page(page: AttemptPage) -> ExportedAttemptPage:

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from carrel.core.control.gpu_use import Whose
 from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.partition import read_cluster
-from carrel.core.gpu_use import AttemptFacts, HeldFacts, LentFacts, Range, StartFacts, WaitFacts
+from carrel.core.domain.qos import JobKind
+from carrel.core.gpu_use import AttemptFacts, CellFacts, HeldFacts, LentFacts, Range, StartFacts, WaitFacts
 from carrel.lab.store.database import Database
 from carrel.lab.store.rows import same
 from carrel.lab.store.tables import attempts, cells, events, jobs
@@ -74,6 +75,24 @@ class GpuUseTable:
             .where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end, *_of(whose))
         )  # fmt: skip
         return map(LentFacts._make, self._rows(query))
+
+    def cells(self, within: Range, whose: Whose, session: int | None = None) -> Iterator[CellFacts]:
+        """Cells of sessions that were open in the range and have no GPUs of their own, and those sessions that have none; by
+        session, and in the order in which they were asked for.
+        """
+        query = (
+            sa.select(
+                jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.id.label("session"), jobs.c.started_at, jobs.c.ended_at,
+                cells.c.asked_at, cells.c.granted_at, cells.c.seen_at, cells.c.computed, cells.c.gpus,
+                # In the very words of `carrel.lab.store.rows.dump`.
+                cells.c.value.like('%"outcome":"input"%'),
+            )
+            .select_from(jobs.outerjoin(cells, cells.c.session == jobs.c.id))
+            .where(jobs.c.kind == JobKind.SESSION, jobs.c.gpus == 0, jobs.c.started_at.is_not(None))
+        )  # fmt: skip
+        if session is not None:
+            query = query.where(jobs.c.id == session)
+        return map(CellFacts._make, self._rows(_there(query, within, whose).order_by("session", "asked_at")))
 
     def held(self, within: Range) -> Iterator[HeldFacts]:
         """Which devices everybody's attempts had, and cells and calls, as far as those are over."""

@@ -108,6 +108,37 @@ class StartReportView(Response):
     classes: list[ClassTimesView]
 
 
+class SessionTimesView(Response):
+    """Where the time of sessions went that borrow GPUs for their cells. Times are seconds."""
+
+    #: The user, account or QoS; of all together, and of one session, "".
+    name: str = ""
+    sessions: int
+    #: Cells and calls that got GPUs, and GPUs × seconds in which they computed.
+    cells: int
+    gpu_seconds: float
+    #: In which a cell had GPUs; waited for them; had begun, and others had them; waited for what its user types.
+    computed: float
+    waited: float
+    paused: float
+    input: float
+    #: In which nothing wanted a GPU: for at most ten minutes, and for longer; and all of sessions that never wanted one.
+    thinking: float
+    away: float
+    unused: float
+
+
+class SessionReportView(Response):
+    """Where the time of sessions went: ``GET /api/v1/report/sessions``."""
+
+    begin: datetime
+    end: datetime
+    by: str
+    owner: str | None
+    accounts: list[str]
+    rows: list[SessionTimesView]
+
+
 class ExportedAttemptPage(Response):
     """Attempts of some jobs: ``GET /api/v1/report/jobs``."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
 from carrel.core.gpu_use import Grouping
 from carrel.lab.gateway.context import LARGEST, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.lab.gateway.reports import attempt_page, start_report_view, use_report_view
-from carrel.wire.v1 import API, ExportedAttemptPage, StartReportView, UseReportView
+from carrel.lab.gateway.reports import attempt_page, session_report_view, start_report_view, use_report_view
+from carrel.wire.v1 import API, ExportedAttemptPage, SessionReportView, StartReportView, UseReportView
 
 router = APIRouter(prefix=API, tags=["lab"], route_class=Endpoint)
 
@@ -31,6 +31,14 @@ def use(ctx: Ctx, who: Who, begin: _From = None, to: _To = None, by: Grouping = 
 def starts(ctx: Ctx, who: Who, begin: _From = None, to: _To = None) -> StartReportView:
     """Of first attempts that got their place in the range; jobs that waited for others are left out."""
     return start_report_view(ctx.lab.gpu_use.starts(who, begin=_seconds(begin), end=_seconds(to)))
+
+
+@router.get("/report/sessions", summary="Where the time of sessions went that borrow GPUs")
+def sessions(
+    ctx: Ctx, who: Who, begin: _From = None, to: _To = None, by: Literal["user", "account", "qos"] = "user"
+) -> SessionReportView:
+    """Of the same people's sessions that were open in the range. Sessions with GPUs of their own are left out."""
+    return session_report_view(ctx.lab.gpu_use.sessions(who, begin=_seconds(begin), end=_seconds(to), by=by))
 
 
 @router.get("/report/jobs", summary="Attempts with their jobs, for formats of others")
