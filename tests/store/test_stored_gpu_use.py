@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from prometheus_client.parser import text_string_to_metric_families
 from stored import new_job
 
 from carrel.core.control.gpu_use import GpuUse, Whose
 from carrel.core.domain.cells import RecordedCell
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import Denied, Invalid
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.user import Caller, Role, User
@@ -175,6 +176,40 @@ def test_cells_come_by_session_and_in_their_order(work: Work) -> None:
     own = use.of_session(job)
     assert own is not None
     assert (own.cells, own.gpu_seconds, own.seconds["unused"]) == (2, 20, 0)
+
+
+def test_counters_of_prometheus_grow_by_what_was_held_and_lent(work: Work) -> None:
+    """An hour's job that began and ended between looks, one that goes on, and a cell that was over before the first look."""
+    session = work.job((110, 111, None, "RUNNING"), kind=JobKind.SESSION, resources=Resources(), account='a"b')
+    work.cell(session, 100, 130)
+    now = 1000.0
+    use = GpuUse(store=work.store.gpu_use, clock=lambda: now)
+    root = Caller(user=User(subject="root", name="root", role=Role.ADMIN))
+
+    def counted() -> dict[str, dict[tuple[str, ...], float]]:
+        families = text_string_to_metric_families(use.counters(root))
+        return {one.name: {tuple(row.labels.values()): row.value for row in one.samples} for one in families}
+
+    assert not any(counted().values())
+    work.job((950, 960, 1000, "COMPLETED"), (1000, 1000, None, "RUNNING"))
+    waits = work.job(qos="batch")
+    work.log(waits, 900, '{"position":1,"reason":"Priority"}', "queue")
+    work.cell(session, 500, 560, number=2)
+    now = 1100.0
+    first = counted()
+    # Looked at a minute late: from 940 to 1040.
+    assert first == {
+        "carrel_gpu_seconds": {("physics", "normal", "task"): 4 * 90},
+        "carrel_lent_gpu_seconds": {('a"b', "normal", "session"): 60},
+        "carrel_lent": {('a"b', "normal", "session"): 1},
+        "carrel_wait_seconds": {("batch", "Priority"): 100},
+    }
+    now = 1105.0
+    assert counted() == first
+    now = 1160.0
+    assert counted()["carrel_gpu_seconds"] == first["carrel_gpu_seconds"] | {("physics", "normal", "task"): 4 * 150}
+    with pytest.raises(Denied):
+        use.counters(Caller(user=User(subject="ada", name="ada")))
 
 
 def test_waits_are_told_by_job_until_it_has_its_next_place(work: Work) -> None:

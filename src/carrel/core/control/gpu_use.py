@@ -28,6 +28,7 @@ from carrel.core.gpu_use import (
     SessionTimes,
     StartFacts,
     StartTimes,
+    UseCounters,
     UseSums,
     WaitFacts,
     Waits,
@@ -50,6 +51,8 @@ _LATEST = 253_370_764_800.0
 _PATIENCE = 60.0
 #: Seconds for which a week is shown as it was, for which it may be told late of what was over, and after which all is read again.
 _WEEK_KEPT, _LATE, _DAY = 60.0, 2 * HOUR, 24 * HOUR
+#: Seconds that counters are behind, since news of ends comes late; and between two readings of what is new.
+_BEHIND, _APART = 60.0, 10.0
 #: Attempts of which is remembered that they have logged metrics: the store is not asked each time.
 _HEARD = 10_000
 
@@ -71,6 +74,14 @@ class GpuUseStore(Protocol):
 
     def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]:
         """What cells and calls had, as far as it is over."""
+        ...
+
+    def new_lent(self, after: int) -> Iterator[tuple[int, LentFacts]]:
+        """What everybody's cells and calls had that were written down after `after`, with their numbers."""
+        ...
+
+    def last_lent(self) -> int:
+        """The number of the one that was written down last."""
         ...
 
     def cells(self, within: Range, whose: Whose, session: int | None = None) -> Iterator[CellFacts]:
@@ -181,6 +192,26 @@ class RecentWeek:
             self._whole.add(held, now)
 
 
+class CountedUse:
+    """Counters of everybody's use, from when they are looked at first. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters: UseCounters | None = None
+
+    def text(self, now: float, store: GpuUseStore) -> str:
+        """All of them, as they were a minute ago."""
+        until = now - _BEHIND
+        with self._lock:
+            if self._counters is None:
+                self._counters = UseCounters(until, store.last_lent())
+            found = self._counters
+            if until - found.until >= _APART:
+                within = Range(found.until, until)
+                found.add(until, store.attempts(within, Whose()), store.new_lent(found.lease), store.waits(within, Whose()))
+            return found.text()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenWeek:
     """The last week of all devices, as far as somebody may see it."""
@@ -230,6 +261,7 @@ class GpuUse:
     co2_per_kwh: int | None = None
     turns: Turns = field(default_factory=lambda: Turns())
     recent: RecentWeek = field(default_factory=lambda: RecentWeek())
+    counted: CountedUse = field(default_factory=lambda: CountedUse())
     heard: set[tuple[int, int]] = field(default_factory=set)
 
     def use(self, caller: Caller, *, begin: float | None, end: float | None, by: Grouping) -> UseReport:
@@ -265,6 +297,11 @@ class GpuUse:
         now = self.clock()
         within = Range(0.0, now)
         return session_times(self.store.cells(within, Whose(), job.id), "user", within, now).get(job.owner)
+
+    def counters(self, caller: Caller) -> str:
+        """Counters of everybody's use for Prometheus, for those who may see all of it."""
+        allowed(caller, Action.SEE_USE).check()
+        return self.counted.text(self.clock(), self.store)
 
     def hear_metric(self, caller: Caller) -> None:
         """A job logs a metric: when its attempt does so for the first time is written down."""

@@ -23,6 +23,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/report/starts"): Action.SEE_USE,
     ("GET", "/report/sessions"): Action.SEE_USE,
     ("GET", "/report/jobs"): Action.SEE_USE,
+    ("GET", "/metrics"): Action.SEE_USE,
     ("GET", "/nodes"): Action.LOOK,
     ("POST", "/nodes/{name}/drain"): Action.DRAIN,
     ("POST", "/nodes/{name}/undrain"): Action.DRAIN,

@@ -22,6 +22,12 @@ from carrel.lab.store.tables import attempts, cells, events, jobs
 _MANY = 1_000
 _PROJECT = sa.case((jobs.c.experiment != "", jobs.c.experiment), else_=jobs.c.name)
 
+_LENT = sa.select(
+    jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.kind,
+    cells.c.gpus, cells.c.granted_at, cells.c.seen_at, cells.c.computed, cells.c.asked_at,
+    cells.c.gpu_type, sa.func.coalesce(jobs.c.node, ""), _PROJECT,
+).select_from(cells.join(jobs))  # fmt: skip
+
 
 class GpuUseTable:
     """Implements `carrel.core.control.gpu_use.GpuUseStore`."""
@@ -65,16 +71,18 @@ class GpuUseTable:
 
     def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]:
         """What cells and calls had, as far as it is over."""
-        query = (
-            sa.select(
-                jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.kind,
-                cells.c.gpus, cells.c.granted_at, cells.c.seen_at, cells.c.computed, cells.c.asked_at,
-                cells.c.gpu_type, sa.func.coalesce(jobs.c.node, ""), _PROJECT,
-            )
-            .select_from(cells.join(jobs))
-            .where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end, *_of(whose))
-        )  # fmt: skip
+        query = _LENT.where(cells.c.seen_at >= within.begin, cells.c.granted_at < within.end, *_of(whose))
         return map(LentFacts._make, self._rows(query))
+
+    def new_lent(self, after: int) -> Iterator[tuple[int, LentFacts]]:
+        """What everybody's cells and calls had that were written down after `after`, with their numbers."""
+        for row in self._rows(_LENT.add_columns(cells.c.id).where(cells.c.id > after)):
+            yield row.id, LentFacts._make(row[:-1])
+
+    def last_lent(self) -> int:
+        """The number of the one that was written down last."""
+        with self._database.read() as connection:
+            return int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(cells.c.id), 0))).scalar_one())
 
     def cells(self, within: Range, whose: Whose, session: int | None = None) -> Iterator[CellFacts]:
         """Cells of sessions that were open in the range and have no GPUs of their own, and those sessions that have none; by

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from carrel.core.gpu_use import Grouping
 from carrel.lab.gateway.context import LARGEST, Ctx, Who
@@ -53,6 +53,17 @@ def attempts(
     """Of the same people's jobs that were there in the range, in the order of jobs. Ask for further pages with the range of the
     first."""
     return attempt_page(ctx.lab.gpu_use.attempts(who, begin=_seconds(begin), end=_seconds(to), after=after, limit=limit))
+
+
+@router.get(
+    "/metrics",
+    summary="Counters of use for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}},
+)
+def metrics(ctx: Ctx, who: Who) -> Response:
+    """Of everybody's use, for administrators: counters that only grow, and begin at 0 with the server."""
+    return Response(ctx.lab.gpu_use.counters(who), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _seconds(at: datetime | None) -> float | None:
