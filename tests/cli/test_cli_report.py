@@ -55,6 +55,8 @@ def test_what_nobody_did_and_what_cannot_be_asked(carrel: CommandLine) -> None:
     assert carrel("usage", *past, "--csv").out.splitlines()[1:] == []
     for wrong in (("--by", "colour"), ("--from", "2020-01-02", "--to", "2020-01-01"), ("--from", "soon"), ("--csv", "--json")):
         assert carrel("usage", *wrong).code == 2, wrong
+    assert carrel("usage", "--anonymous").code == 2
+    assert "of fewer than five people" in carrel("usage", "--by", "account", "--anonymous").out
 
 
 def test_jobs_in_formats_of_others(carrel: CommandLine, client: Client, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def usage_command(
         str,
         typer.Option("--by", metavar="WHAT", help="One row for each user, account, project, qos, gpu_type, node, week or kind."),
     ] = "user",
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="In rows of at least five people.", show_default=False)] = False,
     as_csv: AsCsv = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -55,7 +56,7 @@ def usage_command(
 
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
-        found = client.report_use(begin=begin, end=to, by=by)
+        found = client.report_use(begin=begin, end=to, by=by, anonymous=anonymous)
     if as_json:
         print_json(found)
     elif as_csv:
@@ -64,7 +65,7 @@ def usage_command(
             [_seconds(row) for row in found.rows],
         )
     else:
-        _print_use(found)
+        _print_use(found, anonymous=anonymous)
     return OK
 
 
@@ -203,13 +204,15 @@ def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def _print_use(found: UseReportView) -> None:
+def _print_use(found: UseReportView, *, anonymous: bool) -> None:
     from carrel.cli.screen import print_table
 
     whose = "everybody" if found.owner is None else ", ".join([found.owner, *(f"account {one}" for one in found.accounts)])
     print(f"GPU-hours of {whose}, {_day(found.begin.isoformat())} to {_day(found.end.isoformat())} (UTC)\n")
     if not found.rows:
-        print("No job was there in that time.")
+        print(
+            "No job was there in that time, or jobs of fewer than five people." if anonymous else "No job was there in that time."
+        )
         return
     # With one row there is nothing to add up.
     rows = [_columns(row) for row in (*found.rows, *([found.total] if len(found.rows) > 1 else ()))]

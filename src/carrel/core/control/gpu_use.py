@@ -18,6 +18,7 @@ from carrel.core.domain.user import Caller
 from carrel.core.gpu_use import (
     HOUR,
     WEEK,
+    AnonymousSums,
     AttemptFacts,
     CellFacts,
     DeviceHours,
@@ -122,7 +123,7 @@ class UseReport:
     within: Range
     by: Grouping
     whose: Whose
-    sums: UseSums
+    sums: UseSums | AnonymousSums
     #: Grams for each kWh; None: the site has not entered it.
     co2_per_kwh: int | None
 
@@ -273,6 +274,25 @@ class GpuUse:
             sums.add(self.store.attempts(within, whose))
             sums.add_lent(self.store.lent(within, whose))
         return UseReport(within=within, by=by, whose=whose, sums=sums, co2_per_kwh=self.co2_per_kwh)
+
+    def anonymous(self, caller: Caller, *, begin: float | None, end: float | None, by: Grouping) -> UseReport:
+        """The same in rows of at least five people. Raises `Invalid` where each row is of one."""
+        if by in (Grouping.USER, Grouping.PROJECT):
+            others = ", ".join(one for one in Grouping if one not in (Grouping.USER, Grouping.PROJECT))
+            raise Invalid(f"Rows by {by} are of one person each.", remedy=f"Without names there are rows by {others}.")
+        now = self.clock()
+        within, whose = _range(begin, end, now), whose_use(caller)
+        by_owner: dict[str, UseSums] = {}
+
+        def of(owner: str) -> UseSums:
+            return by_owner.get(owner) or by_owner.setdefault(owner, UseSums(by, within, now))
+
+        with self.turns.one(caller.user.subject):
+            for facts in self.store.attempts(within, whose):
+                of(facts.owner).add((facts,))
+            for lent in self.store.lent(within, whose):
+                of(lent.owner).add_lent((lent,))
+        return UseReport(within=within, by=by, whose=whose, sums=AnonymousSums(by_owner), co2_per_kwh=self.co2_per_kwh)
 
     def starts(self, caller: Caller, *, begin: float | None, end: float | None) -> StartReport:
         """How long jobs took to begin that got their first place in the range, and what jobs waited for in it."""

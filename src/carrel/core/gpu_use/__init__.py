@@ -4,6 +4,7 @@ Every interval is cut at the ends of the range that is asked for, and at the end
 the time of the attempts, however they are grouped.
 """
 
+from carrel.core.gpu_use.anonymous import LEAST_PEOPLE, OTHERS, AnonymousSums
 from carrel.core.gpu_use.counters import UseCounters
 from carrel.core.gpu_use.facts import AttemptFacts, End, HeldFacts, LentFacts, StartFacts, WaitFacts
 from carrel.core.gpu_use.groups import Grouping, Range

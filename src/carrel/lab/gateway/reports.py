@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from carrel.core.control.gpu_use import AttemptPage, SessionReport, StartReport, UseReport
-from carrel.core.gpu_use import ClassTimes, Grouping, SessionTimes, Times, Use
+from carrel.core.gpu_use import OTHERS, ClassTimes, Grouping, SessionTimes, Times, Use
 from carrel.lab.gateway.views import view_of
 from carrel.wire.v1 import (
     ClassTimesView,
@@ -28,7 +28,9 @@ def use_report_view(report: UseReport) -> UseReportView:
     factor = report.co2_per_kwh
     rows = [_use(name, use, factor) for name, use in report.sums.rows.items()]
     if report.by is Grouping.WEEK:
-        rows = [row.model_copy(update={"name": f"{_moment(float(row.name)):%Y-%m-%d}"}) for row in rows]
+        rows = [
+            row if row.name == OTHERS else row.model_copy(update={"name": f"{_moment(float(row.name)):%Y-%m-%d}"}) for row in rows
+        ]
         rows.sort(key=lambda row: row.name)
     else:
         rows.sort(key=lambda row: (-row.held - row.lent, row.name))

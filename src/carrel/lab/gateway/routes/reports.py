@@ -22,9 +22,17 @@ _To = Annotated[datetime | None, Query(description="Then the report is over; by 
 
 
 @router.get("/report/use", summary="Who used GPUs for how long, and what came of it")
-def use(ctx: Ctx, who: Who, begin: _From = None, to: _To = None, by: Grouping = Grouping.USER) -> UseReportView:
+def use(
+    ctx: Ctx,
+    who: Who,
+    begin: _From = None,
+    to: _To = None,
+    by: Grouping = Grouping.USER,
+    anonymous: Annotated[bool, Query(description="In rows of at least five people.")] = False,
+) -> UseReportView:
     """Of the caller's own jobs; account managers also of their accounts', administrators of everybody's."""
-    return use_report_view(ctx.lab.gpu_use.use(who, begin=_seconds(begin), end=_seconds(to), by=by))
+    report = ctx.lab.gpu_use.anonymous if anonymous else ctx.lab.gpu_use.use
+    return use_report_view(report(who, begin=_seconds(begin), end=_seconds(to), by=by))
 
 
 @router.get("/report/starts", summary="How long jobs take from submission to their first output, by class of service")
