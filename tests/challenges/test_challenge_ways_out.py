@@ -78,6 +78,7 @@ def all_that_is_told(reader: Client, name: str, number: int) -> str:
             "/report/use",
             "/report/jobs",
             "/report/starts",
+            "/report/sessions",
             "/environments",
         ),
         *("/announcements", "/reservations", "/cells", "/pools", "/sweeps", "/baselines", "/secrets", "/tokens", "/users"),

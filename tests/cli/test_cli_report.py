@@ -1,4 +1,4 @@
-"""`carrel report`, in a lab that has done some work."""
+"""`carrel usage` and `carrel report`, in a lab that has done some work."""
 
 from __future__ import annotations
 
@@ -29,28 +29,34 @@ def test_use_and_starts_as_a_table_as_csv_and_as_json(carrel: CommandLine, clien
     """The table has hours, the others have seconds; all say the same."""
     job = client.submit_project(script(tmp_path, "echo hello\n"), name="reported")
     assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED"
-    found = carrel("report", "use", "--by", "qos", "--json").json
+    found = carrel("usage", "--by", "qos", "--json").json
     (row,) = (one for one in found["rows"] if one["name"] == job.qos)
     assert row["jobs"] >= 1
-    lines = csv.DictReader(io.StringIO(carrel("report", "use", "--by", "qos", "--csv").out))
+    lines = csv.DictReader(io.StringIO(carrel("usage", "--by", "qos", "--csv").out))
     (line,) = (one for one in lines if one["name"] == job.qos)
     assert int(line["jobs"]) >= row["jobs"]
-    table = carrel("report", "use", "--by", "qos").out
+    table = carrel("usage", "--by", "qos").out
     assert f"\n{job.qos} " in table
     assert table.startswith("GPU-hours of everybody, ")
     starts = carrel("report", "starts", "--json").json
     assert {one["qos"] for one in starts["classes"]} >= {job.qos}
     assert f"\n{job.qos} " in carrel("report", "starts").out
+    assert "No session that borrows GPUs was open" in carrel("report", "sessions").out
+    assert carrel("report", "sessions", "--csv").out.startswith("name,sessions,cells,gpu_seconds,computed,waited,paused,input,")
+    assert carrel("report", "sessions", "--json", "--by", "qos").json["rows"] == []
+    assert carrel("report", "sessions", "--by", "colour").code == 2
     assert carrel("report", "starts", "--csv").out.startswith("qos,waited_count,waited_median,waited_p95,")
 
 
 def test_what_nobody_did_and_what_cannot_be_asked(carrel: CommandLine) -> None:
     past = ("--from", "2019-12-01", "--to", "2020-01-01")
-    assert "No job was there in that time." in carrel("report", "use", *past).out
+    assert "No job was there in that time." in carrel("usage", *past).out
     assert "No job got its place in that time." in carrel("report", "starts", *past).out
-    assert carrel("report", "use", *past, "--csv").out.splitlines()[1:] == []
+    assert carrel("usage", *past, "--csv").out.splitlines()[1:] == []
     for wrong in (("--by", "colour"), ("--from", "2020-01-02", "--to", "2020-01-01"), ("--from", "soon"), ("--csv", "--json")):
-        assert carrel("report", "use", *wrong).code == 2, wrong
+        assert carrel("usage", *wrong).code == 2, wrong
+    assert carrel("usage", "--anonymous").code == 2
+    assert "of fewer than five people" in carrel("usage", "--by", "account", "--anonymous").out
 
 
 def test_jobs_in_formats_of_others(carrel: CommandLine, client: Client, tmp_path: Path) -> None:

@@ -67,6 +67,15 @@ def test_a_range_is_in_utc_and_does_not_end_before_it_begins(work: Rig, root: ht
     assert root.get(f"{V1}/report/use", params={"to": "9999-12-31T23:59:59-14:00"}).status_code == 422
 
 
+def test_fewer_than_five_people_are_told_nowhere_without_names(work: Rig, root: httpx.Client) -> None:
+    told = root.get(f"{V1}/report/use", params={"by": "account", "anonymous": True}).json()
+    assert (told["rows"], told["total"]["jobs"]) == ([], 0)
+    assert root.get(f"{V1}/report/use", params={"by": "week", "anonymous": True}).json()["rows"] == []
+    for by in ("user", "project"):
+        refused = root.get(f"{V1}/report/use", params={"by": by, "anonymous": True})
+        assert (refused.status_code, "of one person each" in refused.json()["detail"]) == (422, True)
+
+
 def test_how_long_jobs_took_to_begin(work: Rig, ada: httpx.Client, root: httpx.Client) -> None:
     (mine,) = ada.get(f"{V1}/report/starts").json()["classes"]
     assert (mine["qos"], mine["waited"]["count"], mine["to_output"]["count"]) == ("normal", 1, 1)

@@ -251,6 +251,21 @@ def test_status_and_simulated_state(kernel: TestKernel, broker: BrokerProcess) -
     assert tenant["bytes"] == 3 * 2**30
 
 
+def test_what_cells_cost_is_said_where_they_are(broker: BrokerProcess, kernel_of: Callable[..., TestKernel]) -> None:
+    variables = broker.session(1).variables
+    with TestKernel(variables=variables) as kernel, TestKernel(variables=variables) as beside:
+        assert kernel.run("%gpu cost").text.startswith("This kernel: 0 cells had GPUs, ")
+        kernel.run("# carrel: gpus=1\n1")
+        kernel.run("2")
+        beside.run("# carrel: gpus=1\n1")
+        kernel_of(2).run("# carrel: gpus=1\n1")
+        lines = kernel.run("%gpu cost").text.splitlines()
+        assert lines[0].startswith("In [2]: 1 GPU for 0.")
+        assert lines[1].startswith("This kernel: 1 cell had GPUs, 0.")
+        assert lines[2].startswith("All kernels of this session: 2 cells had GPUs, 0.")
+        assert len(lines) == 3
+
+
 @pytest.mark.parametrize("line", ["%gpu what", "%gpu hold", "%gpu hold long", "%gpu simulate lots"])
 def test_a_wrong_magic_is_an_error_with_words(kernel: TestKernel, line: str) -> None:
     ran = kernel.run(line)

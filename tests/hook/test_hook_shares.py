@@ -252,6 +252,16 @@ def test_an_interrupt_at_a_question_ends_the_cell_and_no_lease_is_left(kernel: T
     wait_until(lambda: not broker.status()["leases"], "no lease to be left")
 
 
+def test_the_broker_is_told_that_a_cell_waits_for_its_user(broker: BrokerProcess) -> None:
+    session = broker.session(1)
+    with TestKernel(variables=session.variables) as kernel:
+        asking = kernel.send("# carrel: gpus=1\ninput('name? ')", stdin=True)
+        kernel.question()
+        kernel.answer("Ada")
+        assert kernel.result(asking).status == "ok"
+    assert [row["outcome"] for row in broker.status(session.token)["history"]] == ["ok", "input"]
+
+
 def test_a_question_of_a_cell_without_a_gpu_takes_none(kernel: TestKernel, broker: BrokerProcess) -> None:
     asking = kernel.send("print('said', input('name? '))", stdin=True)
     kernel.question()

@@ -16,7 +16,7 @@ from carrel.core.control.gpu_use import SeenWeek
 from carrel.core.domain.cells import RecordedCell
 from carrel.core.domain.job import JobState
 from carrel.lab.portal.owner_strips import HEIGHT, WIDTH, week_of
-from carrel.lab.store.tables import attempts
+from carrel.lab.store.tables import attempts, jobs
 
 
 def strips(page: str) -> list[str]:
@@ -58,6 +58,18 @@ def test_a_week_has_the_names_of_those_whose_use_one_may_see(worked: Site) -> No
         assert 'id="week"' not in http.get("/gpus?part=live").text
     with worked.browser("root") as http:
         assert strips(http.get("/gpus").text)[1] == "GPU 1 in the last week: bob 5 h."
+
+
+def test_a_session_s_page_has_what_its_cells_cost_and_the_page_of_use_where_its_time_went(worked: Site) -> None:
+    with worked.browser("ada") as http:
+        (link,) = set(re.findall(r'href="(/notebooks/\d+)"', http.get("/notebooks").text))
+        with worked.rig.store.database.write() as connection:
+            connection.execute(sa.update(jobs).where(jobs.c.kind == "session").values(started_at=time.time() - 100_000))
+        assert "2 had GPUs, 2.00 GPU-hours" in http.get(link).text
+        page = http.get("/use").text.partition("Where the time of sessions went")[2]
+        assert re.search(r'data-label="Cells" class="num">2</td>\s*<td data-label="Computed" class="num">1.00</td>', page)
+    with worked.browser("bob") as http:
+        assert "Where the time of sessions went" not in http.get("/use").text
 
 
 def test_a_week_of_which_nothing_is_known(site: Site) -> None:

@@ -104,6 +104,13 @@ def test_two_sessions_run_cells_and_the_lab_writes_down_who_had_the_gpu_when(lab
             kernel.close()
             other.close()
         held, waited, again = recorded(home, 3)
+        (row,) = client.report_sessions().rows
+        assert (row.name, row.sessions, row.cells, row.unused) == (held.owner, 2, 3, 0)
+        assert row.gpu_seconds == pytest.approx(held.computed + waited.computed + again.computed)
+        cost = client.job(one).cells
+        assert cost is not None
+        assert (cost.cells, cost.gpu_seconds) == (1, held.computed)
+        assert "one had a GPU, " in carrel(home, "show", str(one))
         assert [cell.session for cell in (held, waited, again)] == [one, two, two]
         assert held.process != waited.process == again.process
         for cell in (held, waited, again):

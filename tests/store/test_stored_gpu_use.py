@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 import sqlalchemy as sa
+from prometheus_client.parser import text_string_to_metric_families
 from stored import new_job
 
 from carrel.core.control.gpu_use import GpuUse, Whose
 from carrel.core.domain.cells import RecordedCell
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import Denied, Invalid
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.user import Caller, Role, User
@@ -40,7 +41,7 @@ class Work:
         state = "PENDING" if ended is None else tries[-1][3] if tries else "CANCELLED"
         numbers = range(1 + int(str(more.get("refused", 0))), 1 + int(str(more.get("refused", 0))) + len(tries))
         with self.store.database.write() as connection:
-            values = {"state": state, "ended_at": ended, "attempt": len(tries)}
+            values = {"state": state, "ended_at": ended, "attempt": len(tries), "started_at": tries[-1][1] if tries else None}
             connection.execute(sa.update(jobs).where(jobs.c.id == number), values)
             for count, (leased, started, over, how) in zip(numbers, tries, strict=True):
                 row = {
@@ -60,9 +61,9 @@ class Work:
             row = {"at": at, "job_id": job, "owner": "ada", "type": kind, "data": data}
             connection.execute(sa.insert(events), row)
 
-    def cell(self, job: int, since: float, until: float, number: int = 1) -> None:
+    def cell(self, job: int, since: float, until: float, number: int = 1, outcome: str = "ok") -> None:
         cell = RecordedCell(broker="b", number=number, session=job, attempt=1, process="7-70", asked_at=since, granted_at=since,
-                            returned_at=until, seen_at=until, computed=until - since, gpus=1)  # fmt: skip
+                            returned_at=until, seen_at=until, computed=until - since, gpus=1, outcome=outcome)  # fmt: skip
         self.store.cells.add([cell])
 
 
@@ -190,6 +191,76 @@ def test_first_output_is_that_of_the_first_attempt(work: Work) -> None:
         ("normal", 110, 120, 123),
     ]
     assert [facts.qos for facts in work.store.gpu_use.starts(Range(111, 200), Whose())] == ["batch"]
+
+
+def test_first_metrics_are_written_down_once_for_each_attempt(work: Work) -> None:
+    one = work.job((110, 120, 150, "FAILED"), (160, 165, None, "RUNNING"))
+    now = iter((130.0, 140.0, 170.0))
+    ada, use = User(subject="ada", name="ada"), GpuUse(store=work.store.gpu_use, clock=lambda: next(now))
+    for attempt in (1, 1, 2):
+        use.hear_metric(Caller(user=ada, job_id=one, attempt=attempt))
+    # Another server, which has not heard of the first.
+    replace(use, heard=set()).hear_metric(Caller(user=ada, job_id=one, attempt=1))
+    use.hear_metric(Caller(user=ada))
+    assert [facts.metric_at for facts in work.store.gpu_use.starts(ALL, Whose())] == [130.0]
+    with work.store.database.read() as connection:
+        assert connection.execute(sa.select(attempts.c.metric_at).order_by(attempts.c.number)).scalars().all() == [130.0, 140.0]
+
+
+def test_cells_come_by_session_and_in_their_order(work: Work) -> None:
+    kind = {"kind": JobKind.SESSION, "resources": Resources()}
+    one, none = work.job((110, 111, None, "RUNNING"), **kind), work.job((110, 112, 200, "COMPLETED"), ended=200.0, **kind)
+    work.job((110, 111, None, "RUNNING"), kind=JobKind.SESSION)  # it has GPUs of its own
+    work.job(**kind)
+    for number, since, outcome in ((1, 150, "ok"), (2, 130, "input")):
+        work.cell(one, since, since + 10, number, outcome)
+    found = [(cell.session, cell.asked_at, bool(cell.input)) for cell in work.store.gpu_use.cells(ALL, Whose())]
+    assert found == [(one, 130, True), (one, 150, False), (none, None, False)]
+    use = GpuUse(store=work.store.gpu_use, clock=lambda: 171.0)
+    caller = Caller(user=User(subject="ada", name="ada"))
+    (row,) = use.sessions(caller, begin=0, end=None, by="user").rows.values()
+    assert {name.value: seconds for name, seconds in row.seconds.items() if seconds} == {
+        "thinking": 19 + 11, "computed": 20, "input": 10, "unused": 59,
+    }  # fmt: skip
+    job = work.store.jobs.get(one)
+    assert job is not None
+    own = use.of_session(job)
+    assert own is not None
+    assert (own.cells, own.gpu_seconds, own.seconds["unused"]) == (2, 20, 0)
+
+
+def test_counters_of_prometheus_grow_by_what_was_held_and_lent(work: Work) -> None:
+    """An hour's job that began and ended between looks, one that goes on, and a cell that was over before the first look."""
+    session = work.job((110, 111, None, "RUNNING"), kind=JobKind.SESSION, resources=Resources(), account='a"b')
+    work.cell(session, 100, 130)
+    now = 1000.0
+    use = GpuUse(store=work.store.gpu_use, clock=lambda: now)
+    root = Caller(user=User(subject="root", name="root", role=Role.ADMIN))
+
+    def counted() -> dict[str, dict[tuple[str, ...], float]]:
+        families = text_string_to_metric_families(use.counters(root))
+        return {one.name: {tuple(row.labels.values()): row.value for row in one.samples} for one in families}
+
+    assert not any(counted().values())
+    work.job((950, 960, 1000, "COMPLETED"), (1000, 1000, None, "RUNNING"))
+    waits = work.job(qos="batch")
+    work.log(waits, 900, '{"position":1,"reason":"Priority"}', "queue")
+    work.cell(session, 500, 560, number=2)
+    now = 1100.0
+    first = counted()
+    # Looked at a minute late: from 940 to 1040.
+    assert first == {
+        "carrel_gpu_seconds": {("physics", "normal", "task"): 4 * 90},
+        "carrel_lent_gpu_seconds": {('a"b', "normal", "session"): 60},
+        "carrel_lent": {('a"b', "normal", "session"): 1},
+        "carrel_wait_seconds": {("batch", "Priority"): 100},
+    }
+    now = 1105.0
+    assert counted() == first
+    now = 1160.0
+    assert counted()["carrel_gpu_seconds"] == first["carrel_gpu_seconds"] | {("physics", "normal", "task"): 4 * 150}
+    with pytest.raises(Denied):
+        use.counters(Caller(user=User(subject="ada", name="ada")))
 
 
 def test_waits_are_told_by_job_until_it_has_its_next_place(work: Work) -> None:

@@ -59,6 +59,9 @@ def test_metrics_of_mlflow_are_reports_and_runs_have_a_parent(tmp_path: Path) ->
         ended = wait_for_sweep(client, begun.id)
         assert (ended.state, ended.counts) == ("COMPLETED", {"COMPLETED": 3}), ended
         assert [trial.value for trial in ended.all_trials] == [trial.parameters["x"] for trial in ended.all_trials]
+        (times,) = client.report_starts().classes
+        assert times.to_metric.count == 3
+        assert (times.waited.median or 0) < (times.to_metric.median or 0) <= (times.to_metric.p95 or 0)
         runs = [client.job(trial.job_id or 0).run_id or "" for trial in ended.all_trials]
         tags = [_run(client, run_id)["data"]["tags"] for run_id in runs]
         said = [{one["key"]: one["value"] for one in row} for row in tags]
@@ -84,6 +87,7 @@ def test_the_run_of_a_sweep_has_the_state_of_the_sweep(tmp_path: Path) -> None:
         begun = sweep(client, code, {"x": "uniform(0, 1)"}, parameters={"flags": str(flags)}, options=options)
         wait_for_sweep(client, begun.id, lambda one: len(one.all_trials) == 2)
         job_id = client.sweep(begun.id).all_trials[0].job_id or 0
+        assert client.report_starts().classes[0].to_metric.count == 1
         first = wait_until(lambda: client.job(job_id).run_id)
         assert first is not None
         _wait_for_status(client, first, "FINISHED")

@@ -189,6 +189,7 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
             ("parent", f"job {job.parent}" if job.parent else ""),
             ("starts after", job.dependency),
             ("goes on", _requeues(job)),
+            ("cells", _cells(job)),
             ("note", "\n".join(clean(note) for note in job.notes)),
             ("run", job.run_url or job.run_id or ""),
         ]
@@ -196,6 +197,14 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
     if job.attempts:
         print()
         _print_attempts(job.attempts, now)
+
+
+def _cells(job: JobDetail) -> str:
+    from carrel.core.gpu_use import SessionTime, told
+
+    if job.cells is None:
+        return ""
+    return told(job.cells.cells, job.cells.gpu_seconds, {name: getattr(job.cells, name) for name in SessionTime})
 
 
 def _devices(devices: Sequence[str], *, simulated: bool) -> str:

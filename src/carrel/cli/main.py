@@ -48,6 +48,7 @@ COMMANDS: dict[str, str] = {
     "calibrate": "calibrate",
     "nodes": "lab",
     "share": "share",
+    "usage": "report",
     "report": "report",
     "lab": "lab",
     "rules": "rules",

@@ -1,4 +1,4 @@
-"""`carrel report`: who used GPUs and what came of it, how long jobs take to begin, worth, and jobs in formats of others."""
+"""`carrel usage`: who used GPUs. `carrel report`: how long jobs take to begin, worth, and jobs in formats of others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ report_command = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Report how GPUs were used and what they were worth, how long jobs take to begin, and jobs in formats of others.",
+    help="Report how long jobs take to begin, what GPUs were worth, and jobs in formats of others (carrel usage: use).",
 )
 Since = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="Only from then on: 2026-11-23, in UTC; by default four weeks.")
 ]
 Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only before that; by default now.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)]
+_TIMES = ("waited", "prepared", "silent", "to_output", "to_metric")
 #: What may come of the time that was held, in the order of the columns.
 _ENDS = ("completed", "continued", "failed", "timeout", "cancelled", "lost", "running", "session")
 #: What follows them in CSV.
@@ -35,19 +36,19 @@ _MORE = (
 )  # fmt: skip
 
 
-@report_command.command("use")
-def use(
+def usage_command(
     begin: Since = None,
     to: Until = None,
     by: Annotated[
         str,
         typer.Option("--by", metavar="WHAT", help="One row for each user, account, project, qos, gpu_type, node, week or kind."),
     ] = "user",
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="In rows of at least five people.", show_default=False)] = False,
     as_csv: AsCsv = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show for how long GPUs were held and lent, what came of it, and for how long jobs waited.
+    """Show who had GPUs for how long, what came of it, and for how long jobs waited.
 
     You see your own use; account managers see their accounts', administrators everybody's.
     """
@@ -55,7 +56,7 @@ def use(
 
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
-        found = client.report_use(begin=begin, end=to, by=by)
+        found = client.report_use(begin=begin, end=to, by=by, anonymous=anonymous)
     if as_json:
         print_json(found)
     elif as_csv:
@@ -64,13 +65,13 @@ def use(
             [_seconds(row) for row in found.rows],
         )
     else:
-        _print_use(found)
+        _print_use(found, anonymous=anonymous)
     return OK
 
 
 @report_command.command("starts")
 def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: Home = None, as_json: AsJson = False) -> int:
-    """Show how long jobs took to get their place, to prepare, and to write the first output, by class of service."""
+    """Show how long jobs took to their place, their command, their first output and metric, by class of service."""
     from carrel.cli.screen import print_csv, print_json
 
     _check(as_csv=as_csv, as_json=as_json)
@@ -79,14 +80,52 @@ def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: H
     if as_json:
         print_json(found)
     elif as_csv:
-        heads = [
-            f"{name}_{what}" for name in ("waited", "prepared", "silent", "to_output") for what in ("count", "median", "p95")
-        ]
+        heads = [f"{name}_{what}" for name in _TIMES for what in ("count", "median", "p95")]
         rows = [[one.qos, *(_figure(each) for times in _times(one) for each in (times.count, times.median, times.p95))]
                 for one in found.classes]  # fmt: skip
         print_csv(("qos", *heads), rows)
     else:
         _print_starts(found)
+    return OK
+
+
+@report_command.command("sessions")
+def sessions(
+    begin: Since = None,
+    to: Until = None,
+    by: Annotated[str, typer.Option("--by", metavar="WHAT", help="One row for each user, account or qos.")] = "user",
+    as_csv: AsCsv = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show where the time of sessions went that borrow GPUs: computing, waiting, paused, for input, between cells, away."""
+    from carrel.cli.screen import print_csv, print_json, print_table
+    from carrel.core.gpu_use import SessionTime
+
+    _check(as_csv=as_csv, as_json=as_json)
+    with open_client(home) as client:
+        found = client.report_sessions(begin=begin, end=to, by=by)
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        names = ("sessions", "cells", "gpu_seconds", *SessionTime)
+        print_csv(("name", *names), [[row.name, *(_figure(getattr(row, name)) for name in names)] for row in found.rows])
+    elif not found.rows:
+        print("No session that borrows GPUs was open in that time.")
+    else:
+        rows = [
+            (
+                row.name,
+                str(row.sessions),
+                str(row.cells),
+                _in_hours(row.gpu_seconds),
+                *(_in_hours(getattr(row, name)) for name in SessionTime),
+            )
+            for row in found.rows
+        ]
+        heads = (by.upper(), "SESSIONS", "CELLS", "GPU-HOURS", *(name.upper() for name in SessionTime))
+        print_table(heads, rows, right=range(1, len(heads)))
+        print("\nHours, but for GPU-HOURS. In THINKING and AWAY nothing wanted a GPU, for at most and for more than 10 min.")
     return OK
 
 
@@ -165,13 +204,15 @@ def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def _print_use(found: UseReportView) -> None:
+def _print_use(found: UseReportView, *, anonymous: bool) -> None:
     from carrel.cli.screen import print_table
 
     whose = "everybody" if found.owner is None else ", ".join([found.owner, *(f"account {one}" for one in found.accounts)])
     print(f"GPU-hours of {whose}, {_day(found.begin.isoformat())} to {_day(found.end.isoformat())} (UTC)\n")
     if not found.rows:
-        print("No job was there in that time.")
+        print(
+            "No job was there in that time, or jobs of fewer than five people." if anonymous else "No job was there in that time."
+        )
         return
     # With one row there is nothing to add up.
     rows = [_columns(row) for row in (*found.rows, *([found.total] if len(found.rows) > 1 else ()))]
@@ -245,14 +286,14 @@ def _print_starts(found: StartReportView) -> None:
     if not found.classes:
         print("No job got its place in that time.")
         return
-    heads = ("QOS", "JOBS", "WAITED", "P95", "PREPARED", "P95", "TO OUTPUT", "P95", "IN ALL", "P95")
+    heads = ("QOS", "JOBS", "WAITED", "P95", "PREPARED", "P95", "SILENT", "P95", "FIRST OUTPUT", "P95", "FIRST METRIC", "P95")
     rows = [
         (one.qos, str(one.waited.count), *(text for times in _times(one) for text in (_time(times.median), _time(times.p95))))
         for one in found.classes
     ]
     print_table(heads, rows, right=range(1, len(heads)))
     print("\nEach is the median, and what 95 of 100 jobs did not exceed: until the job had its place, until its command began,")
-    print("until the lab saw output, and from submission until then. When a metric is logged first the lab does not know.")
+    print("until it wrote something; FIRST OUTPUT and FIRST METRIC are from submission until the lab saw them.")
     waits = [(one.qos, reason, _in_hours(seconds)) for one in found.classes for reason, seconds in one.waits.items()]
     if waits:
         print()
@@ -260,7 +301,7 @@ def _print_starts(found: StartReportView) -> None:
 
 
 def _times(one: object) -> tuple[TimesView, ...]:
-    return tuple(getattr(one, name) for name in ("waited", "prepared", "silent", "to_output"))
+    return tuple(getattr(one, name) for name in _TIMES)
 
 
 def _time(seconds: float | None) -> str:

@@ -26,7 +26,7 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("artifacts", "download", "fetch", "get", "output", "results"), _OUTPUTS),
     **dict.fromkeys(("retry", "resubmit", "restart", "requeue", "repeat"), "carrel rerun ID runs the same task again."),
     **dict.fromkeys(("sshare", "quota"), "carrel share shows where one stands in fair share."),
-    **dict.fromkeys(("usage", "sreport", "seff"), "carrel report use shows how GPUs were used."),
+    **dict.fromkeys(("use", "sreport", "seff"), "carrel usage shows how GPUs were used."),
     **dict.fromkeys(("reproduce", "import"), "carrel replay FILE repeats a job that carrel export ID wrote to a file."),
     **dict.fromkeys(("gpu", "nvidia-smi", "smi"), "carrel gpus shows who has which GPU."),
     **dict.fromkeys(("jupyter", "notebooks", "salloc", "session"), _NOTEBOOK),

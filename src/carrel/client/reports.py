@@ -21,18 +21,30 @@ class ReportCalls:
     _http: Transport
 
     def report_use(
-        self, *, begin: datetime | str | None = None, end: datetime | str | None = None, by: str = "user"
+        self,
+        *,
+        begin: datetime | str | None = None,
+        end: datetime | str | None = None,
+        by: str = "user",
+        anonymous: bool = False,
     ) -> v1.UseReportView:
         """Who used GPUs for how long, and what came of it.
 
         `by` is "user", "account", "project", "qos", "gpu_type", "node", "week" or "kind". One's own; account managers see
-        their accounts', administrators everybody's. By default the last four weeks.
+        their accounts', administrators everybody's. By default the last four weeks. `anonymous`: in rows of at least five people.
         """
-        return self._http.get(v1.UseReportView, "/report/use", params=_asked(begin, end) | {"by": by}, timeout=_PATIENCE)
+        query = _asked(begin, end) | {"by": by} | ({"anonymous": True} if anonymous else {})
+        return self._http.get(v1.UseReportView, "/report/use", params=query, timeout=_PATIENCE)
 
     def report_starts(self, *, begin: datetime | str | None = None, end: datetime | str | None = None) -> v1.StartReportView:
         """How long jobs took from submission to their first output, by class of service."""
         return self._http.get(v1.StartReportView, "/report/starts", params=_asked(begin, end), timeout=_PATIENCE)
+
+    def report_sessions(
+        self, *, begin: datetime | str | None = None, end: datetime | str | None = None, by: str = "user"
+    ) -> v1.SessionReportView:
+        """Where the time of sessions went that borrow GPUs, by "user", "account" or "qos"."""
+        return self._http.get(v1.SessionReportView, "/report/sessions", params=_asked(begin, end) | {"by": by}, timeout=_PATIENCE)
 
     def report_jobs(
         self, *, begin: datetime | str | None = None, end: datetime | str | None = None

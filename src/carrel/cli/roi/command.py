@@ -165,7 +165,7 @@ def measure(client: Client, period: Period, model: CostModel) -> Measured:
         accounts={row.name: _used(row) for row in accounts.rows},
         jobs=users.total.jobs,
         cited={job: _state(client, job) for paper in model.publications for job in paper.jobs if period.year in paper.years},
-        source=f"Measured by the lab: carrel report use --from {begin} --to {end}.",
+        source=f"Measured by the lab: carrel usage --from {begin} --to {end}.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,27 +10,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.core.domain.exported_attempt import ExportedAttempt
+from carrel.core.domain.job import Job
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 from carrel.core.gpu_use import (
     HOUR,
     WEEK,
+    AnonymousSums,
     AttemptFacts,
+    CellFacts,
     DeviceHours,
     Grouping,
     HeldFacts,
     LentFacts,
     Range,
+    SessionTimes,
     StartFacts,
     StartTimes,
+    UseCounters,
     UseSums,
     WaitFacts,
     Waits,
+    session_times,
 )
 from carrel.core.gpu_use.week import Holder
 from carrel.core.policy.access import Action, Resource, allowed
+
+_log = logging.getLogger(__name__)
 
 #: Seconds before the end of a report at which it begins where nobody says when.
 FOUR_WEEKS = 28 * 86400.0
@@ -43,6 +52,10 @@ _LATEST = 253_370_764_800.0
 _PATIENCE = 60.0
 #: Seconds for which a week is shown as it was, for which it may be told late of what was over, and after which all is read again.
 _WEEK_KEPT, _LATE, _DAY = 60.0, 2 * HOUR, 24 * HOUR
+#: Seconds that counters are behind, since news of ends comes late; and between two readings of what is new.
+_BEHIND, _APART = 60.0, 10.0
+#: Attempts of which is remembered that they have logged metrics: the store is not asked each time.
+_HEARD = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +77,30 @@ class GpuUseStore(Protocol):
         """What cells and calls had, as far as it is over."""
         ...
 
+    def new_lent(self, after: int, last: int) -> Iterator[LentFacts]:
+        """What everybody's cells and calls had that were written down after `after`, until the one with the number `last`."""
+        ...
+
+    def last_lent(self) -> int:
+        """The number of the one that was written down last."""
+        ...
+
+    def cells(self, within: Range, whose: Whose, session: int | None = None) -> Iterator[CellFacts]:
+        """Cells of sessions that were open in the range and have no GPUs of their own, and those sessions that have none; by
+        session, and in the order in which they were asked for.
+        """
+        ...
+
     def held(self, within: Range) -> Iterator[HeldFacts]:
         """Which devices everybody's attempts had, and cells and calls, as far as those are over."""
         ...
 
     def starts(self, within: Range, whose: Whose) -> Iterator[StartFacts]:
         """First attempts that got their place in the range, of jobs that did not wait for others."""
+        ...
+
+    def first_metric(self, job: int, attempt: int, at: float) -> None:
+        """The attempt logs a metric; what is known of an earlier one stays."""
         ...
 
     def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]:
@@ -92,7 +123,7 @@ class UseReport:
     within: Range
     by: Grouping
     whose: Whose
-    sums: UseSums
+    sums: UseSums | AnonymousSums
     #: Grams for each kWh; None: the site has not entered it.
     co2_per_kwh: int | None
 
@@ -105,6 +136,16 @@ class StartReport:
     whose: Whose
     times: StartTimes
     waits: Waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReport:
+    """Where the time of sessions went."""
+
+    within: Range
+    by: str
+    whose: Whose
+    rows: Mapping[str, SessionTimes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +191,27 @@ class RecentWeek:
         self._past, self._known, self._whole = past, over, past.since(begin)
         for held in recent:
             self._whole.add(held, now)
+
+
+class CountedUse:
+    """Counters of everybody's use, from when they are looked at first. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters: UseCounters | None = None
+
+    def text(self, now: float, store: GpuUseStore) -> str:
+        """All of them, as they were a minute ago."""
+        until = now - _BEHIND
+        with self._lock:
+            if self._counters is None:
+                self._counters = UseCounters(until, store.last_lent())
+            found = self._counters
+            if until - found.until >= _APART:
+                within, last = Range(found.until, until), store.last_lent()
+                lent = store.new_lent(found.lease, last)
+                found.add(until, store.attempts(within, Whose()), lent, last, store.waits(within, Whose()))
+            return found.text()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +263,8 @@ class GpuUse:
     co2_per_kwh: int | None = None
     turns: Turns = field(default_factory=lambda: Turns())
     recent: RecentWeek = field(default_factory=lambda: RecentWeek())
+    counted: CountedUse = field(default_factory=lambda: CountedUse())
+    heard: set[tuple[int, int]] = field(default_factory=set)
 
     def use(self, caller: Caller, *, begin: float | None, end: float | None, by: Grouping) -> UseReport:
         """What the caller may see of the use from `begin` until before `end` (Unix seconds), by default of four weeks."""
@@ -212,6 +276,25 @@ class GpuUse:
             sums.add_lent(self.store.lent(within, whose))
         return UseReport(within=within, by=by, whose=whose, sums=sums, co2_per_kwh=self.co2_per_kwh)
 
+    def anonymous(self, caller: Caller, *, begin: float | None, end: float | None, by: Grouping) -> UseReport:
+        """The same in rows of at least five people. Raises `Invalid` where each row is of one."""
+        if by in (Grouping.USER, Grouping.PROJECT):
+            others = ", ".join(one for one in Grouping if one not in (Grouping.USER, Grouping.PROJECT))
+            raise Invalid(f"Rows by {by} are of one person each.", remedy=f"Without names there are rows by {others}.")
+        now = self.clock()
+        within, whose = _range(begin, end, now), whose_use(caller)
+        by_owner: dict[str, UseSums] = {}
+
+        def of(owner: str) -> UseSums:
+            return by_owner.get(owner) or by_owner.setdefault(owner, UseSums(by, within, now))
+
+        with self.turns.one(caller.user.subject):
+            for facts in self.store.attempts(within, whose):
+                of(facts.owner).add((facts,))
+            for lent in self.store.lent(within, whose):
+                of(lent.owner).add_lent((lent,))
+        return UseReport(within=within, by=by, whose=whose, sums=AnonymousSums(by_owner), co2_per_kwh=self.co2_per_kwh)
+
     def starts(self, caller: Caller, *, begin: float | None, end: float | None) -> StartReport:
         """How long jobs took to begin that got their first place in the range, and what jobs waited for in it."""
         now = self.clock()
@@ -221,6 +304,38 @@ class GpuUse:
             times.add(self.store.starts(within, whose))
             waits.add(self.store.waits(within, whose))
         return StartReport(within=within, whose=whose, times=times, waits=waits)
+
+    def sessions(self, caller: Caller, *, begin: float | None, end: float | None, by: str) -> SessionReport:
+        """Where the time of sessions went that borrow GPUs; `by`: "user", "account" or "qos"."""
+        now = self.clock()
+        within, whose = _range(begin, end, now), whose_use(caller)
+        with self.turns.one(caller.user.subject):
+            rows = session_times(self.store.cells(within, whose), by, within, now)
+        return SessionReport(within=within, by=by, whose=whose, rows=rows)
+
+    def of_session(self, job: Job) -> SessionTimes | None:
+        """What the cells of one session had, as far as they are over; None for one that borrows nothing, or did not begin."""
+        now = self.clock()
+        within = Range(0.0, now)
+        return session_times(self.store.cells(within, Whose(), job.id), "user", within, now).get(job.owner)
+
+    def counters(self, caller: Caller) -> str:
+        """Counters of everybody's use for Prometheus, for those who may see all of it."""
+        allowed(caller, Action.SEE_USE).check()
+        return self.counted.text(self.clock(), self.store)
+
+    def hear_metric(self, caller: Caller) -> None:
+        """A job logs a metric: when its attempt does so for the first time is written down."""
+        if caller.job_id is None or (found := (caller.job_id, caller.attempt or 1)) in self.heard:
+            return
+        try:
+            self.store.first_metric(*found, self.clock())
+        except CarrelError as error:  # the metric itself goes on, and the next one tries again
+            _log.warning("When job %d logged its first metric cannot be written down now: %s", found[0], error)
+            return
+        if len(self.heard) >= _HEARD:
+            self.heard.clear()
+        self.heard.add(found)
 
     def week(self, caller: Caller) -> SeenWeek:
         """The holders of each device in the last week; what the caller may not see of others is together, without a name."""

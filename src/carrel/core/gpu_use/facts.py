@@ -186,5 +186,6 @@ class StartFacts(NamedTuple):
     submitted_at: float
     leased_at: float
     started_at: float | None
-    #: When the lab saw the first of its output.
+    #: When the lab saw the first of its output, and the first metric that it logged.
     output_at: float | None
+    metric_at: float | None = None

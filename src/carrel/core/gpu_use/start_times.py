@@ -1,4 +1,4 @@
-"""How long jobs take from submission to their first output, as a median and a 95th percentile of each class of service."""
+"""How long jobs take from submission to their first output and metric: median and 95th percentile of each class of service."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class ClassTimes:
     silent: Times = field(default_factory=Times)
     #: From submission until then.
     to_output: Times = field(default_factory=Times)
+    #: From submission until it logged its first metric.
+    to_metric: Times = field(default_factory=Times)
 
 
 class StartTimes:
@@ -72,3 +74,5 @@ class StartTimes:
             if facts.output_at is not None:
                 times.silent.add(facts.output_at - facts.started_at)
                 times.to_output.add(facts.output_at - facts.submitted_at)
+            if facts.metric_at is not None:
+                times.to_metric.add(facts.metric_at - facts.submitted_at)

@@ -155,7 +155,7 @@ class People:
 
     status: str = key("text", "Such as student, doctoral student, staff.")
     department: str = key("text", "Where they belong.")
-    users: tuple[str, ...] = key("names", "Their names in the lab, as `carrel report use` shows them.")
+    users: tuple[str, ...] = key("names", "Their names in the lab, as `carrel usage` shows them.")
     years: tuple[int, ...] = key("years", _YEARS)
     source: str = key("text", _SOURCE)
 

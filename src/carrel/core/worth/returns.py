@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from carrel.core.gpu_use import LEAST_PEOPLE
 from carrel.core.worth.costs import period_years
 from carrel.core.worth.entered import Entered
 from carrel.core.worth.hours import GPU_HOUR
@@ -15,8 +16,6 @@ from carrel.core.worth.quantities import Quantity, Unit
 from carrel.core.worth.sheet import Figure
 
 _PERSON = Unit((("person", 1),))
-#: A group of fewer people is told with others only: a report goes to readers who may know who is in it.
-LEAST_PEOPLE = 5
 _PUBLICATION = Unit((("publication", 1),))
 
 

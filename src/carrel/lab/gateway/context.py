@@ -145,8 +145,14 @@ class Gateway:
         """What makes sweeps of requests."""
         return TrialJobs(lab=self.lab, submissions=self.submissions)
 
-    def hear_metrics(self, job_id: int, run_id: str, metrics: Sequence[tuple[str, int, float]]) -> None:
+    def hear_metrics(self, caller: Caller, run_id: str, metrics: Sequence[tuple[str, int, float]]) -> None:
         """A job logs metrics (name, step, value) to a run; those of a trial's own run are what it reports."""
+        job_id = caller.job_id
+        if job_id is None:
+            return
+        # MLflow can sample the machine by itself, long before a program has computed anything.
+        if not all(name.startswith("system/") for name, _, _ in metrics):
+            self.lab.gpu_use.hear_metric(caller)
         if self.own_sweeps is None or not self.own_sweeps.is_trial(job_id):
             return
         run = self.run_of(job_id)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from carrel.core.control.gpu_use import AttemptPage, StartReport, UseReport
-from carrel.core.gpu_use import ClassTimes, Grouping, Times, Use
+from carrel.core.control.gpu_use import AttemptPage, SessionReport, StartReport, UseReport
+from carrel.core.gpu_use import OTHERS, ClassTimes, Grouping, SessionTimes, Times, Use
 from carrel.lab.gateway.views import view_of
 from carrel.wire.v1 import (
     ClassTimesView,
     ExportedAttemptPage,
+    SessionReportView,
+    SessionTimesView,
     StartReportView,
     TimesView,
     UseReportView,
@@ -26,7 +28,9 @@ def use_report_view(report: UseReport) -> UseReportView:
     factor = report.co2_per_kwh
     rows = [_use(name, use, factor) for name, use in report.sums.rows.items()]
     if report.by is Grouping.WEEK:
-        rows = [row.model_copy(update={"name": f"{_moment(float(row.name)):%Y-%m-%d}"}) for row in rows]
+        rows = [
+            row if row.name == OTHERS else row.model_copy(update={"name": f"{_moment(float(row.name)):%Y-%m-%d}"}) for row in rows
+        ]
         rows.sort(key=lambda row: row.name)
     else:
         rows.sort(key=lambda row: (-row.held - row.lent, row.name))
@@ -54,6 +58,24 @@ def start_report_view(report: StartReport) -> StartReportView:
     )
 
 
+def session_report_view(report: SessionReport) -> SessionReportView:
+    """Where the time of sessions went; those that were open longest first."""
+    rows = sorted(report.rows.items(), key=lambda row: (-sum(row[1].seconds.values()), row[0]))
+    return SessionReportView(
+        begin=_moment(report.within.begin),
+        end=_moment(report.within.end),
+        by=report.by,
+        owner=report.whose.owner,
+        accounts=sorted(report.whose.accounts),
+        rows=[session_times_view(times, name) for name, times in rows],
+    )
+
+
+def session_times_view(times: SessionTimes, name: str = "") -> SessionTimesView:
+    """Where the time of some sessions went."""
+    return view_of(SessionTimesView, times, name=name, **times.seconds)
+
+
 def attempt_page(page: AttemptPage) -> ExportedAttemptPage:
     """Attempts with their jobs."""
     return ExportedAttemptPage(
@@ -79,6 +101,7 @@ def _class(qos: str, times: ClassTimes, waits: Mapping[str, float]) -> ClassTime
         prepared=_times(times.prepared),
         silent=_times(times.silent),
         to_output=_times(times.to_output),
+        to_metric=_times(times.to_metric),
         waits=dict(sorted(waits.items(), key=lambda one: -one[1])),
     )
 

@@ -17,6 +17,7 @@ from carrel.core.domain.qos import JobKind
 from carrel.core.domain.session import SessionKind
 from carrel.core.domain.units import parse_duration, parse_size
 from carrel.core.domain.user import Caller
+from carrel.core.gpu_use import told
 from carrel.core.policy.explain import names_idle_sessions
 from carrel.core.policy.partitions import partitions_for
 from carrel.lab.gateway.context import Gateway
@@ -95,6 +96,7 @@ class NotebookPages:
             "notebook_live.html" if part else "notebook.html",
             session=session,
             idle=idle_sessions(self._gateway, caller, session.job),
+            cost=self._cost(caller, session.job.id),
             # A user who has just started it wants to be in it.
             go=request.query_params.get("go") == "yes",
             at=request.query_params.get("path", "")[:500],
@@ -178,6 +180,11 @@ class NotebookPages:
             for one in status.devices
         ]
         return week_of(self._gateway.lab.gpu_use.week(caller), called)
+
+    def _cost(self, caller: Caller, job_id: int) -> str:
+        """What the session's cells had, in words."""
+        times = self._gateway.lab.gpu_use.of_session(self._gateway.lab.job(caller, job_id))
+        return told(times.cells, times.gpu_seconds, times.seconds) if times is not None else ""
 
     def _show(self, caller: Caller, job_id: int) -> SessionView:
         job, spec = self._sessions.get(caller, job_id)

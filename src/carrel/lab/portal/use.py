@@ -12,14 +12,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from carrel.core.domain.errors import Invalid
-from carrel.core.gpu_use import End, Grouping
+from carrel.core.gpu_use import SESSION_ROWS, End, Grouping, SessionTime
 from carrel.lab.gateway.context import Gateway
-from carrel.lab.gateway.reports import start_report_view, use_report_view
+from carrel.lab.gateway.reports import session_report_view, start_report_view, use_report_view
 from carrel.lab.portal.requests import caller_of
 from carrel.lab.portal.templating import Templates
 from carrel.wire.v1 import UseView
 
-#: Rows in the table; `carrel report use` has all.
+#: Rows in the table; `carrel usage` has all.
 _SHOWN = 50
 #: Width of the longest bar, in the units of its picture.
 _WIDTH = 1000.0
@@ -35,6 +35,16 @@ PARTS: dict[str, str] = {
     End.RUNNING: "It is not over.",
     End.SESSION: "Sessions had reserved it.",
     _LENT: "Cells of sessions and calls borrowed it.",
+}
+#: The head of each column of sessions' time.
+SESSION_TIMES: dict[str, str] = {
+    SessionTime.COMPUTED: "Computed",
+    SessionTime.WAITED: "Waited for GPUs",
+    SessionTime.PAUSED: "Others had them",
+    SessionTime.INPUT: "Waited for input",
+    SessionTime.THINKING: "Between cells",
+    SessionTime.AWAY: "Away",
+    SessionTime.UNUSED: "Never used one",
 }
 _TITLES = {
     Grouping.USER: "User",
@@ -88,6 +98,9 @@ class UsePage:
         since = None if begin is None else begin.timestamp()
         found = use_report_view(self._gateway.lab.gpu_use.use(caller, begin=since, end=end, by=by))
         starts = start_report_view(self._gateway.lab.gpu_use.starts(caller, begin=since, end=end))
+        sessions = session_report_view(
+            self._gateway.lab.gpu_use.sessions(caller, begin=since, end=end, by=by if by in SESSION_ROWS else Grouping.USER)
+        )
         days = {name: text for name in ("from", "to") if (text := asked.get(name))}
         return self._look.page(
             request,
@@ -99,6 +112,9 @@ class UsePage:
             left_out=max(0, len(found.rows) - _SHOWN),
             parts=PARTS,
             starts=starts.classes,
+            sessions=sessions.rows[:_SHOWN],
+            sessions_by=_TITLES[Grouping(sessions.by)],
+            session_times=SESSION_TIMES,
             groupings={one.value: (_TITLES[one], "/use?" + urlencode(days | {"by": one.value})) for one in Grouping},
             days=days,
         )

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from carrel.core.control.gpu_use import Whose
 from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.domain.partition import read_cluster
-from carrel.core.gpu_use import AttemptFacts, HeldFacts, LentFacts, Range, StartFacts, WaitFacts
+from carrel.core.domain.qos import JobKind
+from carrel.core.gpu_use import AttemptFacts, CellFacts, HeldFacts, LentFacts, Range, StartFacts, WaitFacts
 from carrel.lab.store.database import Database
 from carrel.lab.store.rows import same
 from carrel.lab.store.tables import attempts, cells, events, jobs
@@ -70,7 +71,34 @@ class GpuUseTable:
             if first is None:
                 return
             for week in within.weeks(first, last + 1.0):
-                yield from map(LentFacts._make, connection.execute(_lent(week, within, whose)))
+                yield from map(LentFacts._make, connection.execute(_lent_in(week, within, whose)))
+
+    def new_lent(self, after: int, last: int) -> Iterator[LentFacts]:
+        """What everybody's cells and calls had that were written down after `after`, until the one with the number `last`."""
+        return map(LentFacts._make, self._rows(_lent(cells.c.id.between(after + 1, last))))
+
+    def last_lent(self) -> int:
+        """The number of the one that was written down last."""
+        with self._database.read() as connection:
+            return int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(cells.c.id), 0))).scalar_one())
+
+    def cells(self, within: Range, whose: Whose, session: int | None = None) -> Iterator[CellFacts]:
+        """Cells of sessions that were open in the range and have no GPUs of their own, and those sessions that have none; by
+        session, and in the order in which they were asked for.
+        """
+        query = (
+            sa.select(
+                jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.id.label("session"), jobs.c.started_at, jobs.c.ended_at,
+                cells.c.asked_at, cells.c.granted_at, cells.c.seen_at, cells.c.computed, cells.c.gpus,
+                # In the very words of `carrel.lab.store.rows.dump`.
+                cells.c.value.like('%"outcome":"input"%'),
+            )
+            .select_from(jobs.outerjoin(cells, cells.c.session == jobs.c.id))
+            .where(jobs.c.kind == JobKind.SESSION, jobs.c.gpus == 0, jobs.c.started_at.is_not(None))
+        )  # fmt: skip
+        if session is not None:
+            query = query.where(jobs.c.id == session)
+        return map(CellFacts._make, self._rows(_there(query, within, whose).order_by("session", "asked_at")))
 
     def held(self, within: Range) -> Iterator[HeldFacts]:
         """Which devices everybody's attempts had, and cells and calls, as far as those are over."""
@@ -108,12 +136,18 @@ class GpuUseTable:
         query = (
             sa.select(
                 jobs.c.qos, jobs.c.kind, attempts.c.node, jobs.c.submitted_at,
-                attempts.c.leased_at, attempts.c.started_at, first_output,
+                attempts.c.leased_at, attempts.c.started_at, first_output, attempts.c.metric_at,
             )
             .select_from(jobs.join(attempts, attempts.c.job_id == jobs.c.id))
             .where(_first(), attempts.c.leased_at >= within.begin, attempts.c.leased_at < within.end, jobs.c.dependency == "")
         )  # fmt: skip
         return map(StartFacts._make, self._rows(_there(query, within, whose)))
+
+    def first_metric(self, job: int, attempt: int, at: float) -> None:
+        """The attempt logs a metric; what is known of an earlier one stays."""
+        first = (attempts.c.job_id == job, attempts.c.number == attempt, attempts.c.metric_at.is_(None))
+        with self._database.write() as connection:
+            connection.execute(sa.update(attempts).where(*first), {"metric_at": at})
 
     def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]:
         """What owners of waiting jobs were told, by job and in that order."""
@@ -156,26 +190,35 @@ class GpuUseTable:
             yield from connection.execution_options(yield_per=_MANY).execute(query)
 
 
-def _lent(week: Range, within: Range, whose: Whose) -> sa.Select[Any]:
+def _lent_in(week: Range, within: Range, whose: Whose) -> sa.Select[Any]:
     """Cells that ended in a week, or after the range if the week is its last. Those that are not whole in it come one by one."""
-    asked, granted, seen, computed = cells.c.asked_at, cells.c.granted_at, cells.c.seen_at, cells.c.computed
-    last = week.end == within.end
-    some = sa.select(
-        cells.c.session,
-        cells.c.gpu_type,
-        sa.func.count().label("cells"),
-        sa.func.min(asked).label("asked_at"),
-        sa.func.max(granted).label("since"),
-        sa.func.max(seen).label("until"),
-        sa.func.sum(_at_least_0(granted - asked)).label("waited"),
-        sa.func.sum(computed).label("computed"),
-        sa.func.sum(_at_least_0(seen - granted - computed)).label("paused"),
-        sa.func.sum(cells.c.gpus * computed).label("lent"),
-    ).where(seen > granted, seen >= week.begin, granted < within.end if last else seen < week.end)
-    if of_whom := _of(whose):
-        some = some.where(cells.c.session.in_(sa.select(jobs.c.id).where(*of_whom)))
-    alone = sa.case((sa.and_(asked >= week.begin, seen <= week.end), 0), else_=cells.c.id)
-    by_job = some.group_by(cells.c.session, cells.c.gpu_type, alone).subquery()
+    seen, asked = cells.c.seen_at, cells.c.asked_at
+    ended = (seen >= week.begin, cells.c.granted_at < within.end if week.end == within.end else seen < week.end)
+    whose_jobs = _of(whose)
+    of_whom = (cells.c.session.in_(sa.select(jobs.c.id).where(*whose_jobs)),) if whose_jobs else ()
+    return _lent(*ended, *of_whom, alone=sa.case((sa.and_(asked >= week.begin, seen <= week.end), 0), else_=cells.c.id))
+
+
+def _lent(*conditions: sa.ColumnElement[bool], alone: sa.ColumnElement[int] | None = None) -> sa.Select[Any]:
+    """Cells added up by job and type of GPU; those with another number in `alone` by themselves."""
+    granted, seen, computed = cells.c.granted_at, cells.c.seen_at, cells.c.computed
+    by_job = (
+        sa.select(
+            cells.c.session,
+            cells.c.gpu_type,
+            sa.func.count().label("cells"),
+            sa.func.min(cells.c.asked_at).label("asked_at"),
+            sa.func.max(granted).label("since"),
+            sa.func.max(seen).label("until"),
+            sa.func.sum(_at_least_0(granted - cells.c.asked_at)).label("waited"),
+            sa.func.sum(computed).label("computed"),
+            sa.func.sum(_at_least_0(seen - granted - computed)).label("paused"),
+            sa.func.sum(cells.c.gpus * computed).label("lent"),
+        )
+        .where(seen > granted, *conditions)
+        .group_by(cells.c.session, cells.c.gpu_type, *(() if alone is None else (alone,)))
+        .subquery()
+    )
     told = by_job.c
     return sa.select(
         jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.kind,

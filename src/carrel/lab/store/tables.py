@@ -188,6 +188,8 @@ attempts = Table(
     Column("leased_at", Double, nullable=False),
     Column("started_at", Double),
     Column("ended_at", Double),
+    #: When the lab saw the first metric that it logged.
+    Column("metric_at", Double),
     #: Bytes of the runner's journal that are in these tables already.
     Column("journal_offset", BigInteger, nullable=False, server_default=text("0")),
     Column("log_size", BigInteger, nullable=False, server_default=text("0")),

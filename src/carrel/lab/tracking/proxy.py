@@ -82,8 +82,8 @@ class Upstream(Protocol):
 
 
 Identify = Callable[[Scope], Awaitable[Caller]]
-#: Hears what a job logs: its number, the run, and (name, step, value) of each metric. May block.
-Hear = Callable[[int, str, Sequence[tuple[str, int, float]]], None]
+#: Hears what a job logs: the caller, the run, and (name, step, value) of each metric. May block.
+Hear = Callable[[Caller, str, Sequence[tuple[str, int, float]]], None]
 
 
 def by_grant(scope: Scope) -> Awaitable[Caller]:
@@ -204,7 +204,7 @@ class TrackingProxy:
 
     async def _tell(self, caller: Caller, path: str, body: bytes) -> None:
         if self.hear is not None and caller.job_id is not None and (told := metrics_in(path, body)) is not None:
-            await to_thread.run_sync(self.hear, caller.job_id, *told)
+            await to_thread.run_sync(self.hear, caller, *told)
 
     async def _of_attempt(self, caller: Caller, workspace: str, path: str, body: bytes) -> bytes:
         """The request as it is, or of a job's later attempt: what an attempt that is over has logged does not bind it."""

@@ -137,6 +137,8 @@ from carrel.wire.v1.reports import (
     AuditPage,
     ClassTimesView,
     ExportedAttemptPage,
+    SessionReportView,
+    SessionTimesView,
     StartReportView,
     TimesView,
     UseReportView,

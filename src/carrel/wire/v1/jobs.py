@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from carrel.core.submission import ResourceOptions, SlurmOptions, TaskOptions
 from carrel.wire.v1.base import Request, Response, request_of
+from carrel.wire.v1.reports import SessionTimesView
 
 
 class ResourceRequest(request_of(ResourceOptions)):  # type: ignore[misc] # made from the declaration
@@ -315,6 +316,8 @@ class JobDetail(JobView):
     keeps_gpus: str = ""
     #: What `reason` means, also where an engine brought the code; "" where nobody has declared it.
     meaning: str = ""
+    #: What its cells had, as far as they are over; None for what is no session that borrows GPUs.
+    cells: SessionTimesView | None = None
     attempts: list[AttemptView] = Field(default_factory=list)
 
 

@@ -92,6 +92,8 @@ class ClassTimesView(Response):
     silent: TimesView
     #: From submission until the lab saw output.
     to_output: TimesView
+    #: From submission until it logged its first metric (MLflow's, or `carrel.report`).
+    to_metric: TimesView
     #: For how many seconds in the range jobs waited, by the reason that their owners were told last; the longest first.
     waits: dict[str, float]
 
@@ -104,6 +106,37 @@ class StartReportView(Response):
     owner: str | None
     accounts: list[str]
     classes: list[ClassTimesView]
+
+
+class SessionTimesView(Response):
+    """Where the time of sessions went that borrow GPUs for their cells. Times are seconds."""
+
+    #: The user, account or QoS; of all together, and of one session, "".
+    name: str = ""
+    sessions: int
+    #: Cells and calls that got GPUs, and GPUs × seconds in which they computed.
+    cells: int
+    gpu_seconds: float
+    #: In which a cell had GPUs; waited for them; had begun, and others had them; waited for what its user types.
+    computed: float
+    waited: float
+    paused: float
+    input: float
+    #: In which nothing wanted a GPU: for at most ten minutes, and for longer; and all of sessions that never wanted one.
+    thinking: float
+    away: float
+    unused: float
+
+
+class SessionReportView(Response):
+    """Where the time of sessions went: ``GET /api/v1/report/sessions``."""
+
+    begin: datetime
+    end: datetime
+    by: str
+    owner: str | None
+    accounts: list[str]
+    rows: list[SessionTimesView]
 
 
 class ExportedAttemptPage(Response):

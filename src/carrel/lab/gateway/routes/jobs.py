@@ -10,8 +10,10 @@ from fastapi.responses import JSONResponse
 from carrel.core.control.ports import JobFilter
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import JobState
+from carrel.core.domain.qos import JobKind
 from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Granted, JobId, Who
 from carrel.lab.gateway.endpoint import Endpoint
+from carrel.lab.gateway.reports import session_times_view
 from carrel.lab.gateway.views import job_detail, preview_view
 from carrel.wire.v1 import API, JobDetail, JobPage, JobView, MetricsView, PreviewView, RunView, TaskRequest
 
@@ -74,7 +76,9 @@ def get_job(job_id: JobId, ctx: Ctx, who: Who, base: Base) -> JobDetail:
     qos = ctx.lab.policy.qos.get(job.qos)
     run_url = ctx.run_url(base, job.run_id)
     verified = ctx.lab.verifications.of(job_id)
-    return job_detail(ctx.lab.as_told(job), hold, run_url, task, attempts, qos, reasons=ctx.settings.reasons, verified=verified)
+    cells = ctx.lab.gpu_use.of_session(job) if job.kind is JobKind.SESSION else None
+    detail = job_detail(ctx.lab.as_told(job), hold, run_url, task, attempts, qos, reasons=ctx.settings.reasons, verified=verified)
+    return detail if cells is None else detail.model_copy(update={"cells": session_times_view(cells)})
 
 
 @router.post("/{job_id}/cancel", status_code=202, summary="Ask for a job's end")

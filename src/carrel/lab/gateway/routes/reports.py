@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from carrel.core.gpu_use import Grouping
 from carrel.lab.gateway.context import LARGEST, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
-from carrel.lab.gateway.reports import attempt_page, start_report_view, use_report_view
-from carrel.wire.v1 import API, ExportedAttemptPage, StartReportView, UseReportView
+from carrel.lab.gateway.reports import attempt_page, session_report_view, start_report_view, use_report_view
+from carrel.wire.v1 import API, ExportedAttemptPage, SessionReportView, StartReportView, UseReportView
 
 router = APIRouter(prefix=API, tags=["lab"], route_class=Endpoint)
 
@@ -22,15 +22,31 @@ _To = Annotated[datetime | None, Query(description="Then the report is over; by 
 
 
 @router.get("/report/use", summary="Who used GPUs for how long, and what came of it")
-def use(ctx: Ctx, who: Who, begin: _From = None, to: _To = None, by: Grouping = Grouping.USER) -> UseReportView:
+def use(
+    ctx: Ctx,
+    who: Who,
+    begin: _From = None,
+    to: _To = None,
+    by: Grouping = Grouping.USER,
+    anonymous: Annotated[bool, Query(description="In rows of at least five people.")] = False,
+) -> UseReportView:
     """Of the caller's own jobs; account managers also of their accounts', administrators of everybody's."""
-    return use_report_view(ctx.lab.gpu_use.use(who, begin=_seconds(begin), end=_seconds(to), by=by))
+    report = ctx.lab.gpu_use.anonymous if anonymous else ctx.lab.gpu_use.use
+    return use_report_view(report(who, begin=_seconds(begin), end=_seconds(to), by=by))
 
 
 @router.get("/report/starts", summary="How long jobs take from submission to their first output, by class of service")
 def starts(ctx: Ctx, who: Who, begin: _From = None, to: _To = None) -> StartReportView:
     """Of first attempts that got their place in the range; jobs that waited for others are left out."""
     return start_report_view(ctx.lab.gpu_use.starts(who, begin=_seconds(begin), end=_seconds(to)))
+
+
+@router.get("/report/sessions", summary="Where the time of sessions went that borrow GPUs")
+def sessions(
+    ctx: Ctx, who: Who, begin: _From = None, to: _To = None, by: Literal["user", "account", "qos"] = "user"
+) -> SessionReportView:
+    """Of the same people's sessions that were open in the range. Sessions with GPUs of their own are left out."""
+    return session_report_view(ctx.lab.gpu_use.sessions(who, begin=_seconds(begin), end=_seconds(to), by=by))
 
 
 @router.get("/report/jobs", summary="Attempts with their jobs, for formats of others")
@@ -45,6 +61,17 @@ def attempts(
     """Of the same people's jobs that were there in the range, in the order of jobs. Ask for further pages with the range of the
     first."""
     return attempt_page(ctx.lab.gpu_use.attempts(who, begin=_seconds(begin), end=_seconds(to), after=after, limit=limit))
+
+
+@router.get(
+    "/metrics",
+    summary="Counters of use for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}},
+)
+def metrics(ctx: Ctx, who: Who) -> Response:
+    """Of everybody's use, for administrators: counters that only grow, and begin at 0 with the server."""
+    return Response(ctx.lab.gpu_use.counters(who), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _seconds(at: datetime | None) -> float | None:

@@ -77,8 +77,9 @@ def resume_sweep(sweep_id: SweepId, request: ResumeRequest, ctx: Ctx, who: Who) 
 def report(sweep_id: SweepId, number: TrialNumber, request: TrialReport, ctx: Ctx, who: Who, http: Request) -> TrialVerdict:
     """For trials, with the token of their job: values of the metric by step. A step that comes again has the newer value."""
     tell_audit(http.scope, line=False)  # it comes again and again; the job has its lines
-    values = {one.step: one.value for one in request.values}
-    return TrialVerdict(pruned=ctx.sweeps.report(who, sweep_id, number, values))
+    pruned = ctx.sweeps.report(who, sweep_id, number, {one.step: one.value for one in request.values})
+    ctx.lab.gpu_use.hear_metric(who)
+    return TrialVerdict(pruned=pruned)
 
 
 def sweep_page(found: Sequence[tuple[Sweep, Mapping[str, int]]], limit: int) -> SweepList:

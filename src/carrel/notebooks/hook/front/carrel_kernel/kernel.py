@@ -28,6 +28,8 @@ from .waiting import PATIENCE, Line, interruptible, names, span
 GREETING = 3.0
 #: Seconds that work without a way to interrupt it (a subshell, a widget's callback) waits for a lease.
 LONGEST_WAIT = 120.0
+#: Cells whose numbers are remembered.
+_REMEMBERED = 100
 
 
 class CarrelKernel(InterruptsCells, PrivateDebugger, SettlesDescriptors, Advises, IPythonKernel):
@@ -39,6 +41,8 @@ class CarrelKernel(InterruptsCells, PrivateDebugger, SettlesDescriptors, Advises
         self._running = 0
         #: What `%gpu` chose: a number for each cell, or None for "when it is needed".
         self.gpus = None
+        #: The numbers of the last cells ("In [12]"), by their requests.
+        self.numbers = {}
         self._notes = deque(maxlen=20)
         self._told = set()
         self._main = threading.current_thread()
@@ -91,6 +95,9 @@ class CarrelKernel(InterruptsCells, PrivateDebugger, SettlesDescriptors, Advises
         self._loop = asyncio.get_running_loop()
         self._flush_notes()
         share = Share(cell=self._request_id() or cell_id or "", needs=lambda: self._needed(code, cell_meta) != 0)
+        self.numbers[share.cell] = getattr(self.shell, "execution_count", 0)
+        if len(self.numbers) > _REMEMBERED:
+            del self.numbers[next(iter(self.numbers))]
         try:
             await self._before(code, cell_meta, share)
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -305,7 +312,7 @@ class CarrelKernel(InterruptsCells, PrivateDebugger, SettlesDescriptors, Advises
         share = self.shares.current() if self.link is not None else None
         if share is None or share.lease is None:
             return super()._input_request(*arguments, **named)
-        self.shares.leave(share)
+        self.shares.leave(share, "input")
         self.residency.idle()
         try:
             return super()._input_request(*arguments, **named)

@@ -4,7 +4,12 @@ import os
 import re
 
 from .link import Refused
+from .waiting import span
 
+#: Cells that `%gpu cost` shows one by one.
+_LAST_CELLS = 5
+#: What the broker says of a kernel.
+_COSTS = ("cells", "gpu_seconds", "waited_seconds")
 WITHOUT = "This kernel has its GPUs for itself (a reservation), or Carrel lends none here: cells run as in any notebook."
 
 
@@ -15,7 +20,9 @@ class GpuMagic:
         self._kernel = kernel
 
     def run(self, line):
-        """`%gpu` for the present state; `%gpu 2`, `%gpu on`, `%gpu off`, `%gpu auto`; `%gpu hold 10m`; `%gpu simulate 8G`."""
+        """`%gpu` for the present state; `%gpu 2`, `%gpu on`, `%gpu off`, `%gpu auto`; `%gpu cost`; `%gpu hold 10m`;
+        `%gpu simulate 8G`.
+        """
         words = line.split("#")[0].split()
         if self._kernel.link is None:
             print(WITHOUT)
@@ -23,6 +30,8 @@ class GpuMagic:
             print("This kernel has no GPU from Carrel: " + self._kernel.link.refused)
         elif not words or words[0] == "status":
             print(self._status())
+        elif words[0] == "cost":
+            print(self._cost())
         elif words[0] in ("on", "off", "auto") or words[0].isdigit():
             self._choose(words[0])
         elif words[0] == "hold":
@@ -32,7 +41,7 @@ class GpuMagic:
             print("This kernel's state takes %s on simulated GPUs." % words[1])
         else:
             raise ValueError(
-                "%%gpu %s is unknown. There are: %%gpu, %%gpu 2, on, off, auto, hold 10m, simulate 8G." % " ".join(words)
+                "%%gpu %s is unknown. There are: %%gpu, %%gpu 2, on, off, auto, cost, hold 10m, simulate 8G." % " ".join(words)
             )
 
     def _choose(self, word):
@@ -72,6 +81,27 @@ class GpuMagic:
         if answer is None:
             print("The node's broker does not answer now; try again.")
         return answer
+
+    def _cost(self):
+        """What the last cells had, and all of this kernel and of the session."""
+        answer = self._asked("status", ("status",))
+        if answer is None:
+            return ""
+        lines = []
+        for row in answer.get("history", ()):
+            number = self._kernel.numbers.get(row.get("cell"))
+            if number is not None and len(lines) < _LAST_CELLS:
+                gpus = len(row.get("devices", ()))
+                waited = ", waited %s" % span(row["waited"]) if row.get("waited", 0) >= 1 else ""
+                lines.append("In [%d]: %d GPU%s for %s%s" % (number, gpus, "s"[: gpus != 1], span(row.get("held", 0)), waited))
+        own = [row for row in answer.get("tenants", ()) if row.get("mine") and row.get("pid") == os.getpid()]
+        mine = [row for row in answer.get("tenants", ()) if row.get("mine") and own and row.get("job") == own[0].get("job")]
+        for who, rows in (("This kernel", own), ("All kernels of this session", mine if len(mine) > len(own) else [])):
+            if rows:
+                cells, seconds, waited = (sum(row.get(name, 0) for row in rows) for name in _COSTS)
+                gpu = "%.2f GPU-hours" % (seconds / 3600) if seconds >= 36 else "%.1f GPU-seconds" % seconds
+                lines.append("%s: %d cell%s had GPUs, %s; they waited %s." % (who, cells, "s"[: cells != 1], gpu, span(waited)))
+        return "\n".join(lines)
 
     def _status(self):
         answer = self._asked("status", ("status",))
