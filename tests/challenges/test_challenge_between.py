@@ -8,11 +8,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from parity import YAML, checked, scored, write_challenge, write_code
+from parity import INPUT, LABEL, YAML, browser, checked, scored, write_challenge, write_code
 from test_challenge_finals import publish, scored_finals, write
 from test_challenge_rescoring import rescored, write_new
 
 from carrel import Client
+from carrel.cli.main import main
 from carrel.core.challenges.bound import bound
 from carrel.core.challenges.seen import seen
 from carrel.core.challenges.teams import check_ladder, check_sum, renamed
@@ -269,3 +270,102 @@ def test_a_baseline_that_the_lab_could_not_carry_out_is_run_again(client: Client
     assert not again.submission.state.ended
     found = wait_until(lambda: (one := job()) != found and one, timeout=PATIENCE)
     client.cancel(found)
+
+
+#: Everything that holds something back, at once.
+WITHHELD = """\
+ladder: {step: 0.2, phases: [development]}
+steps: {time: 3, one_end: true}
+log: {bytes: 60}
+intervals: 0.9
+asks: {occupation: [student, other]}
+teams: {largest: 3}
+"""
+EIGHT = "def predict(number): return int(number in (101, 103))  # word-of-cora-51ce"
+FAILS = "def predict(number): raise ValueError(number)"
+
+
+def write_all(place: Path, yaml: str, *, two: bool = False) -> Path:
+    """A challenge with it, whose scoring writes resamples; `two`: it looks at the first two numbers only."""
+    train = "{path: data/train, copy: false, samples_per_day: 1, largest_sample: 1K}"
+    yaml = yaml.replace("{path: data/train}", train).replace("end: 2041-01-01", "end: 2041-01-01, board: hidden")
+    (write_new if two else write_challenge)(place, yaml)
+    score = (place / "programs/scoring/score.py").read_text()
+    write(place, yaml + WITHHELD, gpus=0)
+    resamples = 'json.dump({"accuracy": [n / 100 for n in range(20)]}, open("outputs/replicates.json", "w"))\n'
+    (place / "programs/scoring/score.py").write_text(score + resamples)
+    return place
+
+
+def all_that_is_told(lab: LabProcess, reader: Client, name: str, numbers: range) -> str:
+    """Answers of all calls and pages about the challenge, to one person."""
+    one = f"{API}/challenges/{name}"
+    parts = ["", "/board", "/submissions", "/notices", "/samples", "/report", "/likeness", "/rescore", "/checks", "?draft=true"]
+    parts += [f"/{what}?phase={phase}" for what in ("board", "likeness") for phase in ("development", "final")]
+    parts += [f"/submissions/{number}{what}" for number in numbers for what in ("", "/record", "/log")]
+    pages = [f"/challenges/{name}{rest}" for rest in ("", "?part=live", "?phase=final", "?phase=development", "/organise")]
+    with httpx.Client(base_url=lab.url, headers={"Authorization": f"Bearer {reader.token}"}) as http:
+        told = [http.get(path).text for path in (f"{API}/challenges", f"{API}/jobs", *(one + part for part in parts))]
+    with browser(reader) as http:
+        return "\n".join([*told, *(http.get(page).text for page in ("/challenges", *pages))])
+
+
+def test_all_that_holds_something_back_at_once(client: Client, person: Person, lab: LabProcess, tmp_path: Path) -> None:
+    """Whatever happens to teams, programs and phases, nobody reads another team's code, a hidden score, a label or a digest."""
+    name = "every"
+    later, begun = (yaml.replace("name: parity", f"name: {name}") for yaml in (LATER, BEGUN))
+    publish(client, write_all(tmp_path / "later", later), name)
+    ada, bob, cora, eve = (person(f"e-{one}") for one in ("ada", "bob", "cora", "eve"))
+    ada.join_challenge(name, team="A", accept_rules=True, answers={"occupation": "student"})
+    code = bob.join_challenge(name, team="B", accept_rules=True).code
+    cora.join_challenge(name, team="C", accept_rules=True)
+    first = scored(ada, SIX, tmp_path / "1", name).submission
+    better = scored(ada, SEVEN, tmp_path / "2", name).submission
+    theirs = scored(cora, EIGHT, tmp_path / "3", name).submission
+    failed = scored(cora, FAILS, tmp_path / "4", name).submission
+    numbers = range(first.id - 4, failed.id + 12)
+    assert [one.scores for one in (first, better, theirs)] == [{"accuracy": 0.6}, {"accuracy": 0.6}, {"accuracy": 0.8}]
+    assert (failed.message, failed.fault, failed.intervals) == ("It failed. The organisers can see why.", None, {})
+    assert ada.merge_teams(name, code=code).asked == "B"
+    assert bob.merge_teams(name, team="A").members == ("e-bob", "e-ada")
+    ask = cora.ask_in_challenge(name, "question-of-cora")
+    client.answer_in_challenge(name, ask.id, "answer-to-cora")
+    client.change_quota(name, "C", today=1, reason="quota-of-cora")
+    version = client.challenge_submission(name, first.id).submission.version
+
+    #: What nobody but organisers reads: true scores, labels, inputs, digests; and what is cora's alone.
+    hidden = ["0.64", "0.73", LABEL, INPUT, version.removeprefix("sha256:")]
+    of_cora = ["word-of-cora", "question-of-cora", "answer-to-cora", "quota-of-cora", theirs.snapshot, failed.snapshot]
+
+    def check(*also: str) -> None:
+        for reader in (ada, bob, cora, eve):
+            told = all_that_is_told(lab, reader, name, numbers)
+            strangers = [] if reader is cora else of_cora
+            assert not [word for word in (*hidden, *strangers, *also) if word in told], reader
+            assert "Odd or even" in told
+
+    check()
+    client.keep_challenge(write_all(tmp_path / "begun", begun, two=True))
+    checked(client, name)
+    rescored(client, name)
+    draft = client.challenge_checks(name).submissions[0].submission.version
+    hidden.append(draft.removeprefix("sha256:"))
+    check()
+    client.publish_challenge(name, reason="another program")
+    finals = {one.team: one for one in scored_finals(client, name, 2)}
+    assert {team: one.origin for team, one in finals.items()} == {"B": better.id, "C": theirs.id}
+    check()
+    for reader, team in ((ada, "B"), (cora, "C")):
+        (one,) = (it.submission for it in reader.challenge_submissions(name).submissions if it.submission.phase == "final")
+        assert (one.id, one.state, one.scores, one.intervals) == (finals[team].id, SubmissionState.COMPLETED, {}, {})
+    assert not ada.challenge_board(name, "final").places
+    report, found = client.challenge_report(name), client.challenge_likeness(name, "development")
+    assert {one.name: (one.submissions, one.scored, one.failed) for one in report.teams} == {"B": (3, 3, 0), "C": (3, 2, 1)}
+    assert [(one.submissions, one.scored, one.failed) for one in report.days] == [(4, 3, 1)]
+    assert found.compared == 2
+    site = tmp_path / "site"
+    assert main(["challenge", "freeze", name, "--output", str(site), "--home", str(lab.home)]) == 0
+    public = "".join(file.read_text() for file in site.iterdir())
+    assert not [word for word in (*hidden, *of_cora, "e-ada", "another program") if word in public]
+    assert ada.challenge_board(name, "final").places
+    check()

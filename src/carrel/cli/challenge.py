@@ -280,6 +280,7 @@ def submit(
         after = found.phase
         if wait:
             found = _wait(client, name, found)
+            after = client.challenge_submissions(name).phase
     if as_json:
         _print(found)
     else:

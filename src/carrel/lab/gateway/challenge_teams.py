@@ -63,12 +63,9 @@ class ChallengeTeams(ABC):
 
     def _has_something(self, team: Team) -> bool:
         """True where something is written down under the names of a team, which has to count for those who were in it."""
-        there = [
-            *self.own(team.challenge, team),
-            *self.samples.select(challenge=team.challenge),
-            *self.notices.select(challenge=team.challenge),
-        ]
-        return any(one.team in team.names for one in there)
+        seen, told = self.samples.select(challenge=team.challenge), self.notices.select(challenge=team.challenge)
+        there: set[str] = {one.team for one in seen} | {one.team for one in told}
+        return bool(self.own(team.challenge, team)) or not there.isdisjoint(team.names)
 
     def merge(self, caller: Caller, name: str, *, code: str = "", team: str = "") -> TeamView:
         """Ask the team with this code to merge; or agree with the team of this name, which then is a part of one's own."""
