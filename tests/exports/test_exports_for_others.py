@@ -19,15 +19,15 @@ from carrel.core.exports import SACCT_COLUMNS, ExportedAttempt, sacct_line
 
 NOW = 2e6
 #: sacct(1), "JOB STATE CODES".
-STATES = set(
-    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PENDING PREEMPTED RUNNING REQUEUED RESIZING REVOKED"
-    " SUSPENDED TIMEOUT".split()  # noqa: SIM905 - as the manual has them
+STATES = re.compile(
+    "BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PENDING|PREEMPTED|RUNNING|REQUEUED|RESIZING|REVOKED|"
+    "SUSPENDED|TIMEOUT"
 )
 #: The fields of a line of the Standard Workload Format, in order: the archive's own list of 18.
 SWF = (
-    "job submit wait run processors cpu_time memory asked_processors asked_time asked_memory status user group application queue"
-    " partition preceding think"
-).split()  # noqa: SIM905 - as the archive has them
+    "job", "submit", "wait", "run", "processors", "cpu_time", "memory", "asked_processors", "asked_time", "asked_memory", "status",
+    "user", "group", "application", "queue", "partition", "preceding", "think",
+)  # fmt: skip
 
 
 def moment(text: str) -> int | None:
@@ -62,7 +62,7 @@ def read_sacct(text: str) -> list[dict[str, Any]]:
     found = []
     for line in lines:
         row: dict[str, Any] = dict(zip(names, line.split("|", len(names) - 1), strict=True))
-        assert row["State"] in STATES
+        assert STATES.fullmatch(row["State"])
         code, signal = map(int, row["ExitCode"].split(":"))
         row |= {name: moment(row[name]) for name in ("Submit", "Eligible", "Start", "End")}
         row |= {name: duration(row[name]) for name in ("Elapsed", "Timelimit")}
