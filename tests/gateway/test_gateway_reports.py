@@ -76,6 +76,18 @@ def test_fewer_than_five_people_are_told_nowhere_without_names(work: Rig, root: 
         assert (refused.status_code, "of one person each" in refused.json()["detail"]) == (422, True)
 
 
+def test_a_user_reads_the_one_thing_that_is_worth_changing(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> None:
+    body = {"snapshot": rig.upload("ada"), "name": "train", "resources": {"gpus": 1, "memory": "12G"}}
+    for _ in range(3):
+        job = ada.post(f"{V1}/jobs", json=body).json()["id"]
+        rig.engine.run(job)
+        rig.engine.end(job, usage=Usage(memory_peak=2**30))
+        rig.wait(job, JobState.COMPLETED)
+    said = ada.get(f"{V1}/report/use").json()["hint"]
+    assert said.startswith("train (3 jobs in 7 days): The last 3 of this name took at most 1G of memory: `--memory 2G`")
+    assert bob.get(f"{V1}/report/use").json()["hint"] == ""
+
+
 def test_how_long_jobs_took_to_begin(work: Rig, ada: httpx.Client, root: httpx.Client) -> None:
     (mine,) = ada.get(f"{V1}/report/starts").json()["classes"]
     assert (mine["qos"], mine["waited"]["count"], mine["to_output"]["count"]) == ("normal", 1, 1)

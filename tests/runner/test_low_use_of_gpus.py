@@ -130,7 +130,11 @@ def test_a_waste_is_named(begin: Begin, program: str, code: str, said: str) -> N
     assert advice.message in job.directory.log.read_text()
 
 
-@pytest.mark.parametrize("program", [programs.BUSY, programs.READS_FIRST], ids=["busy", "reads-first"])
+@pytest.mark.parametrize(
+    "program",
+    [programs.BUSY, programs.READS_FIRST, programs.ENOUGH_WORKERS, programs.EVALUATES],
+    ids=["busy", "reads-first", "enough-workers", "evaluates"],
+)
 def test_a_gpu_that_is_used_gets_no_word(begin: Begin, program: str) -> None:
     job = begin(program)
     wait_until(lambda: job.samples() >= ENOUGH + 20)

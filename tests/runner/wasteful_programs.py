@@ -149,5 +149,59 @@ while True:
 """
 )
 
+_FOR_A_WHILE = """\
+def compute(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        step()
+
+"""
+
+#: Its loader has four workers, which are faster than the GPU.
+ENOUGH_WORKERS = (
+    _GPU
+    + _FOR_A_WHILE
+    + """\
+import multiprocessing
+
+class DataLoader:
+    def __init__(self, workers):
+        fork = multiprocessing.get_context("fork")
+        self.batches = fork.Queue(2 * workers)
+        for _ in range(workers):
+            fork.Process(target=prepare, args=(self.batches,), daemon=True).start()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self.batches.get()
+
+def prepare(batches):
+    while True:
+        time.sleep(0.02)
+        batches.put(b"batch")
+
+loader = DataLoader(workers=4)
+step = open_gpu(8 << 20)
+for batch in loader:
+    compute(0.03)
+"""
+)
+
+#: Trains, and between epochs is evaluated on a processor, which takes two fifths of the time.
+EVALUATES = (
+    _GPU
+    + _FOR_A_WHILE
+    + """\
+step = open_gpu(8 << 20)
+while True:
+    compute(0.3)
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until:
+        sum(range(1000))
+"""
+)
+
 #: Is hardly busy, and over before there is something to say.
 SHORT = _GPU + "open_gpu()()\ntime.sleep(1)\n"

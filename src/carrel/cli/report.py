@@ -52,7 +52,7 @@ def usage_command(
 
     You see your own use; account managers see their accounts', administrators everybody's.
     """
-    from carrel.cli.screen import print_csv, print_json
+    from carrel.cli.screen import clean, print_csv, print_json
 
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
@@ -66,6 +66,8 @@ def usage_command(
         )
     else:
         _print_use(found, anonymous=anonymous)
+        if found.hint:
+            print(f"\nWorth changing: {clean(found.hint)}")
     return OK
 
 

@@ -37,6 +37,7 @@ from carrel.core.control.user_port import UserStore
 from carrel.core.control.users import Users
 from carrel.core.control.verifications import Verifications
 from carrel.core.control.views import ShareReport
+from carrel.core.control.weekly import Weekly
 from carrel.core.domain.account import Standing
 from carrel.core.domain.array import read_array
 from carrel.core.domain.errors import CarrelError, Denied, NotFound, Unauthenticated
@@ -89,6 +90,7 @@ class Lab:
     #: Devices of which the driver does not say whether they are well, by their UUIDs.
     unknown_devices: Callable[[], Collection[str]] = frozenset
     storage: Storage = field(default_factory=AmpleStorage)
+    weekly: Weekly = field(default_factory=Weekly)
     verifications: Verifications = field(default_factory=Verifications)
     #: What there is to tell the tracking server about a new job.
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = untold
@@ -103,6 +105,10 @@ class Lab:
     def keeper(self, noun: Noun[T]) -> Keeper[T]:
         """What callers do with the records of a noun."""
         return next(one for one in self.keepers if one.noun is noun)
+
+    def worth_changing(self, caller: Caller) -> str:
+        """What the caller may want to change, by the tasks of their last seven days; "" for nothing."""
+        return self.weekly.of(caller.user.subject, self.jobs_store, self.clock())
 
     @property
     def secrets(self) -> Secrets:

@@ -123,6 +123,7 @@ class JobPages:
             free_is_so=is_so,
             # Worked out of what everybody has used: not for each change of the list.
             standing=None if part else self._lab.standing(caller),
+            hint="" if part else self._lab.worth_changing(caller),
             notebook={} if part else last_settings(self._gateway, caller),
             announcements=self._lab.keeper(ANNOUNCEMENTS).list(caller),
             reservations=[(one, one.begin <= self._lab.clock()) for one in self._lab.keeper(RESERVATIONS).list(caller)],

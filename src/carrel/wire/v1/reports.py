@@ -69,6 +69,8 @@ class UseReportView(Response):
     total: UseView
     #: Grams of CO2 for each kWh, as the site has entered it.
     co2_per_kwh: int | None = None
+    #: What the caller may want to change, by the tasks of their own last seven days; "": nothing.
+    hint: str = ""
 
 
 class TimesView(Response):

@@ -31,8 +31,10 @@ def use(
     anonymous: Annotated[bool, Query(description="In rows of at least five people.")] = False,
 ) -> UseReportView:
     """Of the caller's own jobs; account managers also of their accounts', administrators of everybody's."""
-    report = ctx.lab.gpu_use.anonymous if anonymous else ctx.lab.gpu_use.use
-    return use_report_view(report(who, begin=_seconds(begin), end=_seconds(to), by=by))
+    if anonymous:
+        return use_report_view(ctx.lab.gpu_use.anonymous(who, begin=_seconds(begin), end=_seconds(to), by=by))
+    found = use_report_view(ctx.lab.gpu_use.use(who, begin=_seconds(begin), end=_seconds(to), by=by))
+    return found.model_copy(update={"hint": ctx.lab.worth_changing(who)})
 
 
 @router.get("/report/starts", summary="How long jobs take from submission to their first output, by class of service")
