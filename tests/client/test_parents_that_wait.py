@@ -65,3 +65,28 @@ def test_a_parent_that_does_not_wait_keeps_its_gpu(client: Client, tmp_path: Pat
     ended = client.wait(parent.id, timeout=PATIENCE)
     assert (ended.state, ended.suspended_seconds) == ("COMPLETED", 0)
     assert client.wait(first, timeout=PATIENCE).state == "COMPLETED"
+
+
+FOREVER = """
+import os, carrel
+from carrel.core.domain.errors import Conflict
+with carrel.Client() as lab:
+    first = lab.submit_project("child.sh", arguments=["one"], dependency="afterany:" + os.environ["CARREL_JOB_ID"])
+    second = lab.submit_project("child.sh", arguments=["two"], dependency=f"afterok:{first.id}")
+    try:
+        lab.wait(second.id)
+    except Conflict as error:
+        print("children", first.id, second.id, "refused", error, flush=True)
+"""
+
+
+def test_to_wait_for_what_starts_only_afterwards_is_refused(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "MLproject").write_text(f"entry_points:\n  main:\n    command: '{BARE} parent.py'\n")
+    (tmp_path / "parent.py").write_text(FOREVER)
+    (tmp_path / "child.sh").write_text("echo child $1\n")
+    parent = client.submit_project(tmp_path, resources=v1.ResourceRequest(cpus=1, memory="256M"))
+    assert client.wait(parent.id, timeout=PATIENCE).state == "COMPLETED"
+    log = "".join(client.stream_log(parent.id))
+    second = int(log.split()[2])
+    assert f"refused Job {second} starts only when job {parent.id} has ended" in log
+    assert client.wait(second, timeout=PATIENCE).state == "COMPLETED"

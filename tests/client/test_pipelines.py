@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from carrel import Client
 from carrel.core.domain.errors import Invalid
-from carrel.testing.waiting import PATIENCE
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire import v1
 from support.lab_process import LabProcess
 
@@ -110,6 +111,67 @@ def test_the_page_of_each_job_has_all_steps(lab: LabProcess, client: Client, pro
         f"train: COMPLETED, from the cache, job {first['train'][0]}; after prepare",
         f"report: COMPLETED, job {later['report'][0]}, this one; after train",
     ]
+
+
+TWO_BRANCHES = """
+name: branches
+carrel:
+  resources: {cpus: 1, memory: 64M}
+  steps:
+    fails: {command: "until [ -e PLACE/go ]; do sleep 0.1; done; exit 3"}
+    slow: {command: "touch PLACE/slow; until [ -e PLACE/end ]; do sleep 0.1; done"}
+    last: {command: "true", after: [fails]}
+"""
+
+
+@pytest.fixture
+def branches(tmp_path: Path) -> Path:
+    (tmp_path / "branches").mkdir()
+    (tmp_path / "branches" / "MLproject").write_text(TWO_BRANCHES.replace("PLACE", str(tmp_path)))
+    return tmp_path / "branches"
+
+
+def test_it_is_said_what_becomes_of_the_others_when_a_step_fails(
+    lab: LabProcess, client: Client, tmp_path: Path, branches: Path
+) -> None:
+    (tmp_path / "go").touch()
+    said = carrel(lab, "run", branches, code=3)
+    found = steps(said)
+    assert "Not run without fails: last." in said
+    assert f"Going on: slow (job {found['slow'][0]})." in said
+    (tmp_path / "end").touch()
+    assert client.wait(found["slow"][0], timeout=PATIENCE).state == "COMPLETED"
+
+
+def test_ctrl_c_ends_all_steps(lab: LabProcess, client: Client, tmp_path: Path, branches: Path) -> None:
+    words = [CARREL, "run", branches, "--home", lab.home]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as command:
+        wait_until((tmp_path / "slow").exists, "the second step", PATIENCE)
+        command.send_signal(signal.SIGINT)
+        said, _ = command.communicate(timeout=PATIENCE)
+    assert command.returncode == 130, said
+    assert f"Cancelled, too: slow (job {steps(said)['slow'][0]})." in said
+    assert {client.wait(number, timeout=PATIENCE).state for number, _ in steps(said).values()} == {"CANCELLED"}
+
+
+def test_programs_are_told_of_all_steps_and_when_is_not_foreseen(lab: LabProcess, project: Path) -> None:
+    carrel(lab, "run", project)
+    lines = [json.loads(line) for line in carrel(lab, "run", "--json", project).splitlines()]
+    assert [(line["type"], line["step"], line["job"]["cached"]) for line in lines] == [
+        ("submitted", name, True) for name in ("prepare", "train", "report")
+    ]
+    assert "Steps start after each other" in carrel(lab, "submit", "--dry-run", project, code=2)
+
+
+def test_what_is_not_cached_is_said(lab: LabProcess, project: Path, tmp_path: Path) -> None:
+    (tmp_path / "data.txt").touch()
+    text = (
+        (project / "MLproject")
+        .read_text()
+        .replace("data: prepare/outputs", f"data: prepare/outputs\n        x: file://{tmp_path}/data.txt")
+    )
+    (project / "MLproject").write_text(text)
+    assert "Not cached: file://" in carrel(lab, "run", project)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from scheduled import job
+from scheduled import Scheduled, job, machines, rules, settings
 
-from carrel.core.control.parents import SAID_AFTER, WaitingParents
+from carrel.core.control.parents import GIVES_AFTER, SAID_AFTER, WaitingParents
 from carrel.core.control.queue import Queue
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.qos import JobKind
@@ -43,7 +43,8 @@ def test_both_are_told_after_a_while_and_the_log_once() -> None:
     assert "a job on a cluster cannot give its place away" in said
     assert "cancel job 1" in said
     assert not parents.news(later + 1)
-    assert parents.next_at(later) is None
+    assert parents.next_at(later) == 100.0 + GIVES_AFTER
+    assert parents.next_at(100.0 + GIVES_AFTER) is None
     assert parents.explain(1, PARENT.reason, later).message == said
     assert parents.explain(2, WAITS, later).message.startswith("It waits in Slurm. Job 1, which submitted it, waits for it")
     connected.close()
@@ -69,12 +70,17 @@ def test_a_child_that_has_its_place_is_not_explained() -> None:
         ({"preemptible": False, "partition": "other"}, ""),
     ],
 )
-def test_who_can_give_its_place_or_holds_another_one_is_not_named(change: dict[str, object], why: str) -> None:
+def test_who_keeps_its_place_says_why_and_anybody_else_what_the_child_waits_for(change: dict[str, object], why: str) -> None:
     child = replace(CHILD, **{**HERE, "node": None, "state": JobState.PENDING})  # type: ignore[arg-type]
     parents, _, _ = waiting(replace(PARENT, **{**HERE, **change}), child)  # type: ignore[arg-type]
     said = [event.data["message"] for event in parents.news(1000.0)]
-    assert len(said) == bool(why)
-    assert all(f"keeps its own meanwhile: {why}. If" in one for one in said)
+    if change.get("state") is JobState.SUSPENDED:
+        assert not said
+    elif why:
+        assert f"keeps its own meanwhile: {why}. If" in said[0]
+    else:
+        gives = " This job gives it all that it holds but its memory."
+        assert said == [f"It waits for job 2, which has no place yet: It waits in Slurm.{'' if 'partition' in change else gives}"]
 
 
 def test_partitions_of_clusters_are_one_place_and_the_labs_own_is_another() -> None:
@@ -82,7 +88,8 @@ def test_partitions_of_clusters_are_one_place_and_the_labs_own_is_another() -> N
     parents, _, _ = waiting(PARENT, replace(CHILD, partition="other", node="slurm:other"))
     assert [event.job_id for event in parents.news(1000.0)] == [1]
     parents, _, _ = waiting(PARENT, replace(CHILD, partition="", node=None, state=JobState.PENDING))
-    assert not parents.news(1000.0)
+    (event,) = parents.news(1000.0)
+    assert event.data["message"] == "It waits for job 2, which has no place yet: It waits in Slurm."
 
 
 def test_who_is_over_or_not_in_line_yet_explains_nothing() -> None:
@@ -120,3 +127,40 @@ def test_a_job_is_waited_for_as_long_as_one_connection_says_so() -> None:
         assert parents.children() == {2, 8}
         assert [event.job_id for event in parents.news(505.0)] == [1], "it has waited since 100"
     assert (parents.of(2), parents.children()) == (None, frozenset())
+
+
+def test_who_has_waited_for_long_has_gpus_for_others() -> None:
+    has = {**HERE, "devices": ("sim-1",)}
+    child = replace(CHILD, **{**HERE, "state": JobState.RUNNING})  # type: ignore[arg-type]
+    parents, _, connected = waiting(replace(PARENT, **has), child)  # type: ignore[arg-type]
+    with parents.waits(1, 9, 120.0):
+        assert (parents.idle(100.0 + GIVES_AFTER - 1), parents.idle(100.0 + GIVES_AFTER)) == (frozenset(), {1})
+        assert parents.child_of(1) == 2
+        connected.close()
+        assert (parents.idle(100.0 + GIVES_AFTER), parents.child_of(1)) == (frozenset(), 9)
+    without, _, _ = waiting(PARENT, CHILD)
+    assert not without.idle(1000.0)
+
+
+def test_a_parent_that_has_waited_for_long_is_stopped_for_another_job_and_goes_on_after_its_child() -> None:
+    lab = Scheduled(machines(1, {1: 500.0, 2: 200.0, 3: 50.0}), settings(rules(), tells=False))
+    lab.cycle(0.0, job(1, time=1000))
+    lab.cycle(1.0, job(2, parent=1, gpus=0, time=1000))
+    with lab.scheduler.parents.waits(1, 2, 1.0):
+        lab.cycle(2.0, job(3, owner="bob", time=100))
+        lab.cycle(30.0)
+        assert lab.store.get(3).state is JobState.PENDING
+        now = 1.0 + GIVES_AFTER
+        lab.cycle(now)
+        lab.cycle(now + 1)
+        lab.cycle(now + 2)
+        assert lab.store.get(1).state is JobState.SUSPENDED
+        assert "as it waits for job 2" in lab.store.get(1).reason.message
+        assert lab.store.get(3).started_at is not None
+        lab.cycle(now + 60)
+        lab.cycle(now + 61)
+        assert lab.store.get(3) is None, "it is over"
+        assert lab.store.get(1).state is JobState.SUSPENDED, "its child is not over"
+        lab.cycle(202.0)
+        lab.cycle(203.0)
+    assert (lab.store.get(2), lab.store.get(1).state) == (None, JobState.RUNNING)

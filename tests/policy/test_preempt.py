@@ -38,7 +38,7 @@ def victims(jobs: Sequence[Waiting], holds: Sequence[Holding], **more: object) -
 # ---- examples
 
 
-def test_a_parent_is_stopped_for_the_child_that_it_waits_for_and_for_no_other() -> None:
+def test_a_parent_is_stopped_for_the_child_that_it_waits_for_and_one_that_is_idle_for_any_other() -> None:
     same = QoS(name="same")
     parent = running(11, "n1", "n1-0", qos="same", suspendable=True)
     other = running(12, "n1", "n1-1", "n1-2", "n1-3", qos="same", suspendable=True)
@@ -52,6 +52,10 @@ def test_a_parent_is_stopped_for_the_child_that_it_waits_for_and_for_no_other() 
         assert preempt(kept, child, NOW, parent=11) == ()
     large = replace(child, resources=replace(child.resources, gpus=2))
     assert preempt(replace(snapshot, waiting=(large,)), large, NOW, parent=11) == ()
+    all_four = replace(child, resources=replace(child.resources, gpus=4))
+    both = preempt(replace(snapshot, waiting=(all_four,)), all_four, NOW, parent=11, idle={12})
+    assert [(one.job_id, one.mode) for one in both] == [(11, PreemptMode.SUSPEND), (12, PreemptMode.SUSPEND)]
+    assert [one.job_id for one in preempt(snapshot, child, NOW, idle={12})] == [12]
 
 
 def test_the_least_work_is_lost_and_nobody_gives_way_for_nothing() -> None:

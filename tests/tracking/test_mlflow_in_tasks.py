@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -135,8 +137,6 @@ def test_the_runs_of_an_unchanged_program_are_jobs_where_the_task_says_nested(
 
 
 CHOOSES = """
-import os
-assert os.environ["MLFLOW_RUN_ID"]  # of the job
 import mlflow
 mlflow.set_experiment("churn")
 with mlflow.start_run(run_name="first try"):
@@ -154,25 +154,16 @@ mlflow.log_metric("auc", 0.8)
 
 def test_a_program_chooses_its_experiment_as_it_does_at_home(lab: LabProcess, packages: Path, tmp_path: Path) -> None:
     command = f"PYTHONPATH={packages}:$PYTHONPATH {Path(sys.base_prefix) / 'bin' / 'python3'}"
-    entries = {
-        "main": f"{command} chooses.py",
-        "stays": f"{command} stays.py",
-        "first": f"until [ -e {tmp_path}/go ]; do sleep 0.1; done",
-    }
+    entries = {"main": f"{command} chooses.py", "stays": f"{command} stays.py"}
     (tmp_path / "MLproject").write_text(json.dumps({"entry_points": {name: {"command": it} for name, it in entries.items()}}))
     (tmp_path / "chooses.py").write_text(CHOOSES)
     (tmp_path / "stays.py").write_text(STAYS)
     small = v1.ResourceRequest(cpus=1, memory="1G")
     with Client(url=lab.url, token=lab.token) as client:
-        first = client.submit_project(tmp_path, entry_point="first", resources=small)
-        later = {"dependency": f"afterok:{first.id}", "resources": small}
         jobs = [
-            client.submit_project(tmp_path, **later),
-            client.submit_project(tmp_path, entry_point="stays", experiment="churn", **later),
+            client.submit_project(tmp_path, resources=small),
+            client.submit_project(tmp_path, entry_point="stays", experiment="churn", resources=small),
         ]
-        # They have runs before they start.
-        wait_until(lambda: all(client.job(job.id).run_id for job in jobs), "the runs", LONG)
-        (tmp_path / "go").touch()
         chooses, stays = (client.wait(job.id, timeout=LONG) for job in jobs)
         assert (chooses.state, stays.state) == ("COMPLETED", "COMPLETED"), "".join(client.stream_log(chooses.id))
     headers = {"Authorization": f"Bearer {lab.token}"}
@@ -187,3 +178,41 @@ def test_a_program_chooses_its_experiment_as_it_does_at_home(lab: LabProcess, pa
         continued = mlflow.get("/runs/get", params={"run_id": stays.run_id}).raise_for_status().json()["run"]
         own = [metric for metric in continued["data"]["metrics"] if not metric["key"].startswith("system/")]
         assert [metric["value"] for metric in own] == [0.8]
+
+
+EARLY = """
+import os, subprocess, sys
+print("began with", os.environ.get("MLFLOW_RUN_ID"), flush=True)
+import mlflow
+print("continues", os.environ["MLFLOW_RUN_ID"], flush=True)
+mlflow.log_metric("auc", 0.7)
+below = [sys.executable, "-c", "import os, mlflow; print('below', os.environ.get('MLFLOW_RUN_ID'))"]
+subprocess.run(below, check=True)
+"""
+
+
+def test_a_program_that_begins_before_its_run_is_there_waits_for_it_when_it_imports_mlflow(
+    lab: LabProcess, packages: Path, tmp_path: Path
+) -> None:
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    (tmp_path / "early.sh").write_text(f"PYTHONPATH={packages}:$PYTHONPATH {python} early.py\n")
+    (tmp_path / "early.py").write_text(EARLY)
+    mlflow = httpx.Client(
+        base_url=f"{lab.url}/mlflow/api/2.0/mlflow", headers={"Authorization": f"Bearer {lab.token}"}, timeout=LONG
+    )
+    with mlflow, Client(url=lab.url, token=lab.token) as client:
+        mlflow.get("/experiments/get", params={"experiment_id": "0"}).raise_for_status()  # it is there
+        server = int((lab.home / "run" / "mlflow.lock").read_text())
+        os.kill(server, signal.SIGSTOP)  # it is slow
+        try:
+            job = client.submit_project(tmp_path, entry_point="early.sh", resources=v1.ResourceRequest(cpus=1, memory="1G"))
+            wait_until(lambda: b"began with None" in b"".join(client.log(job.id)), "the program", LONG)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        ended = client.wait(job.id, timeout=LONG)
+        said = "".join(client.stream_log(job.id))
+        assert ended.state == "COMPLETED", said
+        run = mlflow.get("/runs/get", params={"run_id": ended.run_id}).raise_for_status().json()["run"]
+    # As with a run that is there from the start: MLflow takes the variable away when it begins the run, and none is left below.
+    assert {f"continues {ended.run_id}", "below None"} <= set(said.splitlines())
+    assert {"auc": 0.7}.items() <= {metric["key"]: metric["value"] for metric in run["data"]["metrics"]}.items()

@@ -41,6 +41,9 @@ def kept(tracking: Tracking) -> Kept:
         alice.post(f"{API}/registered-models/create", json={"name": name}).raise_for_status()
         version = {"name": name, "source": f"{artifacts}/model", "run_id": run}
         alice.post(f"{API}/model-versions/create", json=version).raise_for_status()
+        alice.post(
+            f"{API}/model-versions/create", json={"name": name, "source": f"runs:/{run}/model", "run_id": run}
+        ).raise_for_status()
         alias = {"name": name, "alias": "best", "version": "1"}
         alice.post(f"{API}/registered-models/alias", json=alias).raise_for_status()
     url = tracking.url.removesuffix("/mlflow")
@@ -61,7 +64,7 @@ def test_a_file_a_directory_and_all_of_a_run(kept: Kept, tmp_path: Path) -> None
     assert len(files(tmp_path / "all")) == 3
 
 
-@pytest.mark.parametrize("form", ["models:/{}/1", "models:/{}@best"])
+@pytest.mark.parametrize("form", ["models:/{}/1", "models:/{}/2", "models:/{}@best"])
 def test_a_registered_model(kept: Kept, tmp_path: Path, form: str) -> None:
     fetch(form.format(kept.model), tmp_path / "m", lab=kept.lab)
     assert files(tmp_path / "m") == {"weights.bin": b"weights", "deep/a b.txt": b"spaced"}

@@ -113,6 +113,11 @@ class Follower:
         """The end of the log."""
         return self._log.tail.decode(errors="replace")
 
+    @property
+    def interrupted(self) -> bool:
+        """True when the user has asked for the job's end."""
+        return self._interrupts > 0
+
     def say_hint(self, hint: str | None) -> None:
         """One more line about the end, if there is one."""
         if hint is not None:

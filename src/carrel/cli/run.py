@@ -81,6 +81,8 @@ def _preview(client: Client, task: Mapping[str, Any], *, as_json: bool) -> int:
     from carrel.cli import words
     from carrel.cli.screen import clean, print_json
 
+    if is_pipeline(task):
+        raise Invalid("Steps start after each other, so when is not foreseen.", remedy="Name one of the entry points: -e NAME.")
     with as_project(task) as (project, _):
         found = client.preview_project(**project, packed=lambda travelling: None if as_json else _warn(travelling.warnings()))
     if as_json:
@@ -229,8 +231,6 @@ def run_pipeline(
     client: Client, task: Mapping[str, Any], *, from_step: str | None, cache: bool | None, follow: bool, as_json: bool
 ) -> int:
     """Submit the steps, say which of them come from the cache, and with `follow` show the logs of the others."""
-    from carrel.cli.screen import paint, print_json
-
     if task.get("arguments") or task.get("array") or task.get("dependency"):
         raise Invalid(
             "A project of steps takes no arguments, no array and no dependency.",
@@ -238,24 +238,33 @@ def run_pipeline(
         )
     left_out = ("arguments", "strict", "entry_point", "array", "dependency", "cache")
     said = {name: value for name, value in task.items() if name not in left_out}
-    found = client.submit_pipeline(from_step=from_step, cache=cache, **said)
+    told: list[Travelling] = []
+
+    def packed(travelling: Travelling) -> None:  # of all steps the same
+        if not as_json and not told:
+            _warn(travelling.warnings())
+        told.append(travelling)
+
+    found = client.submit_pipeline(from_step=from_step, cache=cache, packed=packed, **said)
     if as_json and not follow:
         print_json({"steps": {name: job.model_dump(mode="json") for name, job in found.items()}})
     if not as_json:
         width = max(len(name) for name in found)
         for name, job in found.items():
             print(f"{name:<{width}}  job {paint(str(job.id), 'bold')}{'  from the cache' if job.cached else ''}")
-    return _follow_all(client, [job for job in found.values() if not job.cached], as_json=as_json) if follow else OK
+            _warn(() if job.cached else job.notes)
+    return _follow_steps(client, found, as_json=as_json) if follow else OK
 
 
-def _follow_all(client: Client, jobs: list[JobView], *, as_json: bool) -> int:
-    """Follow one job after the other; the first that does not end well decides the exit code."""
-    from carrel.cli.follow import Follower, task_exit_code
-    from carrel.cli.screen import print_json
+def _follow_steps(client: Client, steps: Mapping[str, JobView], *, as_json: bool) -> int:
+    """Follow one step after the other; the first that does not end well decides the exit code. Ctrl-C is for all of them."""
+    from carrel.cli.follow import Follower
 
-    for job in jobs:
+    for name, job in steps.items():
         if as_json:
-            print_json({"type": "submitted", "job": job.model_dump(mode="json")})
+            print_json({"type": "submitted", "step": name, "job": job.model_dump(mode="json")})
+        if job.cached:
+            continue
         follower = Follower(client, job.id, as_json=as_json, cancels=True)
         if not as_json:
             follower.say_start(job, simulated=job.id in simulated_jobs(client, [job]))
@@ -263,9 +272,36 @@ def _follow_all(client: Client, jobs: list[JobView], *, as_json: bool) -> int:
         if ended is None:
             return INTERRUPTED
         if as_json:
-            print_json({"type": "ended", "job": ended.model_dump(mode="json")})
+            print_json({"type": "ended", "step": name, "job": ended.model_dump(mode="json")})
         else:
             follower.say_end(ended)
         if code := task_exit_code(ended):
+            _end_pipeline(client, steps, name, cancel=follower.interrupted, as_json=as_json)
             return code
     return OK
+
+
+def _end_pipeline(client: Client, steps: Mapping[str, JobView], failed: str, *, cancel: bool, as_json: bool) -> None:
+    """Say what becomes of the other steps, now that one has failed; with `cancel` they end, too."""
+    from carrel.core.domain.dependency import read_dependency
+    from carrel.core.domain.job import ENDED
+
+    lost = {steps[failed].id}
+    for job in steps.values():
+        if job.dependency and lost.intersection(one.job_id for one in read_dependency(job.dependency)):
+            lost.add(job.id)
+    never = [name for name, job in steps.items() if job.id in lost and name != failed]
+    left = {name: job for name, job in steps.items() if job.id not in lost and not job.cached}
+    left = {name: job for name, job in left.items() if client.job(job.id).state not in ENDED}
+    for job in left.values() if cancel else ():
+        if as_json:
+            print_json({"type": "cancelling", "job_id": job.id})
+        client.cancel(job.id)
+    if as_json:
+        return
+    if never:
+        _say(f"Not run without {failed}: {', '.join(never)}.")
+    if left:
+        said = ", ".join(f"{name} (job {job.id})" for name, job in left.items())
+        _say(f"Cancelled, too: {said}." if cancel else f"Going on: {said}.")
+    _say("What has ended well is taken from the cache when you run it again.")

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Seconds of patience with a lab that has not answered once: it is more likely gone than starting again.
 _FIRST_PATIENCE = 1.5
+#: Seconds for which a stream may say nothing, not even that it is alive.
+_SILENCE = 50.0
 _STREAM = {"Accept": "text/event-stream"}
 
 
@@ -347,7 +349,7 @@ class Client(
                 return
             try:
                 query = {"after": position.after, **({"waits": True} if waits else {})}
-                with self._http.stream(path, headers=_STREAM, silence=min(left, 50.0), params=query) as response:
+                with self._http.stream(path, headers=_STREAM, silence=min(left, _SILENCE), params=query) as response:
                     if response.status_code == 204:
                         return
                     for event_id, data in read_events(response):
@@ -356,7 +358,7 @@ class Client(
                             yield from position.take(event_id, data)
                         if position.ended or time.monotonic() >= until:
                             return
-                        if not data and until < math.inf:
+                        if not data and until - time.monotonic() < _SILENCE:
                             break  # only a sign of life: connect again, to be silent for no longer than what is left
                 # A lab that stops ends its streams in good order.
                 away.pause(until)

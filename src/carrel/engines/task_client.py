@@ -53,6 +53,10 @@ slurm = carrel.core.submission.slurm_options:SlurmOptions
 [mlflow.project_backend]
 carrel = carrel.lab.tracking.project_backend:carrel_backend
 slurm = carrel.lab.tracking.project_backend:slurm_backend
+
+[submitit]
+executor = carrel.client.submitit.plugin:CarrelExecutor
+job_environment = carrel.client.submitit.plugin:CarrelJobEnvironment
 """
 #: Seconds.
 _OLD = 90 * 86400.0

@@ -23,7 +23,7 @@ from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import read_job_token
 from carrel.core.control.loop import ControlLoop
 from carrel.core.control.machines import Machines
-from carrel.core.control.pipelines import StepStatus, pipeline_of
+from carrel.core.control.pipelines import StepStatus, pipeline_of, starts_after
 from carrel.core.control.ports import AttemptRow, JobFilter, JobStore, NewJob, OutboxEntry, Submitted, untold
 from carrel.core.control.produced import Produced
 from carrel.core.control.repeating import Repeating
@@ -40,7 +40,7 @@ from carrel.core.control.views import ShareReport
 from carrel.core.control.weekly import Weekly
 from carrel.core.domain.account import Standing
 from carrel.core.domain.array import read_array
-from carrel.core.domain.errors import CarrelError, Denied, NotFound, Unauthenticated
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.nouns import SECRETS
@@ -392,6 +392,14 @@ class Lab:
         """The steps of the job's pipeline, in the order in which they were submitted, as far as the caller may see them."""
         found = pipeline_of(job, self.jobs_store)
         return [one for one in found if allowed(caller, Action.SEE_JOB, of_job(one.job))]
+
+    def check_wait(self, parent: int, child: Job) -> None:
+        """Raise `Conflict` when the job `parent` would wait for ever for `child`, which it submitted."""
+        if starts_after(child, parent, self.jobs_store.get):
+            raise Conflict(
+                f"Job {child.id} starts only when job {parent} has ended, which would wait for it for ever.",
+                remedy="Do not wait for it, or submit it without that dependency.",
+            )
 
     def waiting(self, job_id: int, *, alternatives: bool = False) -> Wait | None:
         """Where a waiting job stood when the last cycle looked, or None; with `alternatives` that would start it sooner."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from carrel.core.control.launching import why_it_keeps_gpus
@@ -28,7 +28,9 @@ class Movable:
         #: Why tasks cannot be suspended, by job, as the last decision had it.
         self.stays: dict[int, str] = {}
 
-    def decide(self, picture: Snapshot, taker: Waiting, now: float, *, parent: int | None) -> Sequence[Preempt]:
+    def decide(
+        self, picture: Snapshot, taker: Waiting, now: float, *, parent: int | None, idle: Collection[int] = ()
+    ) -> Sequence[Preempt]:
         """Return whom to preempt for `taker`; nobody while it is not known what can be moved."""
         found = self._gpu_state()
         jobs = [job for held in picture.holding if held.id != parent and (job := self._queue.job(held.id)) is not None]
@@ -38,7 +40,7 @@ class Movable:
         movable = whys.keys() - self.stays.keys()
         while True:
             holding = [replace(held, suspendable=True) if held.id in movable else held for held in picture.holding]
-            decided = preempt(replace(picture, holding=holding), taker, now, parent=parent)
+            decided = preempt(replace(picture, holding=holding), taker, now, parent=parent, idle=idle)
             moved = sorted(movable & {one.job_id for one in decided if one.mode is PreemptMode.SUSPEND})
             sizes = [found.tasks.get(job_id, UNKNOWN_STATE).bytes for job_id in moved]
             if found.host_left is None or sum(sizes) <= found.host_left:

@@ -184,9 +184,12 @@ def _why_suspended(job: Job) -> str:
     what, wish = job.place_in_words, job.preemption
     if wish is None:
         return f"Another job took this job's {what}. This job resumes by itself when they are free."
-    if wish.waits:
+    if wish.waits_for == wish.by:
         taker = f"Job {wish.by}, which this job submitted and waits for,"
         return f"{taker} took its {what}. This job resumes by itself when job {wish.by} ends."
+    if wish.waits_for is not None:
+        taker = f"Job {wish.by} took this job's {what}, as it waits for job {wish.waits_for}."
+        return f"{taker} It resumes by itself when that one has ended and they are free."
     return f'Job {wish.by} of QoS "{wish.qos}" took this job\'s {what}. This job resumes by itself when they are free.'
 
 

@@ -1,4 +1,4 @@
-"""Which jobs wait for a job that they have submitted, and what is said where such a job keeps the place that the other one needs.
+"""Which jobs wait for a job that they have submitted, and what is said where that one has no place.
 
 Used by any thread.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,21 +17,25 @@ from carrel.core.control.queue import Queue, can_stop
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.qos import JobKind
 
-#: Seconds for which a job waits before it is said that its parent keeps its place: most get theirs by then.
+#: Seconds for which a job waits before its parent says so: most get their place by then.
 SAID_AFTER = 10.0
+#: Seconds for which a parent waits before other jobs than the one that it waits for may have its GPUs: many take less.
+GIVES_AFTER = 60.0
 _Pair = tuple[int, int]
 
 
 class WaitingParents:
     """Known for as long as a parent is connected and says that it waits; one that was cut off says it again."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, why: Callable[[int], str] = lambda _job_id: "") -> None:
+        """`why` says of a job in line what it waits for."""
         self._queue = queue
+        self._why = why
         self._guard = threading.Lock()
         #: By child and parent: how many connections say so, and since when.
         self._waits: Counter[_Pair] = Counter()
         self._since: dict[_Pair, float] = {}
-        #: Whom the loop's thread has told that a parent keeps its place.
+        #: Pairs of which the loop's thread has told the parent.
         self._told: set[_Pair] = set()
 
     @contextmanager
@@ -59,11 +63,22 @@ class WaitingParents:
         with self._guard:
             return frozenset(child for child, _ in self._waits)
 
-    # ---- where a child has no place, and its parent cannot give it its own
+    def child_of(self, parent: int) -> int | None:
+        """The job that `parent` waits for, the first of several; or None."""
+        with self._guard:
+            return min((child for child, one in self._waits if one == parent), default=None)
+
+    def idle(self, now: float) -> frozenset[int]:
+        """The jobs that hold GPUs and have waited for so long that any other may have these."""
+        found = {parent for (_, parent), since in self._pairs().items() if now >= since + GIVES_AFTER}
+        return frozenset(number for number in found if (job := self._queue.job(number)) is not None and job.devices)
 
     def next_at(self, now: float) -> float | None:
-        """When there may be something to tell, or None."""
-        return min((moment for since in self._pairs().values() if (moment := since + SAID_AFTER) > now), default=None)
+        """When there may be something to tell or to give, or None."""
+        moments = (since + after for since in self._pairs().values() for after in (SAID_AFTER, GIVES_AFTER))
+        return min((moment for moment in moments if moment > now), default=None)
+
+    # ---- what is said where a child has no place
 
     def news(self, now: float) -> Sequence[NewEvent]:
         """Return what is new: for the logs of the parents."""
@@ -71,30 +86,37 @@ class WaitingParents:
         self._told.intersection_update(since)
         stuck = [(pair, found) for pair in since if pair not in self._told and (found := self._stuck(pair, since[pair], now))]
         self._told.update(pair for pair, _ in stuck)
-        return [progress_event(replace(parent, reason=_for_parent(parent, child, why))) for _, (parent, child, why) in stuck]
+        return [progress_event(replace(parent, reason=self._for_parent(parent, child))) for _, (parent, child) in stuck]
 
     def explain(self, job_id: int, reason: Reason, now: float) -> Reason:
         """Return the reason of a job, with what there is to say of its parent or its child."""
         for pair, since in self._pairs().items():
             if job_id in pair and (found := self._stuck(pair, since, now)) is not None:
-                parent, child, why = found
+                parent, child = found
                 if job_id == parent.id:
-                    return _for_parent(parent, child, why)
-                return replace(reason, message=f"{reason.message} {_for_child(parent, why)}")
+                    return self._for_parent(parent, child)
+                return replace(reason, message=f"{_sentence(reason.message)} {_for_child(parent, child)}".rstrip())
         return reason
 
     def _pairs(self) -> dict[_Pair, float]:
         with self._guard:
             return dict(self._since)
 
-    def _stuck(self, pair: _Pair, since: float, now: float) -> tuple[Job, Job, str] | None:
-        """The parent, the child, and why the one keeps the place that the other one needs; None: it does not."""
+    def _stuck(self, pair: _Pair, since: float, now: float) -> tuple[Job, Job] | None:
+        """The parent, which runs, and the child, which has no place yet; or None."""
         child, parent = (self._queue.job(job_id) for job_id in pair)
-        if child is None or parent is None or now < since + SAID_AFTER or not self._has_no_place(child):
+        if child is None or parent is None or parent.state is not JobState.RUNNING or now < since + SAID_AFTER:
             return None
-        beside = parent.partition == child.partition or (parent.handed_over and child.handed_over)
-        why = why_it_keeps_its_place(parent)
-        return (parent, child, why) if beside and why else None
+        return (parent, child) if self._has_no_place(child) else None
+
+    def _for_parent(self, parent: Job, child: Job) -> Reason:
+        if _beside(parent, child) and (why := why_it_keeps_its_place(parent)):
+            said = f"It waits for job {child.id}, which has no place yet, and keeps its own meanwhile: {why}. {_remedy(parent)}"
+        else:
+            why = _sentence(self._why(child.id) or child.reason.message)
+            gives = " This job gives it all that it holds but its memory." if _beside(parent, child) else ""
+            said = f"It waits for job {child.id}, which has no place yet: {why}{gives}"
+        return Reason(code="WaitsForJob", message=said)
 
     def _has_no_place(self, job: Job) -> bool:
         if job.handed_over:  # it has one when its runner has said the first word
@@ -117,13 +139,22 @@ def why_it_keeps_its_place(parent: Job) -> str:
     return ""
 
 
-def _for_parent(parent: Job, child: Job, why: str) -> Reason:
-    said = f"It waits for job {child.id}, which has no place yet, and keeps its own meanwhile: {why}."
-    return Reason(code="WaitsForJob", message=f"{said} {_remedy(parent)}")
+def _beside(parent: Job, child: Job) -> bool:
+    """True where the one has what the other one needs."""
+    return parent.partition == child.partition or (parent.handed_over and child.handed_over)
 
 
-def _for_child(parent: Job, why: str) -> str:
-    return f"Job {parent.id}, which submitted it, waits for it and keeps its own place meanwhile: {why}. {_remedy(parent)}"
+def _for_child(parent: Job, child: Job) -> str:
+    if not _beside(parent, child):
+        return ""
+    waits = f"Job {parent.id}, which submitted it, waits for it"
+    if why := why_it_keeps_its_place(parent):
+        return f"{waits} and keeps its own place meanwhile: {why}. {_remedy(parent)}"
+    return f"{waits} and gives it all that it holds but its memory."
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip('.')}."
 
 
 def _remedy(parent: Job) -> str:

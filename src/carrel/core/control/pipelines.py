@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from carrel.core.control.ports import JobFilter, JobStore
 from carrel.core.domain.dependency import After, Condition, read_dependency
-from carrel.core.domain.job import Job
+from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.task import TaskSpec
 
 #: Steps of one pipeline that are shown.
@@ -93,6 +93,21 @@ def related_jobs(job: Job, jobs: JobStore) -> list[StepStatus]:
         parent_key = str(one.parent) if one.parent in found and not after else None
         shown.append(StepStatus(key=str(number), name=one.name, job=one, cached=False, after=after, parent=parent_key))
     return shown
+
+
+def starts_after(job: Job, other: int, get: Callable[[int], Job | None]) -> bool:
+    """True when the job cannot start before `other` has ended; `get` has the jobs."""
+    waiting, seen = [job], {job.id}
+    while waiting:
+        one = waiting.pop()
+        for condition in _waits(one) if one.state is JobState.PENDING else ():
+            if condition.after is After.STARTED or condition.job_id in seen:
+                continue
+            if condition.job_id == other:
+                return True
+            seen.add(condition.job_id)
+            waiting += [found] if (found := get(condition.job_id)) is not None else []
+    return False
 
 
 def _needs(job: Job, task: TaskSpec | None) -> list[int]:

@@ -39,15 +39,18 @@ class Preempting:
         self.again_at: float | None = None
 
     def make_room(self, takers: Sequence[Waiting], picture: Callable[[], Snapshot], now: float) -> Sequence[Job]:
-        """Preempt jobs for `takers`, who were promised a place and whose classes preempt others, or whose parents wait for
-        them; return those that are preempted, or run on since they cannot be suspended after all."""
+        """Preempt jobs for `takers`, who were promised a place, and whose classes preempt others, whose parents wait for them,
+        or who need GPUs that others hold who wait; return those that are preempted, or run on since they cannot be suspended
+        after all."""
         self.again_at = None
         if stuck := self._movable.stuck(now):
             self.again_at = now  # then they are requeued for those who need their place
             return self._told(self._jobs.keep(stuck, now=now))
         for waiting in takers:
             seen = picture()
-            decided = self._movable.decide(seen, waiting, now, parent=self._parents.of(waiting.id))
+            parent = self._parents.of(waiting.id)
+            idle = self._parents.idle(now) if waiting.resources.total_gpus else frozenset[int]()
+            decided = self._movable.decide(seen, waiting, now, parent=parent, idle=idle)
             if decided:
                 # The picture is another one now: the next cycle looks at the others.
                 return self._told(self._jobs.preempt([self._order(one, seen, now) for one in decided], now=now))
@@ -70,7 +73,8 @@ class Preempting:
 
     def _waits(self, job: Job) -> bool:
         """True of a parent whose child is not over: it would wait as well if it went on."""
-        return job.preemption is not None and job.preemption.waits and self._queue.job(job.preemption.by) is not None
+        child = None if job.preemption is None else job.preemption.waits_for
+        return child is not None and self._queue.job(child) is not None
 
     def _told(self, changed: Sequence[Job]) -> Sequence[Job]:
         for job in changed:
@@ -89,8 +93,9 @@ class Preempting:
         job = self._queue.job(one.job_id)
         assert job is not None  # the picture is made from the queue
         service = picture.qos[job.qos]
-        waits = self._parents.of(one.by) == job.id
-        preemption = Preemption(mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace, waits=waits)
+        child = one.by if self._parents.of(one.by) == job.id else self._parents.child_of(job.id)
+        child = child if one.mode is PreemptMode.SUSPEND else None
+        preemption = Preemption(mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace, waits_for=child)
         falls_back = service.preempt_mode is PreemptMode.SUSPEND and one.mode is PreemptMode.REQUEUE
         stays = self._movable.why_requeued(job) if falls_back else ""
         return PreemptOrder(
@@ -112,9 +117,12 @@ def _message(preemption: Preemption, stays: str, place: str) -> str:
 
     `stays`: why it cannot be suspended, "" where its class does not want that. `place`: what the other job gets.
     """
-    if preemption.waits:
+    if preemption.waits_for == preemption.by:
         return f"Job {preemption.by}, which this job submitted and waits for, takes its {place} until it ends."
     taker = f'Job {preemption.by} of QoS "{preemption.qos}" takes this job\'s {place}.'
+    if preemption.waits_for is not None:
+        goes_on = f"resumes by itself when job {preemption.waits_for}, for which it waits, has ended and they are free"
+        return f"{taker} This job is stopped, and {goes_on}."
     if preemption.mode is PreemptMode.SUSPEND:
         return f"{taker} This job is stopped, and resumes by itself when they are free."
     ends = f"This job has {format_duration(preemption.grace)} to end, and goes back to the queue."

@@ -82,7 +82,7 @@ class Scheduler:
             withdrawal=settings.withdrawal,
         )
         self._admission = Admission(jobs, settings, self.before_place, keep_out=self._keep_out, put=self._put)
-        self.parents = WaitingParents(self._queue)
+        self.parents = WaitingParents(self._queue, self._why_in_line)
         self._preempting = Preempting(jobs, engine, self._queue, self.parents)
         self._submit_limits = SubmitLimits(self._placer)
         #: Jobs that Slurm had refused when an earlier server ended: they are looked at once the rules are known.
@@ -296,10 +296,14 @@ class Scheduler:
             self._carry_out(starts, now)
         qos = self._settings.rules.current.qos
         promised = [one.job for one in self._placer.promises if one.job.qos in qos]
-        waited_for = self.parents.children()
-        takers = [one for one in promised if qos[one.qos].preempts or one.id in waited_for]
+        waited_for, idle = self.parents.children(), self.parents.idle(now)
+        takers = [one for one in promised if qos[one.qos].preempts or one.id in waited_for or (idle and one.resources.total_gpus)]
         for job in self._preempting.make_room(takers, lambda: self._picture(now), now):
             self._put(job, now)
+
+    def _why_in_line(self, job_id: int) -> str:
+        wait = self.queue_report.wait_of(job_id)
+        return "" if wait is None else wait.reason.message
 
     def look(self, now: float) -> QueueReport:
         """Where everybody stands who waits."""

@@ -105,7 +105,7 @@ REASONS: dict[str, str] = {
     "BuildEnvironment": "Its environment is being built; it is placed when that is there.",
     "StageIn": "Inputs that lie elsewhere are being fetched; it is placed when they are here.",
     "Dependency": "It starts after other jobs, and what it waits for has not happened yet.",
-    "WaitsForJob": "It waits for a job that it submitted and that has no place yet, and keeps its own.",
+    "WaitsForJob": "It waits for a job that it submitted and that has no place yet.",
     "DependencyNeverSatisfied": "What it waited for can never happen any more.",
     "JobHeldAdmin": "An administrator has suspended its owner, and it is not placed.",
     "PartitionDown": "Its partition does not exist in this lab any more.",
@@ -165,8 +165,8 @@ class Preemption:
     at: float
     #: Seconds that it has between SIGTERM and SIGKILL when it is requeued.
     grace: int
-    #: True when it waits for that job, which it submitted.
-    waits: bool = False
+    #: The job that it submitted and waits for: it goes on when that one is over. None: it waits for none.
+    waits_for: int | None = None
 
     @property
     def ends_by(self) -> float:

@@ -24,26 +24,28 @@ PATIENCE = 10.0
 Cost = tuple[bool, float, int, float, tuple[int, ...]]
 
 
-def preempt(picture: Snapshot, job: Waiting, now: float, *, parent: int | None = None) -> tuple[Preempt, ...]:
+def preempt(
+    picture: Snapshot, job: Waiting, now: float, *, parent: int | None = None, idle: Collection[int] = ()
+) -> tuple[Preempt, ...]:
     """Return the jobs to preempt now (Unix seconds) so that `job`, which waits and has been promised a place, can start.
 
     Nobody, when its class of service takes from nobody, when its limits do not let it in, when there is room within `PATIENCE`
     seconds anyway, or when all jobs that may be preempted together would not make room. No job in the answer could be left out.
-    The order of the snapshot's sequences does not matter. `parent` is the job that waits for this one: whatever their classes,
-    it may be stopped for it.
+    The order of the snapshot's sequences does not matter. `parent` is the job that waits for this one, and `idle` are jobs that
+    wait for others and do nothing meanwhile: whatever their classes, they may be stopped.
     """
     service = picture.qos.get(job.qos)
-    if service is None or (not service.preempts and parent is None) or job.not_before > now:
+    if service is None or (not service.preempts and parent is None and not idle) or job.not_before > now:
         return ()
-    own = [held for held in picture.holding if held.id == parent and _may_stop(held, now)]
+    waits = {held.id: held for held in picture.holding if (held.id == parent or held.id in idle) and _may_stop(held, now)}
     victims = [_as_victim(picture, held) for held in picture.holding if _may_take(picture, service.preempts, held, now)]
-    limits = LimitsByOwner(picture.qos, picture.holding, now).of(job) if victims or own else None
+    limits = LimitsByOwner(picture.qos, picture.holding, now).of(job) if victims or waits else None
     if limits is None or limits.refuses(job.resources.total_gpus) is not None:
         return ()
     for stops in (True, False):
         # Who is stopped keeps its memory. Where that is too little, all preempted jobs are requeued.
-        others = [held for held in victims if held.id != parent]
-        chosen = Choice(picture, job, [*own, *others] if stops else others, now, stops=stops).cheapest()
+        others = [held for held in victims if held.id != parent and not (stops and held.id in waits)]
+        chosen = Choice(picture, job, [*waits.values(), *others] if stops else others, now, stops=stops).cheapest()
         if chosen is not None:
             modes = {held.id: _mode(held, stops=stops) for held in chosen}
             return tuple(
@@ -64,7 +66,7 @@ def _may_take(picture: Snapshot, gives_way: Collection[str], held: Holding, now:
 
 
 def _may_stop(held: Holding, now: float) -> bool:
-    """True when a job that waits for another one can be stopped for it."""
+    """True when a job that waits for another one can be stopped meanwhile."""
     return held.preemptible and held.suspendable and not held.leaving and not held.suspended and held.ends_by > now + PATIENCE
 
 

@@ -74,7 +74,7 @@ if "CARREL_ORDER_DIR" in os.environ:
     if carrel_order.is_ours():
         carrel_order.ours = True
         when_imported("--order", {"torch.utils.data.dataloader": carrel_order.loaders})
-if "MLFLOW_RUN_ID" in os.environ:
+if "MLFLOW_RUN_ID" in os.environ or "CARREL_MLFLOW_RUN_LATER" in os.environ:
     import carrel_experiments  # type: ignore[import-not-found]
     from carrel_imports import when_imported
 

@@ -27,7 +27,10 @@ PAUSE = 1.0
 _PATIENCE = 20.0
 #: Seconds that the gateway is asked to wait for the run.
 _WAIT = 20
-_MLFLOW = re.compile(r"^\s*(?:name\s*=\s*[\"'])?mlflow(?:-skinny)?(?:[\"'\s=<>!~\[;@]|$)", re.MULTILINE)
+#: A line of requirements, of uv.lock, or of conda's explicit list (`conda.explicit_lock`).
+_MLFLOW = re.compile(
+    r"^(?:\s*(?:name\s*=\s*[\"'])?|# pip )mlflow(?:-skinny)?(?:[\"'\s=<>!~\[;@]|$)|^\S+/mlflow(?:-skinny)?-[0-9]", re.MULTILINE
+)
 
 
 def ask(launch: Launch, token: str, what: str, *, patience: float) -> tuple[int, bytes]:
@@ -94,7 +97,7 @@ def _refused(status: int, body: bytes) -> SecretsMissing:
 
 
 def uses_mlflow(lock: str) -> bool:
-    """Return whether an environment's lock (requirement lines or uv.lock) holds mlflow or mlflow-skinny."""
+    """Return whether an environment's lock holds mlflow or mlflow-skinny."""
     return _MLFLOW.search(lock) is not None
 
 

@@ -83,6 +83,8 @@ _XLA = "--xla_gpu_deterministic_ops=true"
 
 #: Directory in that of the client whose ``sitecustomize`` Python imports when it starts.
 CLIENT_HOOK = "hook"
+#: Set where a job starts before its MLflow run is there: Python asks the lab when it imports MLflow (`carrel_experiments`).
+RUN_LATER = "CARREL_MLFLOW_RUN_LATER"
 #: File in TMPDIR to which Python processes of a task add where they are when they are asked (`carrel_stacks`).
 STACKS = "carrel-stacks"
 
@@ -243,7 +245,7 @@ def without_network(variables: Mapping[str, str], network: Network) -> dict[str,
         return dict(variables)
     left_out = {name for name in variables if name.lower().endswith("_proxy")}
     if network is Network.OFF:
-        left_out |= {"CARREL_URL", "CARREL_TOKEN", "CARREL_CA_FILE"}
+        left_out |= {"CARREL_URL", "CARREL_TOKEN", "CARREL_CA_FILE", RUN_LATER}
         left_out |= {f"MLFLOW_{name}" for name in ("TRACKING_URI", "TRACKING_TOKEN", "RUN_ID", "EXPERIMENT_ID")}
     return {name: value for name, value in variables.items() if name not in left_out}
 
@@ -302,6 +304,8 @@ def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | N
         # MLflow writes these tags at runs that are made in the job. A session has no run of its own.
         what = "carrel.job" if launch.task.session is None else "carrel.session"
         found["MLFLOW_RUN_CONTEXT"] = json.dumps({what: str(launch.job_id), "mlflow.user": launch.owner}, ensure_ascii=True)
+        if not tracking.run_id and launch.task.session is None and launch.task.pool is None:
+            found[RUN_LATER] = "1"
     return found
 
 

@@ -104,13 +104,16 @@ class LabFiles:
     # --- what MLflow keeps --------------------------------------------------------------------------------------------------
 
     def _tracked(self, uri: str) -> Iterator[Found]:
-        if match := _RUN.fullmatch(uri):
-            return self._of_run(uri, match["run"], unquote(match["path"] or "").strip("/"))
         if match := _MODEL.fullmatch(uri):
-            return self._of_store(uri, self._model(uri, match))
-        match = _STORE.fullmatch(uri)
-        assert match is not None
-        return self._of_store(uri, unquote(match["path"]).strip("/"))
+            place, within = self._model(uri, match), unquote(match["path"] or "").strip("/")
+        else:
+            place, within = unquote(uri), ""
+        for pattern in (_RUN, _STORE):  # where a version lies a program has said, which may be among the artifacts of a run
+            if found := pattern.fullmatch(place):
+                check_lab_uri(place)
+                path = "/".join(part for part in ((found["path"] or "").strip("/"), within) if part)
+                return self._of_run(uri, found["run"], path) if pattern is _RUN else self._of_store(uri, path)
+        raise InputFailed(f"The model {uri} lies at {place}, which is not the lab's own store.")
 
     def _of_run(self, uri: str, run: str, path: str) -> Iterator[Found]:
         parent = path.rpartition("/")[0]
@@ -139,10 +142,7 @@ class LabFiles:
             known = self._ask("/mlflow/api/2.0/mlflow/registered-models/alias", uri, name=name, alias=unquote(match["alias"]))
             version = known["model_version"]["version"]
         known = self._ask("/mlflow/api/2.0/mlflow/model-versions/get-download-uri", uri, name=name, version=str(version))
-        place = _STORE.fullmatch(str(known.get("artifact_uri", "")))
-        if place is None:
-            raise InputFailed(f"The model {uri} lies at {known.get('artifact_uri')}, which is not the lab's own store.")
-        return "/".join(part for part in (place["path"].strip("/"), (match["path"] or "").strip("/")) if part)
+        return str(known.get("artifact_uri", ""))
 
     def _of_store(self, uri: str, path: str) -> Iterator[Found]:
         parent, _, name = path.rpartition("/")

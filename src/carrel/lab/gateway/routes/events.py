@@ -74,6 +74,7 @@ async def job_events(
     if waits and parent is not None and isinstance(found, StreamingResponse):
         job = await to_thread.run_sync(ctx.lab.job, grant.caller, job_id)
         if job.parent == parent:
+            await to_thread.run_sync(ctx.lab.check_wait, parent, job)
             found.body_iterator = _while_waiting(ctx, parent, job_id, found.body_iterator)
     return found
 
