@@ -77,6 +77,8 @@ class Block:
     seen: bool = True
     #: Why nothing may use it, in the fabric's words; "" when it is well.
     fault: str = ""
+    #: Of a GPU or slice that is there as hardware: its name in CUDA_VISIBLE_DEVICES.
+    uuid: str = ""
     #: Of a GPU: what it can be cut into, and how many compute and memory slices it has. Empty: it cannot be cut.
     profiles: tuple[SliceProfile, ...] = ()
     compute_slices: int = 0
