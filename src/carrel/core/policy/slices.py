@@ -55,8 +55,11 @@ def still_fits(gpu: Block, room: Room) -> tuple[int, ...]:
 
 
 def smallest_profile(profiles: Sequence[SliceProfile], size: int) -> SliceProfile | None:
-    """Return the profile with the fewest slices that has so many bytes; None where none has."""
-    fitting = [one for one in profiles if one.memory >= size]
+    """Return the profile with the fewest slices that has so many bytes by its name; None where none has.
+
+    Those with an extension ("1g.10gb+me", of which a GPU has one) are for whoever asks for them.
+    """
+    fitting = [one for one in profiles if one.nominal >= size and "+" not in one.name]
     return min(fitting, key=lambda one: (one.memory_slices, one.compute, one.memory), default=None)
 
 

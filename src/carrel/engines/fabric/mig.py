@@ -77,6 +77,7 @@ class MigFabric:
             profiles=gpu.profiles,
             compute_slices=largest.compute if largest else 0,
             memory_slices=largest.memory_slices if largest else 0,
+            whole=False,
         )
         sizes = {profile.name: profile.memory for profile in gpu.profiles}
         return [
