@@ -59,6 +59,20 @@ class SliceProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FreeSlices:
+    """How many slices of one size can be had now. Each size is counted as if nobody took another."""
+
+    #: Short type of the GPU: "h200".
+    type: str
+    profile: str
+    #: Bytes that each has.
+    memory: int
+    free: int
+    #: Slices of this size that somebody has.
+    used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """One part of a machine that can be given to one machine at a time."""
 

@@ -87,8 +87,8 @@ def destroy_slice(gpu: str, profile: str, start: int) -> None:
         found.destroy(profile, start)
 
 
-def slice_nodes(uuids: Sequence[str], root: Path = _ROOT) -> frozenset[str]:
-    """Return what programs on these slices open below /dev: the nodes of their GPUs, and those that give the slices alone.
+def device_nodes(uuids: Sequence[str], root: Path = _ROOT) -> frozenset[str]:
+    """Return what programs on these GPUs and slices open below /dev: nodes of GPUs, and those that give the slices alone.
 
     ("Device Nodes and Capabilities" in NVIDIA's Multi-Instance GPU User Guide.) Raises `Unavailable`, `NotFound`.
     """
@@ -98,6 +98,9 @@ def slice_nodes(uuids: Sequence[str], root: Path = _ROOT) -> frozenset[str]:
     with _driver() as lib:
         for uuid in uuids:
             handle = lib.nvmlDeviceGetHandleByUUID(uuid)
+            if not uuid.startswith(MIG):
+                found.add(f"nvidia{lib.nvmlDeviceGetMinorNumber(handle)}")
+                continue
             number = lib.nvmlDeviceGetMinorNumber(lib.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
             there = f"gpu{number}/gi{lib.nvmlDeviceGetGpuInstanceId(handle)}"
             ways = (f"{there}/access", f"{there}/ci{lib.nvmlDeviceGetComputeInstanceId(handle)}/access")
