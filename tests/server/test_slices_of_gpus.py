@@ -34,7 +34,6 @@ def driver(tmp_path: Path) -> FakeDriver:
 def lab(driver: FakeDriver, tmp_path: Path) -> Iterator[MortalLab]:
     environment = driver.environment()
     variables = {name: environment[name] for name in ("LD_LIBRARY_PATH", "CARREL_FAKE_DRIVER")}
-    variables["CARREL_SESSIONS"] = "no"
     (tmp_path / "fabric.toml").write_text('driver = "mig"\ncpus = 2\nmemory = "1G"\n')
     rules = f'fabric = "{tmp_path}/fabric.toml"\n'
     running = MortalLab(tmp_path / "lab", "--cpus", "8", rules=rules, variables=variables, python=[sys.executable])
@@ -44,7 +43,14 @@ def lab(driver: FakeDriver, tmp_path: Path) -> Iterator[MortalLab]:
 
 def composed(lab: MortalLab, wish: Wish) -> Composition:
     made = lab.client.add(COMPOSITIONS, Composition(wishes=(wish,), time=3600))
-    return wait_until(lambda: one if (one := lab.client.one_of(COMPOSITIONS, made.id)).state is RUNNING else None, lambda: one)
+
+    def there() -> Composition | None:
+        one = lab.client.one_of(COMPOSITIONS, made.id)
+        return one if one.state is RUNNING else None
+
+    found = wait_until(there, lambda: lab.client.one_of(COMPOSITIONS, made.id))
+    assert found is not None
+    return found
 
 
 @pytest.mark.gate
@@ -54,6 +60,8 @@ def test_a_slice_is_cut_for_a_user_and_a_job_runs_on_it(lab: MortalLab, driver: 
     assert ([device.uuid for device in own.devices], own.cpus) == ([driver.gpus[0].uuid], 6)
     one = composed(lab, Wish(kind=BlockKind.GPU, sliced=True, size=17 * GIB))
     assert one.blocks == ("gpu1/1g.18gb@6",)
+    told = {each.profile: (each.free, each.used) for each in lab.client.gpus().slices}
+    assert (told["1g.18gb"], told["3g.71gb"]) == ((6, 1), (1, 0))
     lab.kill_and_restart()
     (made,) = (block for block in lab.client.all_of(BLOCKS) if block.of)
     assert (made.composition, made.size) == (one.id, 16 * GIB)

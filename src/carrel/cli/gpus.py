@@ -94,14 +94,7 @@ def _print_slices(lending: LendingView) -> None:
     if lending.slices:
         print()
         rows = [
-            (
-                one.type,
-                one.profile,
-                format_size(one.memory),
-                str(one.free) if one.free else "–",
-                str(one.used) if one.used else "–",
-            )
-            for one in lending.slices
+            (one.type, one.profile, format_size(one.memory), str(one.free or "–"), str(one.used or "–")) for one in lending.slices
         ]
         print_table(("GPU", "SLICE", "MEMORY", "FREE NOW", "USED"), rows, right=(3, 4))
 
