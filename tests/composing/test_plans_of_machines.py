@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from small_fabric import blocks, gpus, host, wish
 
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.fabric import Block, BlockKind, Step, Together, Wish, by_name
+from carrel.core.domain.fabric import Block, BlockKind, SliceProfile, Step, Together, Wish, by_name
 from carrel.core.domain.units import GIB
 from carrel.core.policy.compose import Asked, Plan, Shortage, earliest, plan
-from carrel.core.policy.slices import room_of
+from carrel.core.policy.slices import free_slices, room_of, smallest_profile
 
 EAST = [*blocks(BlockKind.CPU, 2), *gpus(4), *blocks(BlockKind.STORAGE, 2)]
 WEST = [*blocks(BlockKind.CPU, 1, zone="west"), *gpus(2, zone="west", type="h100")]
@@ -171,3 +171,24 @@ def test_random_slices_never_overlap_and_those_in_use_never_move(asked: list[tup
             covered = sum(profile.memory_slices for one in slices if (profile := card.profile_named(one.profile)))
             assert left.compute >= 0
             assert len(left.memory) == card.memory_slices - covered
+
+
+def test_what_is_free_now_is_told_by_slice() -> None:
+    gpu, other = host("h1", 2)[1:]
+    used = replace(gpu, name="h1-gpu0/2g.10gb@0", of=gpu.name, profile="2g.10gb", start=0, profiles=(), composition=3)
+    idle = replace(used, name="h1-gpu0/3g.20gb@4", profile="3g.20gb", start=4, composition=0)
+    told = {one.profile: (one.free, one.used) for one in free_slices([gpu, replace(other, fault="XID 79"), used, idle])}
+    assert told == {
+        "1g.5gb": (5, 0), "1g.10gb": (3, 0), "2g.10gb": (2, 1), "3g.20gb": (1, 0), "4g.20gb": (0, 0), "7g.40gb": (0, 0),
+    }  # fmt: skip
+    assert free_slices([replace(gpu, composition=1)])[0].free == 0
+
+
+def test_slices_are_asked_for_by_the_sizes_of_their_names() -> None:
+    """1g.18gb of an H200 has 16 GiB: who asks for 18 GB by name means it."""
+    profile = SliceProfile(name="1g.18gb", compute=1, memory_slices=1, memory=16 * GIB, starts=(0,))
+    large = replace(profile, name="1g.35gb", memory_slices=2, memory=33 * GIB)
+    with_media = replace(profile, name="1g.18gb+me")
+    assert smallest_profile([with_media, large, profile], 18 * GIB) == profile
+    assert smallest_profile([with_media, large, profile], 18 * GIB + 1) == large
+    assert smallest_profile([with_media, large, profile], 36 * GIB) is None

@@ -65,7 +65,11 @@ def compose(
     gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help='Memory that each has at least: "40G".')] = "",
     slices: Annotated[
         list[str] | None,
-        typer.Option("--slice", metavar="SLICE", help='A slice of a GPU: "1g.10gb", or its memory: "10G". May be repeated.'),
+        typer.Option(
+            "--slice",
+            metavar="SLICE",
+            help='A slice of a GPU: "1g.10gb", its memory: "10G", or what tasks of a name took: "like:NAME". May be repeated.',
+        ),
     ] = None,
     island: Annotated[bool, typer.Option("--island", help="All GPUs in one NVLink island.")] = False,
     spread: Annotated[bool, typer.Option("--spread", help="GPUs over as many racks as there are.")] = False,

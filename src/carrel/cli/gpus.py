@@ -79,11 +79,24 @@ def _print(lending: LendingView, now: float, *, history: bool) -> None:
         _print_machine(lending, now, history=history)
     else:
         print("The broker of this node does not answer; it is being started again. Cells that run go on.")
+    _print_slices(lending)
     for node in lending.nodes:
         print()
         print(paint(f"Node {node.node}", "bold"), paint(_age(node), "dim" if node.current else "yellow"))
         # Everything as of then, on the clock of the broker that said it.
         _print_machine(node, now - node.age, history=history)
+
+
+def _print_slices(lending: LendingView) -> None:
+    from carrel.cli.screen import print_table
+    from carrel.core.domain.units import format_size
+
+    if lending.slices:
+        print()
+        rows = [
+            (one.type, one.profile, format_size(one.memory), str(one.free or "–"), str(one.used or "–")) for one in lending.slices
+        ]
+        print_table(("GPU", "SLICE", "MEMORY", "FREE NOW", "USED"), rows, right=(3, 4))
 
 
 def _age(node: NodeLendingView) -> str:

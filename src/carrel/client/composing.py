@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at a machine that is waited for.
 LOOK_SECONDS = 1.0
+#: What begins a slice that is as large as tasks of a name need it.
+LIKE = "like:"
 _PROFILE = re.compile(r"\d+g\.\d+gb(\+me)?")
 
 
@@ -59,6 +61,8 @@ def _counted(kind: BlockKind, count: int, **about: object) -> list[Wish]:
 def _slices(text: str, gpu_type: str, count: int) -> Wish:
     if _PROFILE.fullmatch(text):
         return Wish(kind=BlockKind.GPU, sliced=True, profile=text, type=gpu_type, count=count)
+    if text.startswith(LIKE):
+        return Wish(kind=BlockKind.GPU, sliced=True, like=text.removeprefix(LIKE), type=gpu_type, count=count)
     return Wish(kind=BlockKind.GPU, sliced=True, size=parse_size(text), type=gpu_type, count=count)
 
 

@@ -11,7 +11,8 @@ belongs to processes; calls wait while a process is locked; and any call can be 
   events, capture and graphs. Each stream has a thread that does its work in order; streams.c says what the default streams do,
   graphs.c what captures forbid. Work whose memory is not there when its turn comes ends the context with 700 for all that follows
   (`FakeDriver.broken`), and a process has one such fate for all its contexts;
-* the checkpoint calls, which refuse processes with managed or shared memory; NVML as far as it lists devices and processes.
+* the checkpoint calls, which refuse processes with managed or shared memory; NVML as far as it lists devices and processes, and
+  cuts GPUs into slices by the rules of real ones (mig.c).
 
 Not: kernels of one's own, arrays and textures, copies of rectangles, graphs that are built by hand or do things side by side.
 Calls are found by both forms of cuGetProcAddress, also for the per-thread default stream, and by their names (first_names.ld).

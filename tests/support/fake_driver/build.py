@@ -24,7 +24,7 @@ _LIBRARIES = {
         *("checkpoint.c", "copies.c", "streams.c", "stream_calls.c", "async.c", "launches.c", "graphs.c", "per_thread.c"),
         *("entries.c", "errors.c", "first_names.ld"),
     ),
-    "libnvidia-ml.so.1": ("state.c", "nvml.c", "health.c"),
+    "libnvidia-ml.so.1": ("state.c", "nvml.c", "health.c", "mig.c"),
 }
 _MIB = 1024**2
 
@@ -37,7 +37,8 @@ class FakeGpu:
     #: Bytes.
     memory: int = 1024 * _MIB
     name: str = "NVIDIA H200"
-    #: True: it says that it is in MIG mode, and checkpoints of processes on it fail as they do there.
+    #: True: it says that it is in MIG mode, and checkpoints of processes on it fail as they do there. A GPU called as those in
+    #: mig.c can then be cut into slices by NVML, which libcuda.so.1 does not show.
     mig: bool = False
 
 
@@ -108,6 +109,9 @@ class FakeDriver:
           show the process, for so many seconds; -1: until it is restored);
         * cuCheckpointProcessRestore: "poison" (out of memory; from then on 304, unlock 401), "elsewhere" (onto the device with
           this index), "stay" (a map is taken and ignored), "refuse_map" (INVALID_VALUE where a map is given), "rate";
+        * calls that make and destroy slices (nvmlDeviceCreateGpuInstanceWithPlacement, nvmlGpuInstanceCreateComputeInstance,
+          nvmlComputeInstanceDestroy, nvmlGpuInstanceDestroy): "lost" (it is done, and this code is returned), "die" (it is done,
+          and the calling process dies);
         * nvmlDeviceGetComputeRunningProcesses_v3: "blind" (shows nobody, as from inside some containers).
 
         Names of calls are those without a version (cuMemAlloc, cuMemMap, cuCtxSynchronize ...), but NVML's with
@@ -123,6 +127,11 @@ class FakeDriver:
     def xid(self, number: int, device: int = 0) -> None:
         """Let a device have this error once: whoever waits for events hears of it."""
         self.inject("nvmlEventSetWait_v2", "xid", 1000 * device + number)
+
+    def put_on(self, slice_uuid: str, pid: int) -> None:
+        """Let NVML say that a process runs on a slice."""
+        with (self.state / "running").open("a") as file:
+            file.write(f"{slice_uuid} {pid}\n")
 
     def let_go(self) -> None:
         """Nothing hangs, is slow or is shown although it is gone any more, what has begun included; until the next `inject`."""

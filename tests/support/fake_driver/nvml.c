@@ -62,6 +62,9 @@ static int index_of(const struct device *device) {
     return index >= 0 && index < config.count ? (int)index : -1;
 }
 
+/* A GPU, or a slice of one. */
+static int is_known(const struct device *device) { return index_of(device) >= 0 || fake_is_slice(device); }
+
 EXPORT int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     if (fake_open() != 0) return DRIVER_NOT_LOADED;
@@ -147,7 +150,8 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct device **device) {
             *device = &config.devices[index];
             return SUCCESS;
         }
-    return NOT_FOUND;
+    *device = fake_slice_of(uuid);
+    return *device == NULL ? NOT_FOUND : SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetIndex(struct device *device, unsigned *index) {
@@ -159,11 +163,11 @@ EXPORT int nvmlDeviceGetIndex(struct device *device, unsigned *index) {
 EXPORT int nvmlDeviceGetMinorNumber(struct device *device, unsigned *minor) { return nvmlDeviceGetIndex(device, minor); }
 
 EXPORT int nvmlDeviceGetUUID(struct device *device, char *uuid, unsigned size) {
-    return index_of(device) < 0 ? INVALID_ARGUMENT : text(uuid, size, device->uuid);
+    return is_known(device) ? text(uuid, size, device->uuid) : INVALID_ARGUMENT;
 }
 
 EXPORT int nvmlDeviceGetName(struct device *device, char *name, unsigned size) {
-    return index_of(device) < 0 ? INVALID_ARGUMENT : text(name, size, device->name);
+    return is_known(device) ? text(name, size, device->name) : INVALID_ARGUMENT;
 }
 
 static unsigned long long used(int device) {
@@ -176,9 +180,9 @@ static unsigned long long used(int device) {
 EXPORT int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *memory) {
     int result = begin("nvmlDeviceGetMemoryInfo");
     if (result != SUCCESS) return result;
-    if (index_of(device) < 0) return INVALID_ARGUMENT;
+    if (!is_known(device)) return INVALID_ARGUMENT;
     memory->total = device->memory;
-    memory->used = used(index_of(device));
+    memory->used = index_of(device) < 0 ? 0 : used(index_of(device));
     memory->free = memory->total - memory->used;
     return SUCCESS;
 }
@@ -210,8 +214,14 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsign
     int result = begin("nvmlDeviceGetComputeRunningProcesses_v3");
     if (result != SUCCESS) return result;
     int index = index_of(device);
-    if (index < 0) return INVALID_ARGUMENT;
-    unsigned found = 0, room = infos == NULL ? 0 : *count;
+    if (!is_known(device)) return INVALID_ARGUMENT;
+    unsigned found = 0, room = infos == NULL ? 0 : *count, pid;
+    if (index < 0) { /* of a slice: whom the test has put there */
+        found = (unsigned)fake_slice_runs(device, &pid);
+        if (found && room) infos[0] = (struct process_info){.pid = pid};
+        *count = found;
+        return found > room ? INSUFFICIENT_SIZE : SUCCESS;
+    }
     struct fault fault;
     fake_hold();
     int blind = fake_take("nvmlDeviceGetComputeRunningProcesses_v3", getpid(), "blind", &fault);
@@ -244,11 +254,6 @@ EXPORT int nvmlDeviceGetMigMode(struct device *device, unsigned *now, unsigned *
     if (index_of(device) < 0) return INVALID_ARGUMENT;
     *now = *pending = (unsigned)device->mig;
     return SUCCESS;
-}
-
-EXPORT int nvmlDeviceGetMaxMigDeviceCount(struct device *device, unsigned *count) {
-    *count = 0;
-    return index_of(device) < 0 ? INVALID_ARGUMENT : SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetPersistenceMode(struct device *device, unsigned *mode) {

@@ -102,5 +102,8 @@ uint64_t fake_used(int device);
 void fake_file(char *path, size_t size, const struct process *process, const struct allocation *allocation, int on_device);
 void fake_wake(struct process *process);
 void fake_wait(struct process *process, uint32_t gate);
+int fake_is_slice(const struct device *device); /* MIG: mig.c */
+int fake_slice_runs(const struct device *slice, unsigned *pid);
+struct device *fake_slice_of(const char *uuid);
 
 #endif

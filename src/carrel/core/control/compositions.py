@@ -12,7 +12,7 @@ from carrel.core.control.keeper import Keeper, RecordStore
 from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Conflict, Impossible, Invalid, NotFound
-from carrel.core.domain.fabric import Block, BlockKind, by_name
+from carrel.core.domain.fabric import Block, BlockKind, Wish, by_name
 from carrel.core.domain.node import SIMULATED, Device, Node
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.units import format_duration
@@ -42,6 +42,8 @@ class Compositions(Keeper[Composition]):
     machines: int = 0
     #: Which account is charged for a caller who names none.
     account: Callable[[Caller], str] = lambda caller: caller.user.account
+    #: Bytes of a GPU that tasks of a user (by subject) and a name took, with room; 0: that was not measured.
+    took: Callable[[str, str], int] = lambda _owner, _name: 0
     #: Wakes what makes changes.
     wake: Callable[[], None] = lambda: None
     #: What was foreseen of those that wait, for as long as no composition changes.
@@ -73,6 +75,7 @@ class Compositions(Keeper[Composition]):
             raise Invalid(f"linger is {asked.linger}.", remedy="Say seconds, or 0 to keep the machine for its time.")
         value = replace(
             asked,
+            wishes=tuple(self._learnt(caller, wish) for wish in asked.wishes),
             name=name,
             preview=False,
             owner=caller.user.subject,
@@ -116,6 +119,16 @@ class Compositions(Keeper[Composition]):
     def changed(self) -> None:
         """Plans are made at once."""
         self.wake()
+
+    def _learnt(self, caller: Caller, wish: Wish) -> Wish:
+        if not wish.like:
+            return wish
+        if size := self.took(caller.user.subject, wish.like):
+            return replace(wish, size=size)
+        raise Invalid(
+            f'No task of yours called "{wish.like}" has completed with its GPU memory measured.',
+            remedy="Say a size, such as `--slice 10G`.",
+        )
 
     def _foreseen(self, value: Composition) -> Composition:
         if self.composer is None:
@@ -230,12 +243,12 @@ def node_of(one: Composition, blocks: Mapping[str, Block]) -> Node:
         memory=int(memory * part),
         devices=tuple(
             Device(
-                uuid=f"{SIMULATED}{block.name}",
+                uuid=block.uuid or f"{SIMULATED}{block.name}",
                 index=number,
                 type=block.title.replace(" ", "-"),
-                name=f"{block.title} (simulated, no hardware)",
+                name=block.title if block.uuid else f"{block.title} (simulated, no hardware)",
                 memory=block.size,
-                simulated=True,
+                simulated=not block.uuid,
             )
             for number, block in enumerate(block for block in mine if block.kind is BlockKind.GPU)
         ),

@@ -15,10 +15,13 @@ from enum import StrEnum
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.noun import derived
-from carrel.core.domain.units import format_size
+from carrel.core.domain.units import GIB, format_size
 
 #: Blocks of one wish, at most.
 MOST = 10_000
+#: Characters of a name of tasks.
+_LIKE = 200
+_GIGABYTES = re.compile(r"\.(\d+)gb")
 _WORD = re.compile(r"[A-Za-z0-9._+@/-]{1,128}")
 
 
@@ -47,6 +50,26 @@ class SliceProfile:
     memory: int
     #: Memory slices at which one may begin (NVML: possible placements).
     starts: tuple[int, ...]
+
+    @property
+    def nominal(self) -> int:
+        """Bytes that its name says, by which people ask; it has up to an eighth less ("1g.18gb" of an H200: 16 GiB)."""
+        found = _GIGABYTES.search(self.name)
+        return max(self.memory, int(found[1]) * GIB) if found else self.memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeSlices:
+    """How many slices of one size can be had now. Each size is counted as if nobody took another."""
+
+    #: Short type of the GPU: "h200".
+    type: str
+    profile: str
+    #: Bytes that each has.
+    memory: int
+    free: int
+    #: Slices of this size that somebody has.
+    used: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +100,14 @@ class Block:
     seen: bool = True
     #: Why nothing may use it, in the fabric's words; "" when it is well.
     fault: str = ""
+    #: Of a GPU or slice that is there as hardware: its name in CUDA_VISIBLE_DEVICES.
+    uuid: str = ""
     #: Of a GPU: what it can be cut into, and how many compute and memory slices it has. Empty: it cannot be cut.
     profiles: tuple[SliceProfile, ...] = ()
     compute_slices: int = 0
     memory_slices: int = 0
+    #: Of a GPU: False where programs can use its slices alone (MIG mode).
+    whole: bool = True
     #: Of a slice: its GPU, its profile, and the memory slice at which it begins.
     of: str = ""
     profile: str = ""
@@ -134,6 +161,8 @@ class Wish:
     #: True for slices of GPUs instead of whole ones: the smallest that has `size`, or those of this profile.
     sliced: bool = False
     profile: str = ""
+    #: Of a slice: a name of tasks of one's own. It has the memory that they took before; `size` is then worked out.
+    like: str = ""
     together: Together = Together.ANYHOW
 
     def __post_init__(self) -> None:
@@ -155,7 +184,9 @@ class Wish:
             raise Invalid(f"{self.count} {self.kind.value} blocks are asked for.", remedy="Ask for at least one.")
         if self.sliced and self.kind is not BlockKind.GPU:
             raise Invalid(f"A {self.kind.value} block cannot be cut into slices.", remedy="Ask for slices of GPUs.")
-        if self.sliced and not (self.profile or self.size or self.names):
+        if len(self.like) > _LIKE or not self.like.isprintable():
+            raise Invalid(f'"{visible(self.like[:_LIKE])}" is no name of tasks.', remedy="`carrel ps --all` shows names.")
+        if self.sliced and not (self.profile or self.size or self.names or self.like):
             raise Invalid(
                 "A slice of no size is asked for.", remedy='Say a profile, such as "1g.10gb", or a size, such as "10G".'
             )
@@ -163,7 +194,8 @@ class Wish:
     @property
     def title(self) -> str:
         """ "2 GPUs (a100, 40G at least)", "1 slice (1g.10gb)"."""
-        about = [*self.names, self.type, self.profile, f"{format_size(self.size)} at least" if self.size else ""]
+        like = f"as {self.like} took" if self.like else ""
+        about = [*self.names, self.type, self.profile, like, f"{format_size(self.size)} at least" if self.size else ""]
         words = ", ".join(part for part in about if part)
         if self.together is not Together.ANYHOW:
             words = ", ".join(part for part in (words, "one island" if self.together is Together.ISLAND else "spread") if part)

@@ -39,11 +39,20 @@ def habits(past: Sequence[Past], asked: Resources) -> tuple[str, ...]:
     """Return what to say to one who asks for `asked`; `past` are the last ones of the name, the newest first."""
     if failing := _failing(past):
         return (failing,)
-    done = [one for one in past if one.state is JobState.COMPLETED]
+    done = _done(past)
     if len(done) < ENOUGH_OF_NAME:
         return ()
     who = f"The last {len(done)} of this name"
     return tuple(filter(None, (_memory(who, done, asked), _gpu_memory(who, done, asked), _time(who, done, asked))))
+
+
+def gpu_memory_taken(past: Sequence[Past]) -> int:
+    """Return the bytes of a GPU that the next task of the name should have: what the last ones took, and room; 0: not known."""
+    return _rounded(peak * _ROOM) if (peak := max((one.gpu_memory for one in _done(past)), default=0)) else 0
+
+
+def _done(past: Sequence[Past]) -> Sequence[Past]:
+    return [one for one in past if one.state is JobState.COMPLETED]
 
 
 def _failing(past: Sequence[Past]) -> str:

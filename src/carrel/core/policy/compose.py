@@ -154,7 +154,7 @@ class _Fabric:
 
     def built_in(self, host: str, wish: Wish) -> list[Block]:
         """Free whole blocks that are built into a machine, and that the wish takes."""
-        return [block for block in self._fixed[host] if _suits(block, wish) and not self._in_use(block)]
+        return [block for block in self._fixed[host] if block.whole and _suits(block, wish) and not self._in_use(block)]
 
     def gpus(self, host: str) -> list[Block]:
         """GPUs of a machine of which slices can be had."""
@@ -305,7 +305,7 @@ class _Cuts:
         options = []
         for gpu in gpus if not name else ():
             profile = gpu.profile_named(wish.profile) if wish.profile else smallest_profile(gpu.profiles, wish.size)
-            if profile is None or profile.memory < wish.size:
+            if profile is None or profile.nominal < wish.size:
                 continue
             room = room_of(gpu, self._staying(gpu))
             start = best_start(gpu, room, profile)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from carrel.core.domain.fabric import Block, SliceProfile
+from carrel.core.domain.fabric import Block, FreeSlices, SliceProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,31 @@ def still_fits(gpu: Block, room: Room) -> tuple[int, ...]:
     return _still_fits(gpu.profiles, room)
 
 
+def free_slices(blocks: Sequence[Block]) -> Sequence[FreeSlices]:
+    """Return how many slices of each size can be had now, the smallest first; blocks say which composition has them."""
+    found: dict[tuple[str, int, str], list[int]] = {}
+    for gpu in blocks:
+        mine = [one for one in blocks if one.of == gpu.name]
+        staying = [one for one in mine if one.composition or one.fault]
+        counts = _still_fits(gpu.profiles, Room(0, frozenset()) if gpu.composition or gpu.fault else room_of(gpu, staying))
+        for profile, free in zip(_largest_first(gpu.profiles), counts, strict=True):
+            if "+" in profile.name:
+                continue
+            sums = found.setdefault((gpu.type, profile.memory, profile.name), [0, 0])
+            sums[0] += free
+            sums[1] += sum(one.profile == profile.name and one.composition > 0 for one in mine)
+    return [
+        FreeSlices(type=kind, profile=name, memory=memory, free=free, used=used)
+        for (kind, memory, name), (free, used) in sorted(found.items())
+    ]
+
+
 def smallest_profile(profiles: Sequence[SliceProfile], size: int) -> SliceProfile | None:
-    """Return the profile with the fewest slices that has so many bytes; None where none has."""
-    fitting = [one for one in profiles if one.memory >= size]
+    """Return the profile with the fewest slices that has so many bytes by its name; None where none has.
+
+    Those with an extension ("1g.10gb+me", of which a GPU has one) are for whoever asks for them.
+    """
+    fitting = [one for one in profiles if one.nominal >= size and "+" not in one.name]
     return min(fitting, key=lambda one: (one.memory_slices, one.compute, one.memory), default=None)
 
 
@@ -69,7 +91,11 @@ def _best_start(profiles: tuple[SliceProfile, ...], room: Room, profile: SlicePr
 
 @lru_cache(maxsize=4096)
 def _still_fits(profiles: tuple[SliceProfile, ...], room: Room) -> tuple[int, ...]:
-    return tuple(_count(room, profile) for profile in sorted(profiles, key=lambda one: (-one.memory_slices, -one.compute)))
+    return tuple(_count(room, profile) for profile in _largest_first(profiles))
+
+
+def _largest_first(profiles: Iterable[SliceProfile]) -> Sequence[SliceProfile]:
+    return sorted(profiles, key=lambda one: (-one.memory_slices, -one.compute))
 
 
 def _count(room: Room, profile: SliceProfile) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from carrel.engines.fabric.mig import Host, MigFabric
 from carrel.engines.fabric.parts import FabricFile, Fault, read_fabric
 from carrel.engines.fabric.simulated import SimulatedFabric
 
-__all__ = ["FabricFile", "Fault", "SimulatedFabric", "read_fabric"]
+__all__ = ["FabricFile", "Fault", "Host", "MigFabric", "SimulatedFabric", "read_fabric"]

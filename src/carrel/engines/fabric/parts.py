@@ -15,12 +15,15 @@ from carrel.core.domain.suggest import suggest
 from carrel.core.domain.units import parse_duration, parse_size
 from carrel.engines.fabric.profiles import COMPUTE, MEMORY, slice_profiles
 
-DRIVERS = ("simulated",)
+DRIVERS = ("simulated", "mig")
 #: What the simulated driver can act out: it refuses; it does it and loses the answer; the machine never sees the block.
 FAULTS = ("refused", "lost", "unseen")
 #: Names of machines that the lab makes (`carrel.core.control.composing.machine_name`).
 _TAKEN = re.compile(r"c\d+(-\d+)?")
-_KEYS = ("driver", "longest", "machines", "blocks", "faults")
+_KEYS = {
+    "simulated": ("driver", "longest", "machines", "blocks", "faults"),
+    "mig": ("driver", "longest", "machines", "gpus", "cpus", "memory"),
+}
 _BLOCK = ("kind", "name", "count", "zone", "type", "size", "memory", "island", "rack", "owner", "machine", "slices", "fault")
 _FAULT = ("block", "what", "times")
 
@@ -44,6 +47,11 @@ class FabricFile:
     machines: int
     blocks: tuple[Block, ...]
     faults: tuple[Fault, ...] = ()
+    #: Of the driver `mig`: UUIDs of the GPUs that are cut (none: all in MIG mode), and what jobs on slices have of the machine's
+    #: processors and bytes of memory; 0: half.
+    gpus: tuple[str, ...] = ()
+    cpus: int = 0
+    memory: int = 0
 
 
 def read_fabric(path: Path) -> FabricFile:
@@ -53,10 +61,15 @@ def read_fabric(path: Path) -> FabricFile:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Invalid(f"{path} cannot be read: {error}.", remedy="docs/composing.md shows what it says.") from None
     where = path.name
-    _check(found, _KEYS, where)
     driver = found.get("driver", "simulated")
     if driver not in DRIVERS:
         raise Invalid(f'{where}: driver is "{driver}".', remedy=f"There are: {', '.join(DRIVERS)}.")
+    _check(found, _KEYS[driver], where)
+    gpus = found.get("gpus", [])
+    if not isinstance(gpus, list) or not all(isinstance(one, str) and one.startswith("GPU-") for one in gpus):
+        raise Invalid(
+            f"{where}: gpus is {gpus!r}."[:200], remedy='Write a list of UUIDs, such as ["GPU-…"]; `nvidia-smi -L` has them.'
+        )
     blocks: list[Block] = []
     for number, table in enumerate(_tables(found, "blocks", where), start=1):
         blocks += _blocks(table, f"{where}: block {number}")
@@ -69,6 +82,9 @@ def read_fabric(path: Path) -> FabricFile:
         faults=tuple(
             _fault(table, f"{where}: fault {number}") for number, table in enumerate(_tables(found, "faults", where), start=1)
         ),
+        gpus=tuple(gpus),
+        cpus=_whole(found, "cpus", 1, where) if "cpus" in found else 0,
+        memory=_size(found, "memory", where, plain=False),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -13,9 +14,12 @@ from carrel.core.control.lab import Lab
 from carrel.core.control.pools import Pools
 from carrel.core.control.sessions import Sessions
 from carrel.core.control.sweeps import Sweeps
-from carrel.core.domain.errors import NotFound
+from carrel.core.domain.errors import CarrelError, NotFound
+from carrel.core.domain.fabric import FreeSlices
 from carrel.core.domain.job import Job
+from carrel.core.domain.nouns import BLOCKS
 from carrel.core.domain.user import Caller
+from carrel.core.policy.slices import free_slices
 from carrel.lab.audit import AuditLog
 from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.call_bodies import CallBodies
@@ -97,6 +101,12 @@ class Gateway:
     issuer: Issuer | None = None
     #: None in a lab without pages (tests).
     pages: Pages | None = None
+
+    def free_slices(self, caller: Caller) -> Sequence[FreeSlices]:
+        """Slices of GPUs that can be had now, by size; none where there is no fabric, or where it does not answer."""
+        with suppress(CarrelError):
+            return free_slices(self.lab.keeper(BLOCKS).list(caller))
+        return ()
 
     @property
     def pools(self) -> Pools:

@@ -16,6 +16,7 @@ from carrel.core.control.views import DeviceStatus, NodeStatus, ShareReport
 from carrel.core.domain.account import Account
 from carrel.core.domain.comparison import Verification
 from carrel.core.domain.expectation import Coverage
+from carrel.core.domain.fabric import FreeSlices
 from carrel.core.domain.job import Job
 from carrel.core.domain.launch import StoredFile
 from carrel.core.domain.node import Node
@@ -222,7 +223,9 @@ def _gpu_note(job: v1.JobView, spec: SessionSpec) -> str:
     return ""
 
 
-def lending_view(status: Mapping[str, Any], nodes: Sequence[NodeReport], kept: Mapping[str, int]) -> v1.LendingView:
+def lending_view(
+    status: Mapping[str, Any], nodes: Sequence[NodeReport], kept: Mapping[str, int], slices: Sequence[FreeSlices] = ()
+) -> v1.LendingView:
     """The status of the broker of the lab's own machine, and what those of a cluster's nodes have said.
 
     `kept` has the waiting job for which a free device is kept.
@@ -234,4 +237,6 @@ def lending_view(status: Mapping[str, Any], nodes: Sequence[NodeReport], kept: M
         for news in nodes
     ]
     devices = [{**device, "kept_for": kept.get(device["uuid"])} for device in status.get("devices", ())]
-    return v1.LendingView.model_validate({"available": bool(status), **status, "devices": devices, "nodes": far})
+    return v1.LendingView.model_validate(
+        {"available": bool(status), **status, "devices": devices, "nodes": far, "slices": slices}
+    )

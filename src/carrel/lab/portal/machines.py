@@ -18,6 +18,7 @@ from carrel.core.domain.fabric import Block, BlockKind, Together, Wish
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
 from carrel.core.domain.units import parse_duration, parse_size
 from carrel.core.domain.user import Caller
+from carrel.core.policy.slices import free_slices
 from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.errors import problem_of
 from carrel.lab.portal.entrance import checked_form
@@ -100,6 +101,7 @@ class MachinesPage:
             machines=[one for one in machines if not one.state.over] + over,
             types=sorted({block.type for block in blocks if block.kind is BlockKind.GPU and block.type}),
             profiles=sorted({profile.name for block in blocks for profile in block.profiles}),
+            slices=free_slices(blocks),
             problem=problem,
             fields=fields or {},
             foreseen=foreseen,

@@ -106,9 +106,8 @@ class NotebookPages:
     def gpus(self, request: Request) -> Response:
         """Who has which GPU now. With ``part=live`` only what changes."""
         caller = caller_of(request)
-        lending = lending_view(
-            self._sessions.gpus(caller), self._sessions.nodes(caller), self._gateway.lab.machines.kept_devices()
-        )
+        kept, slices = self._gateway.lab.machines.kept_devices(), self._gateway.free_slices(caller)
+        lending = lending_view(self._sessions.gpus(caller), self._sessions.nodes(caller), kept, slices)
         part = request.query_params.get("part") == "live"
         now = self._look.now().timestamp()
         jobs, others = self._gateway.lab.machines.jobs_in_line(caller)

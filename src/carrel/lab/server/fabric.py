@@ -6,17 +6,20 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from carrel.core.control.composing import Composer
+from carrel.core.control.composing import Composer, Fabric
 from carrel.core.control.compositions import ComposedMachines, Compositions, FabricBlocks
 from carrel.core.control.keeper import Keeper
-from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.node import Node
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
 from carrel.core.domain.ports import Clock
+from carrel.core.domain.units import format_size
 from carrel.core.domain.user import Caller
-from carrel.engines.fabric import FabricFile, SimulatedFabric, read_fabric
+from carrel.engines.fabric import FabricFile, Host, MigFabric, SimulatedFabric, read_fabric
 from carrel.lab.store import Store
 
 _log = logging.getLogger(__name__)
@@ -32,10 +35,17 @@ _ZONES = 8
 class LabFabric:
     """The machines of a lab that are made from parts; without a fabric there are none. Thread-safe."""
 
-    def __init__(self, path: str | None, home: Path, store: Store, clock: Clock) -> None:
-        """`path` is the file that says what there is; the simulated driver keeps its state in `home`. Raises `Invalid`."""
+    def __init__(
+        self, path: str | None, home: Path, store: Store, clock: Clock, *, node: Node, took: Callable[[str, str], int]
+    ) -> None:
+        """`path` is the file that says what there is, or how it is found on `node`; drivers keep what they have to in `home`.
+
+        `took` says how much of a GPU tasks of a user and a name took. Raises `Invalid`.
+        """
         self._file: FabricFile | None = None if path is None else read_fabric(Path(path))
-        self._records = store.of(COMPOSITIONS)
+        self._records, self._took = store.of(COMPOSITIONS), took
+        #: The machine whose GPUs are cut.
+        self._host: Host | None = None
         self._wake, self._closing = threading.Event(), threading.Event()
         self._used: Callable[[str], bool] = lambda _node: True
         self._changed: Callable[[], None] = lambda: None
@@ -45,7 +55,7 @@ class LabFabric:
         if self._file is not None:
             self._pool = ThreadPoolExecutor(_ZONES, thread_name_prefix="fabric")
             self.composer = Composer(
-                fabric=SimulatedFabric(home / "fabric.json", self._file.blocks, self._file.faults),
+                fabric=self._driver(self._file, home, node),
                 records=self._records,
                 clock=clock,
                 fence=store.next_number("fabric"),
@@ -55,6 +65,30 @@ class LabFabric:
             )
         self.machines = ComposedMachines(self.composer, self._records)
         self._clock = clock
+
+    def _driver(self, file: FabricFile, home: Path, node: Node) -> Fabric:
+        if file.driver != "mig":
+            return SimulatedFabric(home / "fabric.json", file.blocks, file.faults)
+        cpus, memory = file.cpus or node.cpus // 2, file.memory or node.memory // 2
+        if cpus >= node.cpus or memory >= node.memory:
+            raise Invalid(
+                f"Jobs on slices are to have {cpus} processors and {format_size(memory)} of {node.name}.",
+                remedy=f"It has {node.cpus} and {format_size(node.memory)} in all; leave some for others.",
+            )
+        self._host = Host(name=node.name, cpus=cpus, memory=memory, gpus=file.gpus)
+        return MigFabric(home / "fabric-fence", self._host)
+
+    def rest(self, node: Node) -> Node:
+        """Return the lab's own machine without what is given to those who have slices."""
+        if self._host is None or self.composer is None:
+            return node
+        try:
+            mine = {block.uuid for block in self.composer.blocks()}
+        except CarrelError as error:  # the same driver then tells of no GPU either
+            _log.warning("The fabric: %s", error)
+            mine = set()
+        devices = tuple(device for device in node.devices if device.uuid not in mine)
+        return replace(node, cpus=node.cpus - self._host.cpus, memory=node.memory - self._host.memory, devices=devices)
 
     def keepers(self, account: Callable[[Caller], str]) -> Iterable[Keeper[Any]]:
         """What callers do with it."""
@@ -67,6 +101,7 @@ class LabFabric:
             longest=0 if about is None else about.longest,
             machines=0 if about is None else about.machines,
             account=account,
+            took=self._took,
             wake=self._wake.set,
         )
         yield Keeper(noun=BLOCKS, records=FabricBlocks(composer=self.composer), clock=self._clock)

@@ -17,7 +17,7 @@ from carrel.core.control.collecting import Collecting
 from carrel.core.control.drains import Drains
 from carrel.core.control.gpu_use import GpuUse
 from carrel.core.control.held_users import HeldUsers
-from carrel.core.control.history import newest_ended
+from carrel.core.control.history import newest_ended, of_name
 from carrel.core.control.keepers import keepers
 from carrel.core.control.lab import Lab
 from carrel.core.control.lab_files import LabFiles, blob_file
@@ -37,6 +37,7 @@ from carrel.core.domain.nouns import CHALLENGES, DRAINS, RESERVATIONS, TEAMS
 from carrel.core.domain.partition import LOCAL, read_cluster
 from carrel.core.domain.units import GIB
 from carrel.core.domain.user import Role, User
+from carrel.core.gpu_use.habits import gpu_memory_taken
 from carrel.core.snapshots import SnapshotStore
 from carrel.core.spool import Spool
 from carrel.core.spool.disk import disk_of
@@ -171,7 +172,16 @@ def open_lab(
             visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         )
     )
-    node = replace(found, cpus=settings.cpus or found.cpus, memory=settings.memory or found.memory)
+    whole = replace(found, cpus=settings.cpus or found.cpus, memory=settings.memory or found.memory)
+    fabric = LabFabric(
+        settings.fabric,
+        home.path,
+        store,
+        time.time,
+        node=whole,
+        took=lambda owner, name: gpu_memory_taken(of_name(store.jobs, owner, name)),
+    )
+    node = fabric.rest(whole)
     spool, code = Spool(home.spool), SnapshotStore(home.snapshots, limit=settings.snapshot_limit, files=settings.snapshot_files)
     # Nobody else writes here while this process holds the lab: what is half done was left by one that was killed.
     code.sweep(time.time())
@@ -184,7 +194,6 @@ def open_lab(
         else NoLender()
     )
     slurm_url = (settings.slurm_url or url).rstrip("/")
-    fabric = LabFabric(settings.fabric, home.path, store, time.time)
     reports = NodeReports(home.reports, secret=secret, clock=time.time)
     engines = LabEngines(
         LabContext(

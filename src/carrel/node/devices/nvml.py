@@ -40,20 +40,21 @@ def list_gpus() -> tuple[Device, ...]:
         for position in range(lib.nvmlDeviceGetCount()):
             try:
                 handle = lib.nvmlDeviceGetHandleByIndex(position)
-                for part in _slices(lib, handle) or [handle]:
+                for part in _parts(lib, handle):
                     found.append(_device(lib, part, index=len(found)))
             except lib.NVMLError:  # a GPU that fell off the bus cannot be named; the others can still work
                 continue
         return tuple(found)
 
 
-def _slices(lib: Any, handle: Any) -> list[Any]:
+def _parts(lib: Any, handle: Any) -> list[Any]:
+    """The GPU itself, or its slices: in MIG mode programs can use nothing else, so there may be none."""
     try:
         mode, _pending = lib.nvmlDeviceGetMigMode(handle)
     except lib.NVMLError:  # not supported before Ampere
-        return []
+        return [handle]
     if mode != lib.NVML_DEVICE_MIG_ENABLE:
-        return []
+        return [handle]
     slices = []
     for number in range(lib.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:

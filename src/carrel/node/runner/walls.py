@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.core.domain.network import Network
+from carrel.core.domain.node import Device
 from carrel.core.spool import AttemptDirectory
 from carrel.core.spool.trees import remove_tree
 from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, View, Walls, bounds_of
@@ -209,14 +211,29 @@ def _devices(launch: Launch) -> Iterator[str]:
         return
     # On a cluster its cgroup says which of them can be opened, as without walls.
     every = borrows or launch.remote
-    yield from gpu_nodes(None if every else {f"nvidia{device.index}" for device in launch.devices})
+    yield from gpu_nodes(None if every else _nodes_of([device for device in launch.devices if not device.simulated]))
+
+
+def _nodes_of(devices: Sequence[Device]) -> Collection[str]:
+    if not devices:
+        return ()
+    from carrel.node.devices.slices import MIG, device_nodes
+
+    try:
+        return device_nodes([device.uuid for device in devices])
+    except CarrelError:  # the driver does not answer; of a slice nothing else says where it is
+        return {f"nvidia{device.index}" for device in devices if not device.uuid.startswith(MIG)}
 
 
 def gpu_nodes(given: Collection[str] | None) -> Iterator[str]:
-    """Yield what programs on these GPUs of the machine open; None: on any of them."""
+    """Yield what programs on these GPUs and slices of the machine open, below /dev; None: on any of them."""
+    from carrel.node.devices.slices import nodes_of_all_slices
+
+    wanted = nodes_of_all_slices() if given is None else sorted(name for name in given if "/" in name)
     for name in sorted(entry.name for entry in os.scandir("/dev")):
         if name in _OF_ALL_GPUS or (re.fullmatch(r"nvidia\d+", name) and (given is None or name in given)):
             yield f"/dev/{name}"
+    yield from (f"/dev/{name}" for name in wanted)
 
 
 def _parent(path: str) -> str:

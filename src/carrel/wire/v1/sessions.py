@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from carrel.core.domain.fabric import FreeSlices
 from carrel.wire.v1.base import Request, Response
 from carrel.wire.v1.jobs import JobView
 
@@ -305,3 +306,5 @@ class LendingView(Lending):
     #: False while the broker of the lab's own machine does not answer; then its lists are empty.
     available: bool
     nodes: list[NodeLendingView] = Field(default_factory=list)
+    #: Slices of the fabric's GPUs that can be had now, by size.
+    slices: list[FreeSlices] = Field(default_factory=list)

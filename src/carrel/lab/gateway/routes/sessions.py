@@ -106,7 +106,7 @@ def join_hub(job_id: JobId, request: HubRequest, ctx: Ctx, who: Who) -> HubView:
 def list_gpus(ctx: Ctx, who: Who) -> LendingView:
     """As the brokers say: the lab's own now, those of a cluster's nodes last; of others only that they are there."""
     sessions = _sessions(ctx)
-    return lending_view(sessions.gpus(who), sessions.nodes(who), ctx.lab.machines.kept_devices())
+    return lending_view(sessions.gpus(who), sessions.nodes(who), ctx.lab.machines.kept_devices(), ctx.free_slices(who))
 
 
 def _sessions(ctx: Gateway) -> Sessions:

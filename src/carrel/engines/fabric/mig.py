@@ -1,0 +1,128 @@
+"""Slices of this machine's own GPUs, made and destroyed through NVML. What there is says the driver alone."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from carrel.core.domain.errors import Conflict, NotFound
+from carrel.core.domain.fabric import Block, BlockKind, Change, Step, by_name, slice_name
+from carrel.core.domain.node import Device, short_type
+from carrel.node.devices.locks import DeviceLocks
+from carrel.node.devices.slices import SlicedGpu, create_slice, destroy_slice, sliced_gpus
+
+#: GPUs are called by this and their number.
+GPU = "gpu"
+_LIST = "`carrel compose blocks` lists all."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The machine, and what it has for those who use slices."""
+
+    name: str
+    cpus: int
+    #: Bytes.
+    memory: int
+    #: UUIDs of the GPUs of which slices are made and destroyed; none: of all in MIG mode.
+    gpus: tuple[str, ...] = ()
+
+
+class MigFabric:
+    """Implements `carrel.core.control.composing.Fabric`. Thread-safe, also between labs of one home."""
+
+    def __init__(self, path: Path, host: Host, *, locks: DeviceLocks | None = None) -> None:
+        """`path` is the file with the number of the newest lab; its directory is there."""
+        self._path, self._host, self._locks = path, host, locks or DeviceLocks()
+
+    def blocks(self) -> Sequence[Block]:
+        """The machine's processors, its GPUs in MIG mode, and their slices. Raises `Unavailable`."""
+        host = self._host
+        cpu = self._block(name=f"{host.name}-cpu", kind=BlockKind.CPU, size=host.cpus, memory=host.memory)
+        return [cpu, *(block for gpu in self._gpus() for block in self._blocks_of(gpu))]
+
+    def do(self, change: Change, *, fence: int) -> None:
+        """Make or destroy a slice. One on which something runs stays: `Conflict`."""
+        with self._alone(fence):
+            gpu = next((one for one in self._gpus() if _name(one) == change.of), None)
+            if change.step not in (Step.CREATE_SLICE, Step.DESTROY_SLICE):
+                raise NotFound(f'There is no block "{change.block}" that could be moved.', remedy=_LIST)
+            if gpu is None:
+                raise NotFound(f'There is no GPU "{change.of}" in MIG mode.', remedy=_LIST)
+            there = by_name(self._blocks_of(gpu)).get(change.block)
+            if change.step is Step.CREATE_SLICE:
+                create_slice(gpu.uuid, change.profile, change.start)
+                return
+            if there is not None and there.fault:
+                raise Conflict(f"{there.name}: {there.fault}.", remedy="Whoever did that undoes it: nvidia-smi mig.")
+            if there is not None and self._locks.is_held(_device(there)):
+                raise Conflict(f"A job runs on {there.name}.", remedy="Nothing that is in use is taken.")
+            destroy_slice(gpu.uuid, change.profile, change.start)
+
+    def _gpus(self) -> Sequence[SlicedGpu]:
+        return [gpu for gpu in sliced_gpus() if not self._host.gpus or gpu.uuid in self._host.gpus]
+
+    def _blocks_of(self, gpu: SlicedGpu) -> Sequence[Block]:
+        kind = short_type(gpu.name)
+        largest = max(gpu.profiles, key=lambda one: one.memory_slices, default=None)
+        whole = self._block(
+            name=_name(gpu),
+            kind=BlockKind.GPU,
+            type=kind,
+            size=gpu.memory,
+            uuid=gpu.uuid,
+            profiles=gpu.profiles,
+            compute_slices=largest.compute if largest else 0,
+            memory_slices=largest.memory_slices if largest else 0,
+            whole=False,
+        )
+        sizes = {profile.name: profile.memory for profile in gpu.profiles}
+        return [
+            whole,
+            *(
+                self._block(
+                    name=slice_name(whole.name, one.profile, one.start),
+                    kind=BlockKind.GPU,
+                    type=kind,
+                    size=sizes[one.profile],
+                    uuid=one.uuid,
+                    of=whole.name,
+                    profile=one.profile,
+                    start=one.start,
+                    fault="" if one.uuid else "somebody has cut it further",
+                )
+                for one in gpu.slices
+            ),
+        ]
+
+    def _block(self, **about: object) -> Block:
+        return Block(zone=self._host.name, machine=self._host.name, fixed=True, **about)  # type: ignore[arg-type]
+
+    @contextmanager
+    def _alone(self, fence: int) -> Iterator[None]:
+        """One change at a time, and none of a lab that was replaced."""
+        with self._path.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            newest = int(file.read() or 0)
+            if fence < newest:
+                raise Conflict(
+                    f"The change comes from a lab that was replaced ({fence}, after {newest}).",
+                    remedy="Nothing was changed; the lab that runs now makes its own changes.",
+                )
+            if fence > newest:
+                file.truncate(0)
+                file.write(str(fence))
+                file.flush()
+            yield
+
+
+def _name(gpu: SlicedGpu) -> str:
+    return f"{GPU}{gpu.number}"
+
+
+def _device(block: Block) -> Device:
+    return Device(uuid=block.uuid, index=0, type=block.type, name=block.title, memory=block.size)

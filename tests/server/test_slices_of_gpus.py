@@ -1,0 +1,75 @@
+"""A lab that cuts a GPU into slices for its users, and one whose GPU is cut already: on the fake driver."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from carrel.core.domain.composition import Composition, CompositionState
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.fabric import BlockKind, Wish
+from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
+from carrel.core.domain.units import GIB
+from carrel.testing.waiting import wait_until
+from carrel.wire.v1 import ResourceRequest
+from support.fake_driver import FakeDriver, FakeGpu, build, find_compiler
+from support.small_lab import MortalLab
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C")
+
+RUNNING = CompositionState.RUNNING
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> FakeDriver:
+    whole, cut = (FakeGpu(uuid=f"GPU-{uuid.uuid4()}", memory=141 * GIB, mig=mig) for mig in (False, True))
+    return build(tmp_path / "driver", gpus=[whole, cut])
+
+
+@pytest.fixture
+def lab(driver: FakeDriver, tmp_path: Path) -> Iterator[MortalLab]:
+    environment = driver.environment()
+    variables = {name: environment[name] for name in ("LD_LIBRARY_PATH", "CARREL_FAKE_DRIVER")}
+    (tmp_path / "fabric.toml").write_text('driver = "mig"\ncpus = 2\nmemory = "1G"\n')
+    rules = f'fabric = "{tmp_path}/fabric.toml"\n'
+    running = MortalLab(tmp_path / "lab", "--cpus", "8", rules=rules, variables=variables, python=[sys.executable])
+    yield running
+    running.stop()
+
+
+def composed(lab: MortalLab, wish: Wish) -> Composition:
+    made = lab.client.add(COMPOSITIONS, Composition(wishes=(wish,), time=3600))
+
+    def there() -> Composition | None:
+        one = lab.client.one_of(COMPOSITIONS, made.id)
+        return one if one.state is RUNNING else None
+
+    found = wait_until(there, lambda: lab.client.one_of(COMPOSITIONS, made.id))
+    assert found is not None
+    return found
+
+
+@pytest.mark.gate
+def test_a_slice_is_cut_for_a_user_and_a_job_runs_on_it(lab: MortalLab, driver: FakeDriver) -> None:
+    own = next(node for node in lab.client.nodes())
+    # The GPU in MIG mode is the fabric's, and so are two processors.
+    assert ([device.uuid for device in own.devices], own.cpus) == ([driver.gpus[0].uuid], 6)
+    one = composed(lab, Wish(kind=BlockKind.GPU, sliced=True, size=17 * GIB))
+    assert one.blocks == ("gpu1/1g.18gb@6",)
+    told = {each.profile: (each.free, each.used) for each in lab.client.gpus().slices}
+    assert (told["1g.18gb"], told["3g.71gb"]) == ((6, 1), (1, 0))
+    lab.kill_and_restart()
+    (made,) = (block for block in lab.client.all_of(BLOCKS) if block.of)
+    assert (made.composition, made.size) == (one.id, 16 * GIB)
+    job = lab.submit(
+        "echo $CUDA_VISIBLE_DEVICES", resources=ResourceRequest(gpus=1, gpu_type="h200-1g.18gb", memory="64M", time="10m")
+    )
+    assert lab.ended(job.id).state == "COMPLETED"
+    assert made.uuid in lab.log(job.id)
+    assert lab.client.record(job.id)["attempts"][-1]["hardware"]["gpu_0"] == f"h200 1g.18gb, 16G, {made.uuid}"
+    with pytest.raises(Invalid, match='No task of yours called "digits" has completed'):
+        lab.client.add(COMPOSITIONS, Composition(wishes=(Wish(kind=BlockKind.GPU, sliced=True, like="digits"),), time=60))
