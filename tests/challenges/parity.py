@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +14,7 @@ import httpx
 from carrel import Client
 from carrel.core.domain.challenge import SubmissionView
 from carrel.testing.waiting import PATIENCE, wait_until
+from support.lab_process import LabProcess
 
 #: In the references, and in the test inputs.
 LABEL, INPUT = "reference-6f1d", "test-input-90ab"
@@ -117,3 +121,11 @@ def browser(reader: Client) -> Iterator[httpx.Client]:
         signed_in = http.post("/login", data={"token": reader.token}, headers={"Sec-Fetch-Site": "same-origin"})
         assert signed_in.status_code in (200, 303)
         yield http
+
+
+def carrel(lab: LabProcess, user: Client, *words: str, fails: bool = False) -> str:
+    """The output of a command of this user's."""
+    environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": user.token, "CARREL_HOME": "/nonexistent", "TZ": "UTC"}
+    done = subprocess.run([sys.executable, "-m", "carrel.cli.main", *words], env=environment, capture_output=True, text=True)
+    assert (done.returncode != 0) is fails, done.stdout + done.stderr
+    return done.stdout + done.stderr

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from parity import YAML, checked, scored, write_challenge
+from parity import YAML, carrel, checked, scored, write_challenge
 from playwright.sync_api import Browser, Page, expect
 
 from carrel import Client
@@ -86,14 +83,6 @@ def scored_finals(client: Client, name: str, number: int) -> list[ChallengeSubmi
     there = wait_until(found, lambda: in_final(client, name), timeout=PATIENCE)
     assert there is not None
     return there
-
-
-def carrel(lab: LabProcess, user: Client, *words: str, fails: bool = False) -> str:
-    """The output of a command of this user's."""
-    environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": user.token, "CARREL_HOME": "/nonexistent", "TZ": "UTC"}
-    done = subprocess.run([sys.executable, "-m", "carrel.cli.main", *words], env=environment, capture_output=True, text=True)
-    assert (done.returncode != 0) is fails, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def signed_in(browser: Browser, lab: LabProcess, token: str) -> Page:

@@ -20,15 +20,16 @@ import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parity import checked, scored
+from parity import carrel, checked
 
 from carrel import Client
 from carrel.cli.main import main
 from carrel.core.challenges.making import METRICS
 from carrel.core.domain.challenge import SubmissionState
+from support.lab_process import LabProcess
 
 HEADER = ("patient", "length", "width", "colour", "kind")
-CLASSES = ("accuracy", "f1_macro", "roc_auc", "log_loss")
+CLASSES = ("accuracy", "balanced_accuracy", "f1_macro", "roc_auc", "log_loss")
 
 
 def a_csv(place: Path, rows: int = 150, *, seed: int = 1, header: Sequence[str] = HEADER, encoding: str = "utf-8") -> Path:
@@ -132,6 +133,8 @@ def test_the_name_of_a_row_tells_neither_its_answer_nor_its_place(seed: int) -> 
         (b"a,kind\n" + b"1,x\n2,y\n" * 20 + b"3,z\n", (), '"z" is in fewer than 3 rows'),
         (b"a,kind\n" + b"".join(b"1,%d\n" % number for number in range(200)), (), "200 different values"),
         (b"a,kind\n" + b"1,x\n2,y\n" * 20, ("--metric", "rmse"), '"x" is no number'),
+        (b"a;kind\n" + b"1;2,5\n2;3,5\n" * 20, ("--metric", "rmse"), '"2,5" is no number, and rmse needs numbers'),
+        (b"a;kind\n" + b"1;2,5\n2;3,5\n" * 20, ("--metric", "rmse"), "Write it with a point"),
         (b"a,kind\n" + b"1,x\n2,y\n" * 20, ("--metric", "f1-macro"), 'Did you mean "f1_macro"'),
         (b"a,kind\n" + b"1,x\n2,y\n" * 20, ("--group", "b"), 'no column "b"'),
         (b"a,kind\n" + b"1,x\n2,y\n" * 20, ("--answer", "kint"), 'Did you mean "kind"'),
@@ -162,6 +165,7 @@ def test_what_is_wrong_with_a_csv_is_said(
         ("contact", lambda row: f"p{row % 9}@example.org", '"contact" looks as if it names people'),
         ("Last name", lambda row: f"p{row % 9}", '"Last name" looks as if it names people'),
         ("number", lambda row: row, '"number" names each row'),
+        ("width", lambda row: f'"{row % 7},5"', 'numbers of "width" are written with a comma'),
         ("colour", lambda row: row % 7, ""),
     ],
 )
@@ -261,6 +265,7 @@ def test_its_programs_score_by_each_metric_and_the_model_beats_the_constant(
     assert set(constant) == set(linear) == {metric}
     better = linear[metric] - constant[metric]
     assert better > 0 if METRICS[metric].larger else better < 0
+    assert ("range: [0, 1]" in (place / "challenge.yaml").read_text()) is METRICS[metric].bounded
     score_of(place, tmp_path / "tried", place / "baselines/linear", "train/try")
 
 
@@ -300,6 +305,7 @@ def test_the_notebook_runs_as_it_is_and_what_it_submits_scores(
     )  # fmt: skip
     work = Path(shutil.copytree(place / "starter", tmp_path / "starter"))
     (work / "data").symlink_to(place / "data/train")
+    begun = {file.name: file.read_text() for file in (work / "submission").iterdir()}  # for those who run no notebook
     notebook = nbformat.read(work / "starter.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(work)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
@@ -309,11 +315,12 @@ def test_the_notebook_runs_as_it_is_and_what_it_submits_scores(
         said[output["output_type"]] += output.get("text", "")
     assert f"{metric}: " in said["stream"]
     assert said["stream"].endswith("carrel challenge submit kinds-new submission\n")
+    assert {file.name: file.read_text() for file in (work / "submission").glob("*.py")} == begun
     assert set(score_of(place, tmp_path / "work", work / "submission")) == {metric}
 
 
 def test_what_was_made_passes_the_check_and_takes_submissions(
-    client: Client, person: Callable[[str], Client], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lab: LabProcess, client: Client, person: Callable[[str], Client], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a lab: baselines in both phases, a dry run with its whole log, and a submission; nothing was changed by hand."""
     place = tmp_path / "kinds"
@@ -331,7 +338,14 @@ def test_what_was_made_passes_the_check_and_takes_submissions(
     made = ada.try_challenge("kinds", place / "baselines/linear")
     assert [ada.wait(number).state for number in (made.ingestion, made.scoring)] == ["COMPLETED", "COMPLETED"]
     assert '"f1_macro"' in b"".join(ada.log(made.scoring)).decode()
-    assert scored(ada, place / "baselines/linear", tmp_path, "kinds").submission.scores == found["development", "linear"].scores
+    begun = tmp_path / "begun"
+    told = carrel(lab, ada, "challenge", "start", "kinds", str(begun))
+    assert f"{lab.url}/challenges/kinds" in told
+    assert f"carrel challenge try kinds {begun / 'submission'}" in told
+    sent = carrel(lab, ada, "challenge", "submit", "kinds", str(begun / "submission"), "--wait")
+    assert "Left in development: 4 today, 99 in all, 1 at once, 20 that may fail today." in sent  # after its end
+    (own,) = ada.challenge_submissions("kinds").submissions
+    assert own.submission.scores == found["development", "linear"].scores
     # The starter notebook does the same in a session: with the token of a job.
     inside = tmp_path / "inside"
     shutil.copytree(place / "baselines/linear", inside / "submission")

@@ -257,7 +257,7 @@ def test_the_page_of_organisers(chromium: Browser, client: Client, person: Perso
 def test_a_frozen_challenge_as_files(chromium: Browser, client: Client, person: Person, lab: LabProcess, tmp_path: Path) -> None:
     """Pages that load nothing and run nothing, with what everybody may read; a directory with files in it stays as it is."""
     place = write_challenge(tmp_path / "files", YAML.replace("name: parity", "name: files"))
-    (place / "pages/overview.md").write_text(HTML + "\n\n![](https://example.org/spy.png)")
+    (place / "pages/overview.md").write_text(f"{HTML}\n\n![](https://example.org/spy.png)\n\n    {'a long line of code, ' * 20}")
     client.keep_challenge(place)
     checked(client, "files")
     client.publish_challenge("files")
@@ -272,15 +272,21 @@ def test_a_frozen_challenge_as_files(chromium: Browser, client: Client, person: 
     site = tmp_path / "site"
     assert main(["challenge", "freeze", "files", "--output", str(site), *at]) == 0
     assert sorted(one.name for one in site.iterdir()) == ["index.html", "results.html"]
-    context = chromium.new_context(offline=True)
+    reader = signed_in(chromium, lab, ada.token)
+    reader.set_viewport_size({"width": 390, "height": 900})
+    reader.goto(f"{lab.url}/challenges/files")
+    assert reader.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    context = chromium.new_context(offline=True, viewport={"width": 390, "height": 900})
     page, asked, said = context.new_page(), [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", lambda message: said.append(message.text))
     page.goto((site / "index.html").as_uri())
     expect(page.get_by_text("Be fair.")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert not page.locator("script, img, main b").count()
     page.get_by_role("link", name="Boards and participation").click()
     expect(page.locator("tr", has_text="Odds")).to_contain_text("1.00")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert said == []
     assert Axe().run(page).response["violations"] == []

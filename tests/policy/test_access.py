@@ -76,7 +76,7 @@ def test_what_somebody_may_not_know_of_is_not_there_and_what_they_see_is_denied(
     with pytest.raises(NotFound):
         allowed(BOB, Action.CANCEL_JOB, SHARED).check(missing)
     with pytest.raises(
-        Denied, match=r"Cora may not cancel this job.*Ask an administrator or an operator or the account's manager"
+        Denied, match=r"Cora may not cancel this job.*Ask its owner or the account's manager or an operator or an administrator"
     ):
         allowed(CORA, Action.CANCEL_JOB, SHARED).check(missing)
     with pytest.raises(Denied, match=r"Olga may not read the log"):
@@ -124,9 +124,9 @@ def test_the_token_of_a_job_says_what_it_is_good_for() -> None:
     ("action", "resource", "remedy"),
     [
         (Action.MANAGE_USERS, Resource(), "Ask an administrator of the lab."),
-        (Action.LIST_JOBS, Resource(), "Ask an administrator or an operator or the account's manager of the lab."),
-        (Action.SEE_SHARES, Resource(), "Ask an administrator or the account's manager of the lab."),
-        (Action.SEE_SHARES, PRIVATE, "Ask an administrator or the account's manager or its owner of the lab."),
+        (Action.LIST_JOBS, Resource(), "Ask the account's manager or an operator or an administrator of the lab."),
+        (Action.SEE_SHARES, Resource(), "Ask the account's manager or an administrator of the lab."),
+        (Action.SEE_SHARES, PRIVATE, "Ask its owner or the account's manager or an administrator of the lab."),
         (Action.CHANGE_ENVIRONMENT, PRIVATE, "Its owner alone may."),
         (Action.CHANGE_ENVIRONMENT, Resource(), "Its owner alone may."),
         (Action.READ_SECRETS, PRIVATE, "The job itself may, with its own token while it runs."),

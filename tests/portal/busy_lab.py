@@ -22,6 +22,7 @@ from carrel.core.comparison import Metrics
 from carrel.core.control.sessions import SessionStatus
 from carrel.core.domain.announcement import Announcement
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, SubmissionState, Team
+from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeKind
 from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Sampled, Started, StoredFile, Usage
 from carrel.core.domain.nouns import ANNOUNCEMENTS, CHALLENGES, RESERVATIONS, TEAMS
@@ -199,11 +200,14 @@ def add_challenge(site: Site) -> None:
         ended = {"state": SubmissionState.COMPLETED, "scores": {"taes": value, "alarms": round(alarms, 1)}}
         if value is None:
             told = "Its code ended with an error. predict for recording p14-2: IndexError at submission/model.py:31"
-            ended = {"state": SubmissionState.FAILED, "fault": Fault.TEAM, "message": told}
+            ended = {"state": SubmissionState.FAILED, "fault": Fault.TEAM, "message": told, "kind": "code: IndexError"}
         one = ChallengeSubmission(
             challenge="eeg", version=version, phase="development", team=team, baseline=baseline, snapshot=version
         )
         rig.app.state.gateway.challenges.submissions.put(replace(one, by="ada", made_at=at, ended_at=at + 400, **ended))
+    text = "Are the recordings of a patient in the order in which they were made?"
+    asked = ChallengeNotice(challenge="eeg", kind=NoticeKind.QUESTION, text=text, by="cara", made_at=NOW - 1800)
+    rig.app.state.gateway.challenges.notices.put(asked)
 
 
 def _at(site: Site, hours: float) -> None:

@@ -116,13 +116,19 @@ PICTURES = (
     ),
     Picture(name="challenge", path="/challenges/eeg", headings=CHALLENGE, height=1240, act=name_the_data),
     Picture(
-        name="challenge-dark",
-        path="/challenges/eeg",
-        headings=CHALLENGE,
-        width=390,
-        height=1100,
-        scheme="dark",
-        act=name_the_data,
+        name="organise",
+        path="/challenges/eeg/organise",
+        user="root",
+        headings=[
+            "Find seizures in EEG",
+            "Announce",
+            "Questions",
+            "Teams",
+            "What failed, and why",
+            "Likeness",
+            "Report and export",
+        ],
+        height=1440,
     ),
 )
 

@@ -46,6 +46,8 @@ challenge_command.command("try")(try_code)
 challenge_command.command("sample")(sample)
 #: Seconds between two looks at submissions that one waits for.
 _LOOK = 1.0
+#: Words for a submission that waits for nothing.
+_DOES = {"ingestion": "Its code runs.", "scoring": "It is being scored."}
 #: Notices that `show` prints; `notices` prints all.
 _NOTICES = 5
 
@@ -247,6 +249,7 @@ def start(
     with open_client(home) as client:
         found = client.challenge(name)
         client.challenge_starter(name, place)
+        page = f"{client.url}/challenges/{name}"
     if found.train and os.path.isdir(found.train) and not os.path.lexists(place / "data"):  # noqa: PTH112
         (place / "data").symlink_to(found.train)
     if as_json:
@@ -255,6 +258,9 @@ def start(
         print_json({"directory": str(place), "train": found.train})
         return OK
     print(f"Written to {place}." + (f" Training data: {found.train}" if found.train else ""))
+    print(f"Start on its page opens the notebook in a session of the lab: {page}")
+    if (place / "submission").is_dir():
+        print(f"To try the code that it begins with: carrel challenge try {name} {place / 'submission'}")
     return OK
 
 
@@ -446,7 +452,8 @@ def publish(
         found = client.publish_challenge(name, reason=reason, without_failed=without_failed)
     if as_json:
         return _print(found)
-    print(f"The challenge {found.name} is published: carrel challenge join {found.name}")
+    print(f"The challenge {found.name} is published. People of the lab take part: carrel challenge join {found.name}")
+    print("Others need an invitation to the lab first: carrel user invite NAME")
     return OK
 
 
@@ -592,7 +599,7 @@ def _told(one: SubmissionView) -> str:
     if one.waits:
         start = None if one.estimated_start is None else datetime.fromtimestamp(one.estimated_start, UTC)
         return queue(one.position, one.waits, start, datetime.now(UTC))
-    return one.submission.message or one.submission.stage
+    return one.submission.message or _DOES.get(one.submission.stage, "")
 
 
 def _lines(text: str) -> str:

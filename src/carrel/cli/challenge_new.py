@@ -38,7 +38,7 @@ def new_challenge(
         typer.Option(
             "--metric",
             metavar="METRIC",
-            help="accuracy, f1_macro, roc_auc or log_loss of classes; rmse, mae or r2 of numbers.",
+            help="accuracy, balanced_accuracy, f1_macro, roc_auc or log_loss of classes; rmse, mae or r2 of numbers.",
             show_default=False,
         ),
     ] = "",
@@ -138,7 +138,7 @@ def _dates(today: date, end: str | None) -> tuple[str, date]:
 
 def _write(place: Path, made: Made) -> None:
     if place.exists():
-        raise Conflict(f"{place} is there already.", remedy="Name another directory with --out.")
+        raise Conflict(f"{place} is there already.", remedy="Remove it, or name another directory with --out.")
     try:
         for path, text in made.files.items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
@@ -189,5 +189,6 @@ def try_code(
             follower.say_end(job)
             if job.state != "COMPLETED":
                 return OTHER
+    print("The score says that the code runs, and not how good it is: it may have learned from these rows.")
     print(clean(f"A submission of {directory} would be run like this. Send it: carrel challenge submit {name} {directory}"))
     return OK

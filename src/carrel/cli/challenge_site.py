@@ -20,6 +20,7 @@ def page(title: str, text: str, *, links: str = "") -> str:
     from carrel.cli.roi.svg import safe
 
     html = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image").render(text)
+    html = html.replace("<table>", '<div class="scroll" tabindex="0">\n<table>').replace("</table>", "</table>\n</div>")
     return markup.document(title, [f"<section>\n<h1>{safe(title)}</h1>\n{links}{html}</section>\n"], about="challenge")
 
 

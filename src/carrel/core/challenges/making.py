@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from carrel.core.challenges.reading import read_challenge
 from carrel.core.challenges.schema import challenge_schema
-from carrel.core.challenges.table import MISSING, Table, numbers, remarks
+from carrel.core.challenges.table import MISSING, Table, decimal_comma, numbers, remarks
 from carrel.core.domain.challenge import FILE
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.suggest import suggest
@@ -39,12 +39,15 @@ class Metric:
     larger: bool = True
     #: True: a submission says how probable each class is.
     probabilities: bool = False
+    #: It is from 0 to 1.
+    bounded: bool = False
 
 
 METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric(title="Accuracy", classes=True),
-    "f1_macro": Metric(title="F1 (macro)", classes=True),
-    "roc_auc": Metric(title="ROC AUC", classes=True, probabilities=True),
+    "accuracy": Metric(title="Accuracy", classes=True, bounded=True),
+    "balanced_accuracy": Metric(title="Balanced accuracy", classes=True, bounded=True),
+    "f1_macro": Metric(title="F1 (macro)", classes=True, bounded=True),
+    "roc_auc": Metric(title="ROC AUC", classes=True, probabilities=True, bounded=True),
     "log_loss": Metric(title="Log loss", classes=True, larger=False, probabilities=True),
     "rmse": Metric(title="RMSE", classes=False, larger=False),
     "mae": Metric(title="MAE", classes=False, larger=False),
@@ -119,7 +122,8 @@ def _check(table: Table, wanted: Wanted) -> list[str]:
         return _classes(table, wanted, answers)
     if numbers(answers) is None:
         other = next(value for value in answers if numbers([value]) is None)
-        raise Invalid(f'"{other[:40]}" is no number, and {wanted.metric} needs numbers.', remedy="Choose accuracy or f1_macro.")
+        remedy = "Write it with a point." if decimal_comma([other]) else "Choose accuracy or f1_macro."
+        raise Invalid(f'"{other[:40]}" is no number, and {wanted.metric} needs numbers.', remedy=remedy)
     if len(set(answers)) < 2:
         raise Invalid(f'All rows have the same "{wanted.answer}".', remedy="Choose another column.")
     return []
@@ -249,15 +253,24 @@ def _programs(wanted: Wanted, classes: Sequence[str], name: str) -> dict[str, st
     for part, place in _PLACES.items():
         for one in sorted(path.name for path in (_MADE / part).iterdir() if path.is_file()):
             text = _template(f"{part}/{one}")
-            if one.endswith(".ipynb"):
-                text = text.replace("TITLE", json.dumps(wanted.title, ensure_ascii=False)[1:-1]).replace("NAME", name)
             if probabilities:
                 text = text.replace('METHOD = "predict"', 'METHOD = "predict_proba"')
                 text = text.replace(r"METHOD = \"predict\"", r"METHOD = \"predict_proba\"")  # in a notebook
+            if one.endswith(".ipynb"):
+                text = text.replace("TITLE", json.dumps(wanted.title, ensure_ascii=False)[1:-1]).replace("NAME", name)
+                found |= {f"{place}/{file}": written for file, written in _written(text)}
             found[f"{place}/{one}"] = text
         if part in _MEASURING:
             found |= {f"{place}/{file}": text for file, text in shared.items()}
     return found
+
+
+def _written(notebook: str) -> Iterator[tuple[str, str]]:
+    """The files that cells write, so that who works without the notebook begins with them."""
+    for cell in json.loads(notebook)["cells"]:
+        first, _, text = "".join(cell["source"]).partition("\n")
+        if first.startswith("%%writefile "):
+            yield first.split()[1], text + "\n"
 
 
 _MADE = files("carrel.core.challenges") / "made"
@@ -292,6 +305,7 @@ def _texts(table: Table, wanted: Wanted, split: Mapping[str, Sequence[int]], nam
         "METRIC_TITLE": metric.title,
         "METRIC": wanted.metric,
         "BETTER": better,
+        "PRECISION": "4, range: [0, 1]" if metric.bounded else "4",
         "BEGIN": wanted.begin,
         "FINAL_END": wanted.final_end,
         "END": wanted.end,

@@ -96,6 +96,11 @@ def _number(text: str) -> float | None:
     return found if math.isfinite(found) and "_" not in text else None
 
 
+def decimal_comma(values: Sequence[str]) -> bool:
+    """Tell whether these are no numbers because they are written with a comma."""
+    return numbers(values) is None and numbers([value.replace(",", ".") for value in values]) is not None
+
+
 def remarks(table: Table, answer: str, group: str) -> list[str]:
     """Return what a person should look at before others see this table: columns that give the answer away, or name people."""
     answers, said = table.column(answer), []
@@ -105,6 +110,8 @@ def remarks(table: Table, answer: str, group: str) -> list[str]:
         if name in (answer, group):
             continue
         values = table.column(name)
+        if decimal_comma(values):
+            said.append(f'The numbers of "{name}" are written with a comma, and are taken for words: write them with a point.')
         if _same(values, answers):
             said.append(f'The column "{name}" gives the answer away: --drop "{name}" leaves it out.')
         elif _PEOPLE.search(name.lower()) or sum(bool(_MAIL.fullmatch(value)) for value in values) * 2 > len(values):

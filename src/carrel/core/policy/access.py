@@ -339,6 +339,6 @@ def _refusal(actor: Caller, action: Action, resource: Resource) -> Verdict:
     shows = _SHOWS.get(action)
     hidden = shows is not None and not any(rule.holds(actor, resource) for rule in RULES[shows])
     who = [word for rule, word in _ASK.items() if rule in RULES[action] and not (rule is OWNER and resource.owner is None)]
-    remedy = f"Ask {' or '.join(who)} of the lab." if who and who != ["its owner"] else "Its owner alone may."
+    remedy = f"Ask {' or '.join(reversed(who))} of the lab." if who and who != ["its owner"] else "Its owner alone may."
     remedy = "The job itself may, with its own token while it runs." if RULES[action] == (ITSELF,) else remedy
     return Verdict(False, RULES[action][-1].name, f"{actor.user.name} may not {action}.", remedy, hidden=hidden)

@@ -46,6 +46,8 @@ def score(truth, predicted):
         said = predicted["prediction"].astype(str)
         if TASK["metric"] == "accuracy":
             return float(metrics.accuracy_score(truth, said))
+        if TASK["metric"] == "balanced_accuracy":
+            return float(metrics.balanced_accuracy_score(truth, said))
         return float(metrics.f1_score(truth, said, labels=CLASSES, average="macro", zero_division=0))
     values = predicted[COLUMNS].to_numpy(dtype=float)
     values = values / values.sum(axis=1, keepdims=True)
