@@ -89,7 +89,7 @@ CELLS = {
         "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.scatter([1, 2], [3, 4])", needs=("matplotlib",)
     ),
     "svg_figures": Cell(
-        "%config InlineBackend.figure_formats = ['svg']\nimport matplotlib as mpl, matplotlib.pyplot as plt\n"
+        "%config InlineBackend.figure_formats = ['svg']\nimport os, matplotlib as mpl, matplotlib.pyplot as plt\nos.environ['SOURCE_DATE_EPOCH'] = '0'\n"
         "with mpl.rc_context({'svg.hashsalt': 'a', 'svg.fonttype': 'none'}):\n    plt.figure(figsize=(1, 1))\n    plt.plot([1, 2])\n    plt.show()\n"
         "%config InlineBackend.figure_formats = ['png']",
         needs=("matplotlib",),
@@ -148,7 +148,7 @@ CELLS = {
     "exception_with_notes": Cell("error = ValueError('words')\nerror.add_note('a note')\nraise error"),
     "exception_group": Cell("raise ExceptionGroup('several', [ValueError('one'), TypeError('two')])"),
     "exception_in_a_library": Cell("import json\njson.loads('{not json')"),
-    "recursion": Cell("def again(n):\n    return again(n + 1)\nagain(0)"),
+    "recursion": Cell("def again(n):\n    return again(n - 1) if n else 1 / n\nagain(50)"),
     "syntax_error": Cell("x = 1\nif x\n    print(x)"),
     "syntax_error_inside": Cell("exec('x = = 1')"),
     "indentation_error": Cell("def f():\nreturn 1"),
