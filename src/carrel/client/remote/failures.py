@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from bdb import BdbQuit
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,9 @@ from carrel.core.domain.errors import CarrelError
 Names = Callable[[str], str | None]
 
 
-def raised(outcome: dict[str, Any], names: Names) -> BaseException:
-    """Return the exception of a call that failed, which shows the remote traceback."""
+def raised(outcome: dict[str, Any], names: Names, lines: list[str] | None) -> BaseException:
+    """Return the exception of a call that failed. A notebook shows `lines` for it; None: it has been shown as it is there."""
     facts = outcome["error"]
-    lines = trace_lines(facts, names)
     error: Any = None
     if outcome["exception"] is not None:
         try:
@@ -25,9 +25,12 @@ def raised(outcome: dict[str, Any], names: Names) -> BaseException:
         except Exception:  # noqa: BLE001 - whatever a value does when it is unpickled
             error = None
     if not isinstance(error, BaseException):
-        error = RemoteError("".join(facts["words"]).strip())
-    error.__cause__ = RemoteTraceback("\n".join(lines))
-    return plain(error, lines)
+        error = type(facts["name"], (RemoteError,), {})(facts["value"])
+    if facts["shown"] and lines is None:
+        error = type(facts["name"], (BdbQuit,), {})(facts["value"])  # of which a shell shows nothing
+    trace = trace_lines(facts, names)
+    error.__cause__ = RemoteTraceback("\n".join(trace))
+    return plain(error, trace if lines is None else lines)
 
 
 def plain(error: BaseException, lines: list[str] | None = None) -> BaseException:
@@ -36,6 +39,9 @@ def plain(error: BaseException, lines: list[str] | None = None) -> BaseException
         lines = [f"{type(error).__name__}: {error}"]
         if isinstance(error, CarrelError) and error.remedy and error.remedy not in lines[0]:
             lines.append(error.remedy)
+    if isinstance(error, SyntaxError):  # of which IPython shows frames of this process
+        found = type(type(error).__name__, (RemoteError,), {})(str(error))
+        found.__cause__, error = error.__cause__, found
     shown = list(lines)
     error._render_traceback_ = lambda: shown  # type: ignore[attr-defined] # IPython asks for it
     return error

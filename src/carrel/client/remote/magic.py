@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import linecache
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from carrel.client.remote import names
 from carrel.client.remote.failures import plain
 from carrel.client.remote.options import Options, parse
-from carrel.client.remote.packing import anchored, from_ipython
+from carrel.client.remote.packing import anchored
 from carrel.client.remote.pools import POOLS
-from carrel.client.remote.running import CELL_FILE, run_cell
+from carrel.client.remote.running import run_cell
 from carrel.core.domain.errors import CarrelError, Conflict, Invalid
 
 #: What a notebook has and a remote cell has of its own.
-_NOT_SENT = frozenset({"In", "Out", "get_ipython", "exit", "quit", "display", "open"})
-
-
-class Shown:
-    """The value of a remote cell's last expression, as it was shown there; the value itself comes back by `as=`."""
-
-    def __init__(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        self._data, self._metadata = data, metadata
-
-    def __repr__(self) -> str:
-        return str(self._data.get("text/plain", ""))
-
-    def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        return self._data, self._metadata
+_NOT_SENT = frozenset({"In", "Out", "get_ipython", "exit", "quit", "display", "open", "_ih", "_oh", "_dh"})
 
 
 class RemoteMagic:
@@ -38,12 +24,16 @@ class RemoteMagic:
         self._shell = shell
         self._defaults = Options()
 
-    def cell(self, line: str, source: str) -> Shown | None:
+    def cell(self, line: str, source: str) -> None:
         """`%%remote [gpus=1] [as=result] …`: run the cell on a machine of the lab."""
         try:
-            return self._cell(line, source)
+            self._cell(line, source)
+        except SyntaxError as error:
+            raise plain(error, self._shell.SyntaxTB.structured_traceback(type(error), error, [])) from None
         except (CarrelError, BrokenProcessPool) as error:
             raise plain(error) from None
+        except BaseException as error:
+            raise error.with_traceback(None)  # noqa: B904 - the same one, without frames that hold what has travelled
 
     def line(self, line: str) -> None:
         """`%remote` says which pools are open; `%remote gpus=1` holds for the remote cells that follow; `%remote close`."""
@@ -58,13 +48,12 @@ class RemoteMagic:
         open_ = [f"pool {one.pool_id}" for one in POOLS.list()]
         print(f"Remote cells take {', '.join(said) or 'what the lab gives'}; open: {', '.join(open_) or 'none'}.")
 
-    def _cell(self, line: str, source: str) -> Shown | None:
+    def _cell(self, line: str, source: str) -> None:
         options = parse(line).over(self._defaults)
         number = len(self._shell.history_manager.input_hist_parsed) - 1
-        filename = CELL_FILE.format(number)
         # The first line is the magic's own, so that lines have the numbers that the notebook shows.
-        code = "\n" + self._shell.transform_cell(source)
-        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+        code = f"# %%remote {line}\n" + self._shell.transform_cell(source)
+        filename = self._shell.compile.cache(code, number)
         _check_back(options, code, filename)
         space = self._shell.user_ns
         variables = {name: space[name] for name in names.needed(code, filename) if self._travels(name, space)}
@@ -74,6 +63,7 @@ class RemoteMagic:
             "back": list(options.back),
             "shows": not source.rstrip().endswith(";"),
             "limit": options.limit,
+            **self._looks(number),
         }
         executor = POOLS.get(options.pool)
         try:
@@ -82,10 +72,22 @@ class RemoteMagic:
             POOLS.drop(executor)
             outcome = run_cell(POOLS.get(options.pool), order, variables, anchored(space, variables), f"In [{number}]")
         self._shell.push(outcome["back"])
-        return Shown(*outcome["value"]) if outcome["value"] is not None else None
+
+    def _looks(self, number: int) -> dict[str, Any]:
+        """What the other shell has of this one."""
+        shell = self._shell
+        parent = getattr(shell, "get_parent", dict)()
+        return {
+            "number": number,
+            "flags": shell.compile.flags,
+            "interactivity": shell.ast_node_interactivity,
+            "colors": shell.colors,
+            "mode": shell.InteractiveTB.mode,
+            "message": parent.get("header", {}).get("msg_id", ""),
+        }
 
     def _travels(self, name: str, space: dict[str, Any]) -> bool:
-        return name in space and name not in _NOT_SENT and not name.startswith("__") and not from_ipython(space[name])
+        return name in space and name not in _NOT_SENT and not name.startswith("__")
 
 
 def _check_back(options: Options, code: str, filename: str) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
+import operator
 import pickle
-import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
 
+from carrel.client.executor import pickling
 from carrel.client.executor.pickling import Faithful, load_parts, size_of
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import format_size
@@ -52,20 +54,16 @@ class _Packer(Faithful, cloudpickle.Pickler):  # type: ignore[misc] # cloudpickl
         """A notebook's `display` is the worker's own there."""
         if isinstance(obj, types.FunctionType) and (obj.__module__, obj.__name__) in _OURS:
             return getattr, (_Module("carrel_worker.display"), obj.__name__)
+        if (type(obj).__module__, type(obj).__name__) == ("IPython.core.display_functions", "DisplayHandle"):
+            return operator.methodcaller("Handle", obj.display_id), (_Module("carrel_worker.display"),)
         return super().reducer_override(obj)
 
 
-def _dump(value: Any) -> list[Any]:
-    import io
-    import struct
-
-    buffers: list[pickle.PickleBuffer] = []
-    file = io.BytesIO()
+def _dump(value: Any) -> tuple[list[Any], list[pickle.PickleBuffer]]:
+    """Return the parts of a pickled value, and the buffers of those that are arrays."""
+    file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     _Packer(file, protocol=5, buffer_callback=buffers.append).dump(value)
-    raw = [buffer.raw() for buffer in buffers]
-    text = file.getbuffer()
-    sizes = [len(text), *(len(view) for view in raw)]
-    return [struct.pack(f">I{len(sizes)}Q", len(sizes), *sizes), text, *raw]
+    return pickling.parts(file.getvalue(), buffers), buffers
 
 
 def anchored(space: dict[str, Any], variables: Mapping[str, Any]) -> Any:
@@ -78,7 +76,7 @@ def anchored(space: dict[str, Any], variables: Mapping[str, Any]) -> Any:
 def pack(value: Any, variables: Mapping[str, Any], limit: int, *, what: str = "variables that the cell needs") -> list[Any]:
     """Return the pickled parts of `value`. Raises `Invalid` that names those of `variables` that are in the way."""
     try:
-        parts = _dump(value)
+        parts, buffers = _dump(value)
     except Exception as error:  # noqa: BLE001 - whatever a value does when it is pickled
         found = {name: why for name, one in variables.items() if (why := _why_not(one)) is not None}
         reasons = "; ".join(f"{name} ({why})" for name, why in found.items()) or f"{type(error).__name__}: {error}"
@@ -88,13 +86,14 @@ def pack(value: Any, variables: Mapping[str, Any], limit: int, *, what: str = "v
         ) from None
     size = size_of(parts)
     if size > limit:
-        sizes = sorted(((size_of(_dump(one)), name) for name, one in variables.items()), reverse=True)
+        sizes = sorted(((size_of(_dump(one)[0]), name) for name, one in variables.items()), reverse=True)
         largest = ", ".join(f"{name} {format_size(bytes_)}" for bytes_, name in sizes[:5])
         raise Invalid(
             f"The {what} have {format_size(size)}, and the limit is {format_size(limit)}: {largest}.",
             remedy="Load large data inside of the remote cell, from a file or an input of the lab; or raise the limit: limit=8G.",
         )
-    return [pickle.PickleBuffer(part) for part in parts]
+    # Not views of views: those crash Python 3.11 when a cycle with them is collected.
+    return [*map(pickle.PickleBuffer, parts[:2]), *buffers]
 
 
 def _why_not(value: Any) -> str | None:
@@ -110,9 +109,3 @@ def named(function: Callable[..., Any]) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-def from_ipython(value: Any) -> bool:
-    """True for what IPython itself puts among a notebook's variables."""
-    module = getattr(value, "__module__", None) or ""
-    return isinstance(module, str) and module.startswith("IPython.core") and "IPython" in sys.modules

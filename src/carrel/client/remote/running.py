@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 import json
+import linecache
 import queue
 import sys
 import time
 import uuid
+from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +21,6 @@ from carrel.core.domain.errors import CarrelError, Conflict
 
 #: Seconds before a wait is explained, and between two looks at its reason.
 _PATIENCE, _LOOK = 2.0, 2.0
-CELL_FILE = "<cell In[{}]>"
 
 
 def notebook_shell() -> Any:
@@ -33,6 +34,9 @@ class Screen:
 
     def __init__(self) -> None:
         self._shell = notebook_shell()
+        #: An error that the cell has shown, and what it has shown since: if it ends with that one, IPython shows it.
+        self._held: list[dict[str, Any]] = []
+        self._comms: dict[str, Any] = {}
 
     @property
     def is_notebook(self) -> bool:
@@ -41,21 +45,83 @@ class Screen:
 
     def put(self, message: dict[str, Any]) -> None:
         """Show one message."""
-        if message["kind"] == "clear":
-            if self._shell is not None:
-                self._shell.display_pub.clear_output(wait=message["wait"])
-            return
-        data = message["data"]
+        if message["kind"] == "error":
+            self.end()
+            self._held.append(message)
+        elif self._held:
+            self._held.append(message)
+        else:
+            self._show(message)
+
+    def end(self) -> None:
+        """Show what was held back."""
+        held, self._held = self._held, []
+        for message in held:
+            self._show(message)
+
+    def failed(self) -> list[str] | None:
+        """Return the lines of the error with which the cell ends; what was shown after it follows it. None: it shows no error."""
+        if not self._held:
+            return None
+        error = self._held.pop(0)
+        if self._held:
+            self._shell.events.register("post_execute", self._after_error)
+        lines: list[str] = error["lines"]
+        return lines
+
+    def _after_error(self) -> None:
+        self._shell.events.unregister("post_execute", self._after_error)
+        self.end()
+
+    def _show(self, message: dict[str, Any]) -> None:
+        kind, data = message["kind"], message.get("data")
         if self._shell is None:
-            print(data.get("text/plain", ""), flush=True)
-            return
-        name = message.get("display_id")
-        self._shell.display_pub.publish(
-            data=data,
-            metadata=message.get("metadata") or {},
-            transient={"display_id": name} if name else {},
-            update=message["kind"] == "update",
-        )
+            if data is not None:
+                print(data.get("text/plain", ""), flush=True)
+        elif kind == "clear":
+            self._shell.display_pub.clear_output(wait=message["wait"])
+        elif kind == "result":
+            self._shell.displayhook(Shown(data, message["metadata"]))
+        elif kind == "error":
+            self._shell._showtraceback(type(message["name"], (Exception,), {}), message["words"], message["lines"])
+        elif kind.startswith("comm_"):
+            self._show_comm(kind, message)
+        else:
+            name = message.get("display_id")
+            self._shell.display_pub.publish(
+                data=data,
+                metadata=message.get("metadata") or {},
+                transient={"display_id": name} if name else {},
+                update=kind == "update",
+            )
+
+    def _show_comm(self, kind: str, message: dict[str, Any]) -> None:
+        """Speak with the page in the place of a widget."""
+        import comm
+
+        name, keys = message["comm_id"], message["keys"]
+        rest = {
+            "data": message["data"],
+            "metadata": message["metadata"],
+            "buffers": [b64decode(one) for one in message["buffers"]],
+        }
+        if kind == "comm_open":
+            self._comms[name] = comm.create_comm(comm_id=name, **keys, **rest)
+        elif name in self._comms:
+            self._comms[name].publish_msg(kind, **keys, **rest)
+
+
+class Shown:
+    """The value of a remote cell's last expression, as it was shown there; the value itself comes back by `as=`."""
+
+    def __init__(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        self._data, self._metadata = data, metadata
+
+    def __repr__(self) -> str:
+        return str(self._data.get("text/plain", ""))
+
+    def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._data, self._metadata
 
 
 class Line:
@@ -175,7 +241,15 @@ class Watch:
 def run_cell(executor: Executor, order: dict[str, Any], variables: dict[str, Any], whole: Any, label: str) -> dict[str, Any]:
     """Run the source in `order` there; return its outcome, with `back` as it was made. Raises what the cell raises."""
     parts = pack(whole, variables, order["limit"])
+    order["sources"] = _sources(parts)
     return _run(executor, There("cells", "cell", label), order, parts)
+
+
+def _sources(parts: list[Any]) -> dict[str, tuple[int, str]]:
+    """Number and text of the notebook's cells whose functions are in there: tracebacks and `inspect` show their lines."""
+    names: dict[str, int] = notebook_shell().compile._filename_map
+    pickled = bytes(parts[1].raw())  # what follows are arrays
+    return {name: (number, "".join(linecache.getlines(name))) for name, number in names.items() if name.encode() in pickled}
 
 
 def call_function(
@@ -189,9 +263,11 @@ def call_function(
 
 
 def _run(executor: Executor, there: There, order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
-    outcome = Watch(executor, Screen()).call(there, order, parts)
+    screen = Screen()
+    outcome = Watch(executor, screen).call(there, order, parts)
     if outcome["error"] is not None:
-        raise raised(outcome, cell_names())
+        raise raised(outcome, cell_names(), screen.failed() if outcome["error"]["shown"] else None)
+    screen.end()
     outcome["back"] = load_parts(outcome["back"])
     return outcome
 
@@ -201,8 +277,6 @@ def cell_names() -> Names:
     shell = notebook_shell()
 
     def name(filename: str) -> str | None:
-        if filename.startswith("<cell In[") and filename.endswith("]>"):
-            return "Cell " + filename[6:-1]
         try:
             found = shell.compile.format_code_name(filename)
         except AttributeError:  # no shell, or an older one

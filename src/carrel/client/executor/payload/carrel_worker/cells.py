@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import inspect
 import linecache
 import os
@@ -32,14 +33,13 @@ def cell(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
         # Functions of the notebook stand on the same variables as the cell.
         space = anchor.__globals__
         space.update(variables)
-        space.setdefault("display", display.display)
-        space["get_ipython"] = _Shell
         with _as_main(space):
-            value = _execute(order["source"], order["filename"], space)
+            value = _execute(order, space) if shell is None else shell.run(order, space)
             back = _found(order["back"], space, value)
-        return value, back
+        return back
 
-    return _watched(order, work)
+    shell = _shell()
+    return _watched(order, work, shell)
 
 
 def call(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
@@ -49,21 +49,33 @@ def call(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
         function, args, kwargs = pickling.load_parts(parts)
         space = getattr(function, "__globals__", {})
         with _as_main(space if space.get("__name__") == "__main__" else {}):
-            return None, function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if shell is not None:
+                    shell.events.trigger("post_execute")
 
-    return _watched({**order, "shows": False}, work)
+    shell = _shell()
+    return _watched(order, work, shell)
 
 
-def _watched(order: dict[str, Any], work: Callable[[], tuple[Any, Any]]) -> dict[str, Any]:
-    os.environ.setdefault("MPLBACKEND", figures.BACKEND)
-    display.install()
-    screen = display.screen = display.Screen(display.send)
-    outcome: dict[str, Any] = {"shown": screen.messages, "value": None, "back": None, "error": None, "exception": None}
+def _shell() -> Any:
+    """IPython's shell; None where there is no IPython, or one that is too old."""
     try:
-        value, back = work()
+        from carrel_worker import shell
+    except ImportError:
+        return None
+    return shell.make()
+
+
+def _watched(order: dict[str, Any], work: Callable[[], Any], shell: Any) -> dict[str, Any]:
+    os.environ.setdefault("MPLBACKEND", figures.BACKEND)
+    builtins.input = _no_input
+    screen = display.screen = display.Screen(display.send)
+    outcome: dict[str, Any] = {"shown": screen.messages, "back": None, "error": None, "exception": None}
+    try:
+        back = work()
         figures.show()
-        if order["shows"] and value is not None:
-            outcome["value"] = display.bundle(value)
         outcome["back"] = _packed(back, order["limit"], "What the call returned" if order.get("back") is None else "")
     except BaseException as error:
         try:
@@ -71,6 +83,7 @@ def _watched(order: dict[str, Any], work: Callable[[], tuple[Any, Any]]) -> dict
         except Exception:
             traceback.print_exc()
         outcome["error"] = facts(error)
+        outcome["error"]["shown"] = shell is not None and shell.raised is error
         try:
             outcome["exception"] = [PickleBuffer(part) for part in pickling.dump(error.with_traceback(None))]
         except Exception:  # it is known by its traceback alone
@@ -82,8 +95,15 @@ def _watched(order: dict[str, Any], work: Callable[[], tuple[Any, Any]]) -> dict
     return outcome
 
 
-def _execute(source: str, filename: str, space: dict[str, Any]) -> Any:
-    """Run it; return the value of its last expression."""
+def _no_input(prompt: object = "", /) -> str:
+    raise EOFError("Nobody answers input() in a remote cell. Ask in a cell of its own, and use its variable here.")
+
+
+def _execute(order: dict[str, Any], space: dict[str, Any]) -> Any:
+    """Run a cell without IPython; return the value of its last expression."""
+    source, filename = order["source"], order["filename"]
+    space.setdefault("display", display.display)
+    space["get_ipython"] = _Shell
     lines = source.splitlines(keepends=True)
     linecache.cache[filename] = (len(source), None, lines, filename)
     tree = ast.parse(source, filename)
@@ -93,7 +113,11 @@ def _execute(source: str, filename: str, space: dict[str, Any]) -> Any:
     if last is None:
         return None
     expression = ast.Expression(last.value)  # type: ignore[attr-defined]
-    return _evaluate(compile(expression, filename, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), space)
+    value = _evaluate(compile(expression, filename, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), space)
+    if order["shows"] and value is not None:
+        data, metadata = display.bundle(value)
+        display.put({"kind": "result", "data": data, "metadata": metadata})
+    return value
 
 
 def _evaluate(code: types.CodeType, space: dict[str, Any]) -> Any:
@@ -201,13 +225,21 @@ class _Shell:
 def facts(error: BaseException, seen: frozenset[int] = frozenset()) -> dict[str, Any]:
     """An exception as plain values; its frames (file, line, function, source) are without this program's."""
     found = traceback.extract_tb(error.__traceback__)
-    frames = [(one.filename, one.lineno, one.name, one.line or "") for one in found if not one.filename.startswith(_OWN)]
+    frames = [(one.filename, one.lineno, one.name, one.line or "") for one in found if not _is_ours(one)]
     seen = seen | {id(error)}
     cause, context = error.__cause__, None if error.__suppress_context__ else error.__context__
     return {
         "name": type(error).__name__,
+        "value": str(error),
         "words": traceback.format_exception_only(type(error), error),
         "frames": frames,
         "cause": facts(cause, seen) if cause is not None and id(cause) not in seen else None,
         "context": facts(context, seen) if cause is None and context is not None and id(context) not in seen else None,
     }
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(_OWN) or (frame.name, os.path.basename(frame.filename)) == (
+        "run_code",
+        "interactiveshell.py",
+    )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.abc
-import importlib.machinery
 import json
 import sys
 import uuid
@@ -150,47 +148,19 @@ def publish(data: Any, metadata: Any = None, *, display_id: Any = None, update: 
     if screen is None:
         print(data.get("text/plain", ""))
         return
-    clean = json.loads(json.dumps(data, default=str))
-    more = json.loads(json.dumps(metadata or {}, default=str))
-    screen.put({"kind": "update" if update else "display", "data": clean, "metadata": more, "display_id": name})
+    put({"kind": "update" if update else "display", "data": data, "metadata": metadata or {}, "display_id": name})
 
 
 def clear_output(wait: bool = False) -> None:
     """`IPython.display.clear_output` of a remote cell."""
+    put({"kind": "clear", "wait": bool(wait)})
+
+
+def put(message: dict[str, Any]) -> None:
+    """Send a message to the caller's notebook, if somebody watches."""
     if screen is not None:
-        screen.put({"kind": "clear", "wait": bool(wait)})
+        screen.put(json.loads(json.dumps(message, default=_as_text)))
 
 
-_WHERE = "IPython.core.display_functions"
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Where calls import IPython's `display`, what they show comes here: there is no kernel that would take it."""
-
-    def find_spec(self, fullname: str, path: Any = None, _target: Any = None) -> Any:
-        """Find IPython's module as ever, and change three of its functions after it was loaded."""
-        if fullname != _WHERE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                load(module)
-                _redirect(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-def _redirect(module: Any) -> None:
-    module.display, module.publish_display_data, module.clear_output = display, publish, clear_output
-
-
-def install() -> None:
-    """Take what IPython's functions show, in this process."""
-    if any(isinstance(one, _Finder) for one in sys.meta_path):
-        return
-    sys.meta_path.insert(0, _Finder())
-    if _WHERE in sys.modules:
-        _redirect(sys.modules[_WHERE])
+def _as_text(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
