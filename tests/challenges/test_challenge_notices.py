@@ -14,6 +14,7 @@ from carrel.core.challenges.limits import Extra, left
 from carrel.core.challenges.notices import changes, extra, seen
 from carrel.core.challenges.report import answers, days, failure_kind, failures, markdown, team_line
 from carrel.core.domain.challenge import (
+    Board,
     ChallengeSpec,
     ChallengeSubmission,
     Fault,
@@ -262,6 +263,8 @@ def test_the_public_report_has_no_members_failures_or_rare_answers() -> None:
     assert "| Waves | ada |" in own
     assert "| retired | fewer than 3 |" in public
     assert not [word for word in ("ada", "script", "Members") if word in public]
+    hidden = Board(challenge="c", phase="one", columns=(), places=(), opens=NOW + DAY)
+    assert "Teams do not see this board yet" in markdown(replace(found, boards=(hidden,)), public=False)
 
 
 def test_an_exception_has_its_name() -> None:
