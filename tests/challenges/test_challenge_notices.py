@@ -245,6 +245,13 @@ def test_who_changes_the_team_answers_once() -> None:
     assert answers(asks, [replace(old, answers=new.answers), new]) == {"occupation": {"student": 1, "other": 0}}
 
 
+def test_less_than_nothing_is_left_to_nobody() -> None:
+    """Two teams that merged may have sent more today than one may."""
+    ones = [replace(SENT[3], id=number, phase="one", made_at=NOW) for number in range(3)]
+    line = team_line(team("Waves"), ones, 0, left(PHASE, ones, now=NOW, zone="UTC"))
+    assert (line.today, line.total) == (0, 0)
+
+
 def test_the_public_report_has_no_members_failures_or_rare_answers() -> None:
     waves = Team(challenge="c", name="Waves", members=("ada",), made_at=NOW)
     found = ChallengeReport(

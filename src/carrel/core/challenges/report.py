@@ -67,8 +67,8 @@ def team_line(team: Team, submissions: Sequence[ChallengeSubmission], gpu_hours:
         members=team.members,
         made_at=team.made_at,
         gpu_hours=gpu_hours,
-        today=left.today if left else None,
-        total=left.total if left else None,
+        today=None if left is None else max(0, min(left.today, left.total)),
+        total=None if left is None else max(0, left.total),
         **_counted(submissions),
     )
 
