@@ -14,6 +14,7 @@ from carrel.core.challenges.limits import Extra, left
 from carrel.core.challenges.notices import changes, extra, seen
 from carrel.core.challenges.report import answers, days, failure_kind, failures, markdown, team_line
 from carrel.core.domain.challenge import (
+    Board,
     ChallengeSpec,
     ChallengeSubmission,
     Fault,
@@ -244,6 +245,13 @@ def test_who_changes_the_team_answers_once() -> None:
     assert answers(asks, [replace(old, answers=new.answers), new]) == {"occupation": {"student": 1, "other": 0}}
 
 
+def test_less_than_nothing_is_left_to_nobody() -> None:
+    """Two teams that merged may have sent more today than one may."""
+    ones = [replace(SENT[3], id=number, phase="one", made_at=NOW) for number in range(3)]
+    line = team_line(team("Waves"), ones, 0, left(PHASE, ones, now=NOW, zone="UTC"))
+    assert (line.today, line.total) == (0, 0)
+
+
 def test_the_public_report_has_no_members_failures_or_rare_answers() -> None:
     waves = Team(challenge="c", name="Waves", members=("ada",), made_at=NOW)
     found = ChallengeReport(
@@ -262,6 +270,8 @@ def test_the_public_report_has_no_members_failures_or_rare_answers() -> None:
     assert "| Waves | ada |" in own
     assert "| retired | fewer than 3 |" in public
     assert not [word for word in ("ada", "script", "Members") if word in public]
+    hidden = Board(challenge="c", phase="one", columns=(), places=(), opens=NOW + DAY)
+    assert "Teams do not see this board yet" in markdown(replace(found, boards=(hidden,)), public=False)
 
 
 def test_an_exception_has_its_name() -> None:

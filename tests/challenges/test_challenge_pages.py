@@ -126,13 +126,13 @@ def test_what_is_wrong_is_said_on_the_page(chromium: Browser, lab: LabProcess, p
 
 
 def test_texts_of_organisers_run_nowhere(chromium: Browser, client: Client, lab: LabProcess, tmp_path: Path) -> None:
-    """HTML in pages, rules, titles and columns is shown as it is written."""
+    """HTML in pages, rules, titles and columns is shown as it is written; a long line is scrolled, at the width of a phone."""
     yaml = YAML.replace("name: parity", "name: hostile").replace(
         "title: Odd or even", "title: '<script>document.title=1</script>'"
     )
     place = write_challenge(tmp_path / "hostile", yaml.replace("{Overview:", "{'<b>x</b>':"))
     for path in ("pages/overview.md", "pages/rules.md"):
-        (place / path).write_text(HTML)
+        (place / path).write_text(f"{HTML}\n\n```\n{'x ' * 200}\n```\n")
     client.keep_challenge(place)
     checked(client, "hostile")
     client.publish_challenge("hostile")
@@ -145,6 +145,8 @@ def test_texts_of_organisers_run_nowhere(chromium: Browser, client: Client, lab:
         assert page.title() != "ran"
         assert not page.locator("main b, main script, main img, main a[href^=javascript]").count()
     assert not [text for text in said if "Content Security Policy" in text]
+    page.set_viewport_size({"width": 390, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_without_scripts_it_can_be_read_and_used(chromium: Browser, lab: LabProcess, person: Person, published: str) -> None:

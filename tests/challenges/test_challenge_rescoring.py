@@ -12,6 +12,7 @@ import pytest
 from parity import LABEL, YAML, checked, scored, write_challenge, write_code
 
 from carrel import Client
+from carrel.cli.main import main
 from carrel.core.domain.challenge import RescoredLine, SubmissionState
 from carrel.core.domain.errors import Conflict, Denied, NotFound
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -133,18 +134,23 @@ def test_predictions_that_are_gone(client: Client, person: Person, tmp_path: Pat
     assert "could not score it" in ada.challenge_submission("gone", lost.id).submission.message
 
 
-def test_other_inputs_need_a_phase_of_their_own(client: Client, person: Person, tmp_path: Path) -> None:
-    """Predictions for other inputs are never scored on one board."""
+def test_other_inputs_need_a_phase_of_their_own(
+    client: Client, person: Person, tmp_path: Path, lab: LabProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Predictions for other inputs are never scored on one board. Who freezes a challenge hears of what is under way."""
     yaml = begun(client, "inputs", tmp_path)
     ada = person("inputs-ada")
     ada.join_challenge("inputs", accept_rules=True)
-    scored(ada, ODD, tmp_path, "inputs")
     place = write_new(tmp_path / "inputs", yaml)
     (place / "data/public/input/numbers.txt").write_text("word 1 2 3 4 5 6 7 8 9 10 11")
     drafted(client, "inputs", place)
+    # Also while it is under way: it will be scored.
+    ada.submit_to_challenge("inputs", write_code(tmp_path / "code", f"import time\ntime.sleep(20)\n{ODD}"))
     for refused in (client.rescore_challenge, client.publish_challenge):
-        with pytest.raises(Conflict, match="would see other data than those that were scored"):
+        with pytest.raises(Conflict, match="would see other data than those that were sent before"):
             refused("inputs")
+    assert main(["challenge", "freeze", "inputs", "--home", str(lab.home)]) == 0
+    assert "1 of its submissions have not ended" in capsys.readouterr().out
 
 
 def test_what_is_under_way_when_another_version_is_published(client: Client, person: Person, tmp_path: Path) -> None:

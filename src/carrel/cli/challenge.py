@@ -476,11 +476,14 @@ def freeze(
         check_place(output)
     with open_client(home) as client:
         found = client.freeze_challenge(name)
+        going_on = sum(not one.submission.state.ended for one in client.challenge_submissions(name).submissions)
         if output is not None:
             write_site(output, client.challenge(name), client.challenge_report(name))
     if as_json:
         return _print(found)
     print(f"The challenge {found.name} is frozen." + (f" Its pages are in {output}." if output else ""))
+    if going_on:
+        print(f"{going_on} of its submissions have not ended: write its pages again when they have, into another directory.")
     return OK
 
 

@@ -67,8 +67,8 @@ def team_line(team: Team, submissions: Sequence[ChallengeSubmission], gpu_hours:
         members=team.members,
         made_at=team.made_at,
         gpu_hours=gpu_hours,
-        today=left.today if left else None,
-        total=left.total if left else None,
+        today=None if left is None else max(0, min(left.today, left.total)),
+        total=None if left is None else max(0, left.total),
         **_counted(submissions),
     )
 
@@ -103,7 +103,7 @@ def markdown(found: ChallengeReport, *, public: bool) -> str:
     sent = sum(one.submissions for one in found.teams)
     parts = [
         f"{counted}, {sent} submissions, {found.gpu_hours:.1f} GPU-hours.",
-        *(f"## Board: {_safe(board.phase)}\n\n{_board(board)}" for board in found.boards),
+        *(f"## Board: {_safe(board.phase)}\n\n{_hidden(board)}{_board(board)}" for board in found.boards),
         _section(
             "Participation",
             ("Day", "Teams", "Submissions", "Scored", "Failed"),
@@ -123,6 +123,10 @@ def markdown(found: ChallengeReport, *, public: bool) -> str:
         ]
         parts.append(_section("Teams", heads, lines))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _hidden(board: Board) -> str:
+    return "" if board.opens is None else "Teams do not see this board yet.\n\n"
 
 
 def _board(board: Board) -> str:

@@ -39,6 +39,8 @@ def withheld(spec: ChallengeSpec) -> tuple[str, ...]:
         for one in spec.phases
         if one.board != "shown"
     ]
+    if spec.intervals:
+        told.append(f"Beside each score its {spec.intervals * 100:g} % interval is shown, where no ladder holds it back.")
     if spec.ladder is not None:
         where = f"In {', '.join(spec.ladder.phases)} the" if spec.ladder.phases else "The"
         told.append(

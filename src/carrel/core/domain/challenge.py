@@ -274,10 +274,11 @@ class SubmissionState(StrEnum):
 class Fault(StrEnum):
     """The side by which a submission failed."""
 
-    #: Its own code or predictions: it counts as a failure of the team's.
+    #: Its own code or predictions.
     TEAM = "team"
-    #: The organiser's programs, or the lab: it costs the team nothing.
+    #: The organiser's programs. It counts as the team's own failure does, for a team can make them fail.
     ORGANISER = "organiser"
+    #: It costs the team nothing.
     LAB = "lab"
 
 

@@ -123,7 +123,7 @@ class ChallengePrograms:
         """The digest of all that decides a score: program, references, columns and the level of intervals."""
         spec, split = self._in_phase(name, version, phase)
         parts = [self._digest(name, version, path) for path in (spec.scoring, split.reference)]
-        shown = [f"{column.column} {column.precision}" for column in spec.board]
+        shown = [f"{column.column} {column.precision} {column.range}" for column in spec.board]
         return "sha256:" + sha256("\n".join([*parts, f"{spec.intervals}", *shown]).encode()).hexdigest()
 
     def _hashed(self, name: str, version: str, path: str) -> str:

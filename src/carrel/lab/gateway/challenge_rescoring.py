@@ -73,13 +73,14 @@ class Rescoring:
         """Raise `Conflict` where the draft has other inputs in a phase than submissions on its board have seen."""
         name, draft = challenge.name, challenge.draft
         spec = self.programs.spec(name, draft)
-        for version, phase in {(one.version, one.phase) for one in self._sent(name) if one.state is SubmissionState.COMPLETED}:
+        sent = [one for one in self._sent(name) if one.state is not SubmissionState.FAILED]
+        for version, phase in {(one.version, one.phase) for one in sent}:
             if spec.phase(phase) is None:
                 continue
             now, then = (self.programs.digests(name, each, phase) for each in (draft, version))
             if now[INPUT] != then[INPUT] or now.get(TRAIN) != then.get(TRAIN):
                 raise Conflict(
-                    f'Submissions to the phase "{phase}" would see other data than those that were scored.',
+                    f'Submissions to the phase "{phase}" would see other data than those that were sent before.',
                     remedy="Give the phase another name: its board begins anew.",
                 )
 
