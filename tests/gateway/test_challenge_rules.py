@@ -282,6 +282,23 @@ def test_a_new_code_makes_the_old_one_void(world: World) -> None:
     assert world.join("bob", code=new).members == ("ada", "bob")
 
 
+def test_submissions_come_page_by_page(world: World) -> None:
+    """Newest first, each once, for a team and for organisers."""
+    world.challenge()
+    world.join("ada", "A")
+    world.join("bob", "B")
+    for who in ("ada", "bob", "ada", "bob"):
+        world.scored(who)
+    for caller, sent in ((world.callers["ada"], 2), (world.rig.caller("root"), 4)):
+        whole = world.challenges.sent(caller, world.name)
+        pages = [world.challenges.sent(caller, world.name, limit=1)]
+        while pages[-1].next is not None:
+            pages.append(world.challenges.sent(caller, world.name, limit=1, before=pages[-1].next))
+        assert (len(pages), whole.next) == (sent, None)
+        assert tuple(one for page in pages for one in page.submissions) == whole.submissions
+        assert {page.phase for page in pages} == {whole.phase}
+
+
 @pytest.mark.gate
 def test_teams_merge_where_they_have_sent_no_more_than_one_could_have(world: World) -> None:
     world.challenge()

@@ -329,13 +329,20 @@ def _wait(client: Client, name: str, found: SubmissionView) -> SubmissionView:
 
 
 @challenge_command.command("submissions")
-def submissions(name: Name, home: Home = None, as_json: AsJson = False) -> int:
+def submissions(
+    name: Name,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 100,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
     """List the submissions of your team, newest first, with what each waits for. Organisers see those of all teams."""
     with open_client(home) as client:
-        found = client.challenge_submissions(name)
+        found = client.challenge_submissions(name, limit=limit)
     if as_json:
         return _print(found)
     _print_submissions(found.submissions)
+    if found.next is not None:
+        print(f"There are older ones: carrel challenge submissions {name} --limit {10 * limit}")
     _print_left(found.phase)
     return OK
 

@@ -527,19 +527,24 @@ class Challenges(ChallengeTeams):
             raise NotFound("That code is not here.", remedy="Send it again.")
         return self.programs.try_out(caller, challenge, snapshot)
 
-    def sent(self, caller: Caller, name: str) -> SubmissionList:
-        """The submissions of the caller's team; for organisers those of all teams."""
+    def sent(self, caller: Caller, name: str, *, before: int | None = None, limit: int | None = None) -> SubmissionList:
+        """The submissions of the caller's team, newest first; for organisers those of all teams.
+
+        `before`: those with smaller numbers; `limit`: so many at most. None: all.
+        """
         challenge = self.find(caller, name)
         team = self.team_of(challenge, caller.user.subject)
         if self.organises(caller, challenge):
             shown = {one.id: one.scores for one in self._seen(challenge, self.of(name))}
-            there = teams.renamed(self.of(name), self._teams(name))
-            views = [self._with_shown(self.runs.view(one, organiser=True), shown[one.id]) for one in there if one.team]
+            there = [one for one in teams.renamed(self.of(name), self._teams(name)) if one.team]
+            page, after = _page(there, before, limit)
+            views = [self._with_shown(self.runs.view(one, organiser=True), shown[one.id]) for one in page]
         else:
             own = self.own(name, team or self.own_team(caller, challenge))
-            views = [self._view(caller, challenge, one) for one in self._seen(challenge, own)]
+            page, after = _page(self._seen(challenge, own), before, limit)
+            views = [self._view(caller, challenge, one) for one in page]
         phase = self._phase_now(challenge, team) if team else None
-        return SubmissionList(submissions=tuple(reversed(views)), phase=phase)
+        return SubmissionList(submissions=tuple(views), phase=phase, next=after)
 
     def submission(self, caller: Caller, name: str, number: int) -> SubmissionView:
         """One submission."""
@@ -721,6 +726,15 @@ def _check_answers(spec: ChallengeSpec, answers: Mapping[str, str]) -> None:
                 f'"{name[:60]}" cannot be answered with "{answer[:60]}".',
                 remedy="; ".join(f"{one}: {', '.join(choices)}" for one, choices in spec.asks.items()) or "Nothing is asked.",
             )
+
+
+def _page(
+    sent: Sequence[ChallengeSubmission], before: int | None, limit: int | None
+) -> tuple[Sequence[ChallengeSubmission], int | None]:
+    """The newest of these first, so many of those with smaller numbers; and the `before` of the page after them."""
+    there = [one for one in reversed(sent) if before is None or one.id < before]
+    page = there[:limit]
+    return page, page[-1].id if len(there) > len(page) else None
 
 
 def _state(challenge: Challenge) -> str:

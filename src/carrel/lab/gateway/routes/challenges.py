@@ -160,9 +160,17 @@ def get_starter(name: Name, ctx: Ctx, who: Who) -> Response:
 
 
 @router.get("/{name}/submissions", summary="List submissions of one's own team, newest first")
-def list_submissions(name: Name, ctx: Ctx, who: Who) -> SubmissionList:
-    """Organisers see those of all teams."""
-    return ctx.challenges.sent(who, name)
+def list_submissions(
+    name: Name,
+    ctx: Ctx,
+    who: Who,
+    before: Annotated[
+        int | None, Query(ge=1, le=LARGEST, description="Only submissions with smaller numbers: `next` of a page.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> SubmissionList:
+    """One page of them. Organisers see those of all teams."""
+    return ctx.challenges.sent(who, name, before=before, limit=limit)
 
 
 @router.post("/{name}/submissions", status_code=201, summary="Send code to a challenge")
