@@ -114,6 +114,7 @@ def _asks(lab: LabProcess, token: str) -> dict[str, Callable[[], object]]:
         "challenge": lambda: http.get(name).raise_for_status(),
         "board": lambda: http.get(f"{name}/board").raise_for_status(),
         "submissions": lambda: http.get(f"{name}/submissions").raise_for_status(),
+        "submissions, 500 a page": lambda: http.get(f"{name}/submissions?limit=500").raise_for_status(),
         "page, what changes": lambda: browser.get("/challenges/bench0?part=live").raise_for_status(),
     }
 

@@ -112,7 +112,11 @@ def test_from_development_to_the_final_by_command(client: Client, person: Person
     phase = json.loads(carrel(lab, ada, "challenge", "submissions", "first", "--json"))["phase"]
     assert (phase["today"], phase["total"], phase["at_once"], phase["failures"]) == (3, 7, 1, 2)
     assert 1.5 < phase["gpu_hours"] < 2  # what was taken, and not the most that could have been
-    assert "Left in development: 3 today" in carrel(lab, bob, "challenge", "submissions", "first")
+    shown = carrel(lab, bob, "challenge", "submissions", "first", "--limit", "1")
+    assert "Left in development: 3 today" in shown
+    assert "There are older ones" in shown
+    two = client.challenge_submissions("first", limit=2)
+    assert ([one.submission.id for one in two.submissions], two.next) == ([other, worst], worst)
 
     assert f"Chosen for the final: {worst}" in carrel(lab, bob, "challenge", "choose", "first", str(worst))
     assert f"{best + 99}" in carrel(lab, bob, "challenge", "choose", "first", str(best + 99), fails=True)

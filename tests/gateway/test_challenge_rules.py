@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from itertools import count
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -30,6 +31,7 @@ from carrel.core.domain.errors import CarrelError, Conflict, Invalid, NotFound
 from carrel.core.domain.nouns import CHALLENGES, SUBMISSIONS, TEAMS
 from carrel.core.domain.user import Caller, User
 from carrel.lab.gateway.challenge_finals import ChallengeFinals
+from carrel.lab.gateway.challenge_participating import Participating
 from carrel.lab.gateway.challenges import Challenges
 
 PEOPLE = ("ada", "bob", "cora", "dan")
@@ -75,6 +77,10 @@ class World:
     callers: dict[str, Caller] = field(default_factory=dict)
     codes: Iterator[int] = field(default_factory=count)
 
+    @property
+    def participating(self) -> Participating:
+        return Participating(challenges=self.challenges, files=Path())
+
     def challenge(self, limits: Limits = LIMITS) -> str:
         """A new challenge, from the beginning of its first phase."""
         self.made += 1
@@ -100,12 +106,12 @@ class World:
         self.challenges.submissions.put(replace(one, state=state, fault=fault, scores=scores, gpu_hours=hours, ended_at=self.now))
 
     def join(self, who: str, team: str = "", code: str = "") -> TeamView:
-        return self.challenges.join(self.callers[who], self.name, team=team, code=code, accepts=True)
+        return self.participating.join(self.callers[who], self.name, team=team, code=code, accepts=True)
 
     def submit(self, who: str) -> ChallengeSubmission:
         """Send code that was not sent before: the same again would be the same submission."""
         code = self.rig.upload(who, {"model.py": str(next(self.codes))})
-        return self.challenges.submit(self.callers[who], self.name, code).submission
+        return self.participating.submit(self.callers[who], self.name, code).submission
 
     def scored(self, who: str, score: float = 0.5) -> int:
         """A submission that was scored at once."""
@@ -115,7 +121,7 @@ class World:
 
     def kill(self) -> None:
         """All that is not written down is gone."""
-        self.challenges = replace(self.challenges, _guard=threading.RLock())
+        self.challenges = replace(self.challenges, guard=threading.RLock())
 
 
 @pytest.fixture(scope="module")
@@ -179,16 +185,16 @@ def test_no_order_of_steps_passes_a_limit(world: World, seed: int) -> None:
                     fault = {"end": None, "fail": Fault.TEAM, "lose": Fault.LAB}[step]
                     world.end(under_way[second % len(under_way)], fault, part=(first + 1) / 4)
                 case "leave":
-                    world.challenges.leave(world.callers[one], world.name)
+                    world.participating.leave(world.callers[one], world.name)
                 case "new":
                     world.join(one, team=f"{one}{len(world.teams())}")
                 case "move":
-                    world.challenges.leave(world.callers[one], world.name)
+                    world.participating.leave(world.callers[one], world.name)
                     world.join(one, code=team.code)
                 case "ask and agree":
-                    mine = world.challenges.merge(world.callers[one], world.name, code=team.code).name
+                    mine = world.participating.merge(world.callers[one], world.name, code=team.code).name
                     world.kill()
-                    world.challenges.merge(world.callers[other], world.name, team=mine)
+                    world.participating.merge(world.callers[other], world.name, team=mine)
                 case "day":
                     world.now += DAY * (1 + second) / 2
                 case "kill":
@@ -224,7 +230,7 @@ def test_who_leaves_takes_along_what_was_sent_and_sees_nothing_any_more(world: W
     team = world.join("ada", "Waves")
     world.join("bob", code=team.code)
     first = world.scored("ada")
-    world.challenges.leave(world.callers["ada"], world.name)
+    world.participating.leave(world.callers["ada"], world.name)
     with pytest.raises(Conflict, match="do not take part"):
         world.challenges.sent(world.callers["ada"], world.name)
     with pytest.raises(NotFound):
@@ -238,7 +244,7 @@ def test_who_leaves_takes_along_what_was_sent_and_sees_nothing_any_more(world: W
     # Who was not there when it was sent has all of it.
     assert [place.team for place in world.challenges.board(world.callers["ada"], world.name).places] == ["Waves"]
 
-    world.challenges.leave(world.callers["bob"], world.name)
+    world.participating.leave(world.callers["bob"], world.name)
     world.join("dan", "Fresh")
     assert world.challenges.view(world.callers["dan"], world.name).phases[0].total == 7
     assert [place.team for place in world.challenges.board(world.callers["dan"], world.name).places] == ["Waves"]
@@ -251,7 +257,7 @@ def test_who_has_sent_too_much_elsewhere_does_not_join(world: World) -> None:
     world.join("bob", "B")
     for who in ("ada", "bob", "bob"):
         world.scored(who)
-    world.challenges.leave(world.callers["bob"], world.name)
+    world.participating.leave(world.callers["bob"], world.name)
     with pytest.raises(Conflict, match="Together you have sent 3"):
         world.join("bob", code=team.code)
     world.now += DAY
@@ -262,13 +268,13 @@ def test_who_has_sent_too_much_elsewhere_does_not_join(world: World) -> None:
 def test_a_team_that_sent_nothing_ends_with_its_last_member(world: World) -> None:
     world.challenge()
     world.join("ada", "A")
-    world.challenges.leave(world.callers["ada"], world.name)
+    world.participating.leave(world.callers["ada"], world.name)
     assert not world.teams()
     code = world.join("bob", "A").code
     world.join("ada", "B")
-    world.challenges.merge(world.callers["ada"], world.name, code=code)
-    world.challenges.merge(world.callers["bob"], world.name, team="B")
-    world.challenges.leave(world.callers["ada"], world.name)
+    world.participating.merge(world.callers["ada"], world.name, code=code)
+    world.participating.merge(world.callers["bob"], world.name, team="B")
+    world.participating.leave(world.callers["ada"], world.name)
     with pytest.raises(Conflict, match='There is a team "B"'):
         world.join("ada", "B")  # what has that name is a part of A
 
@@ -276,10 +282,27 @@ def test_a_team_that_sent_nothing_ends_with_its_last_member(world: World) -> Non
 def test_a_new_code_makes_the_old_one_void(world: World) -> None:
     world.challenge()
     old = world.join("ada").code
-    new = world.challenges.invite(world.callers["ada"], world.name).code
+    new = world.participating.invite(world.callers["ada"], world.name).code
     with pytest.raises(NotFound, match="No team has this code"):
         world.join("bob", code=old)
     assert world.join("bob", code=new).members == ("ada", "bob")
+
+
+def test_submissions_come_page_by_page(world: World) -> None:
+    """Newest first, each once, for a team and for organisers."""
+    world.challenge()
+    world.join("ada", "A")
+    world.join("bob", "B")
+    for who in ("ada", "bob", "ada", "bob"):
+        world.scored(who)
+    for caller, sent in ((world.callers["ada"], 2), (world.rig.caller("root"), 4)):
+        whole = world.challenges.sent(caller, world.name)
+        pages = [world.challenges.sent(caller, world.name, limit=1)]
+        while pages[-1].next is not None:
+            pages.append(world.challenges.sent(caller, world.name, limit=1, before=pages[-1].next))
+        assert (len(pages), whole.next) == (sent, None)
+        assert tuple(one for page in pages for one in page.submissions) == whole.submissions
+        assert {page.phase for page in pages} == {whole.phase}
 
 
 @pytest.mark.gate
@@ -288,7 +311,7 @@ def test_teams_merge_where_they_have_sent_no_more_than_one_could_have(world: Wor
     ada, bob = world.join("ada", "A"), world.join("bob", "B")
     for who in ("ada", "ada", "bob"):
         world.scored(who)
-    merge = world.challenges.merge
+    merge = world.participating.merge
     with pytest.raises(Conflict, match=r"sent 3 submissions .* could have sent 2: 2 on each of 1 days, 7 in all") as caught:
         merge(world.callers["ada"], world.name, code=bob.code)
     assert "From 00:00 on 21 March 2026 (Europe/Berlin)" in str(caught.value.remedy)
@@ -309,7 +332,7 @@ def test_teams_merge_where_they_have_sent_no_more_than_one_could_have(world: Wor
         world.join("cora", "a")  # its name stays taken
     with pytest.raises(NotFound):
         world.join("cora", code=ada.code)
-    world.challenges.leave(world.callers["ada"], world.name)
+    world.participating.leave(world.callers["ada"], world.name)
     assert not any("ada" in team.members for team in world.teams())
 
 
@@ -319,10 +342,10 @@ def test_teams_that_are_too_large_or_too_late_do_not_merge(world: World) -> None
     world.join("bob", code=ada.code)
     world.join("dan", code=cora.code)
     with pytest.raises(Conflict, match="would have 4: a team has 3 at most"):
-        world.challenges.merge(world.callers["ada"], world.name, code=cora.code)
+        world.participating.merge(world.callers["ada"], world.name, code=cora.code)
     world.now = datetime(2026, 4, 10, tzinfo=ZONE).timestamp()
     with pytest.raises(Conflict, match=r"until 00:00 on 10 April 2026"):
-        world.challenges.merge(world.callers["ada"], world.name, code=cora.code)
+        world.participating.merge(world.callers["ada"], world.name, code=cora.code)
 
 
 def test_a_submission_costs_its_worst_case_until_it_has_ended(world: World) -> None:
@@ -363,7 +386,7 @@ def test_what_a_team_chose_is_sent_to_the_final_once(world: World) -> None:
     numbers.append(world.scored("ada", 0.5))
     failed, late = world.submit("ada"), world.scored("bob", 0.3)
     world.end(next(one for one in world.sent() if one.id == failed.id), Fault.TEAM)
-    choose = world.challenges.choose
+    choose = world.participating.choose
     assert choose(world.callers["ada"], world.name, [numbers[1]]).chosen == (numbers[1],)
     for wrong, error in (([failed.id], Conflict), ([late], NotFound), (numbers, Invalid)):
         with pytest.raises(error):
@@ -378,7 +401,7 @@ def test_what_a_team_chose_is_sent_to_the_final_once(world: World) -> None:
     with pytest.raises(Conflict, match="takes no submissions"):
         world.submit("ada")
     with pytest.raises(Conflict, match="could merge until"):
-        world.challenges.merge(world.callers["ada"], world.name, code=world.join("bob").code)
+        world.participating.merge(world.callers["ada"], world.name, code=world.join("bob").code)
 
     of_a, _, of_b = (one for one in world.sent() if one.phase == "final")
     world.end(of_a, Fault.LAB)
@@ -447,6 +470,6 @@ def test_what_the_organisers_programs_failed_on_is_sent_again_in_a_new_version(w
 def test_errors_are_errors_of_the_lab(world: World) -> None:
     """Who is in no team is told so by each."""
     world.challenge()
-    for act in (world.challenges.invite, world.challenges.leave):
+    for act in (world.participating.invite, world.participating.leave):
         with pytest.raises(CarrelError, match="do not take part"):
             act(world.callers["ada"], world.name)

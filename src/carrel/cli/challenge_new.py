@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli.challenge_organise import Name
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
 from carrel.core.domain.errors import Conflict, Invalid
@@ -164,7 +165,7 @@ def _say(place: Path, made: Made, seed: int, *, as_json: bool) -> int:
 
 
 def try_code(
-    name: Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)],
+    name: Name,
     directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The code.", show_default=False)],
     home: Home = None,
     as_json: AsJson = False,

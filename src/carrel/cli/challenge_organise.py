@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli.challenge_screen import print_found
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
 
@@ -27,7 +28,7 @@ def notices(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         found = client.challenge_notices(name)
     if as_json:
-        return _print(found)
+        return print_found(found)
     for one in found.notices:
         print_notice(one)
     return OK
@@ -105,7 +106,7 @@ def report(
     with open_client(home) as client:
         found = client.challenge_report(name)
     if as_json:
-        return _print(found)
+        return print_found(found)
     if output is None:
         _print_report(found)
         return OK
@@ -156,7 +157,7 @@ def likeness(
     with open_client(home) as client:
         found = client.challenge_likeness(name, phase)
     if as_json:
-        return _print(found)
+        return print_found(found)
     from carrel.cli.screen import print_table
 
     rows = [
@@ -249,14 +250,6 @@ def _write_csv(file: Path, heads: Sequence[str], rows: Iterable[Sequence[object]
 
 def _told(found: ChallengeNotice, *, as_json: bool) -> int:
     if as_json:
-        return _print(found)
+        return print_found(found)
     print_notice(found)
-    return OK
-
-
-def _print(found: object) -> int:
-    from carrel.cli.screen import print_json
-    from carrel.wire.v1 import show
-
-    print_json(show(found).model_dump(mode="json"))
     return OK

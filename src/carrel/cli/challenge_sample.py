@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli.challenge_organise import Name
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sample(
-    name: Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)],
+    name: Name,
     file: Annotated[
         str | None, typer.Argument(metavar="SAMPLE", help="Its name; without one, those that there are.", show_default=False)
     ] = None,

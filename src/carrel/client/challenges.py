@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,9 @@ from carrel.core.domain.challenge_report import ChallengeReport, Likeness
 from carrel.core.domain.challenge_sample import SampleList
 from carrel.core.domain.errors import Conflict
 from carrel.wire import v1
+
+#: Submissions that the lab is asked for at a time.
+_PAGE = 500
 
 
 class ChallengeCalls:
@@ -126,9 +130,17 @@ class ChallengeCalls:
         found = self._http.post(v1.shown_of(SubmissionView), f"{_path(name)}/submissions", request)
         return v1.value_of(SubmissionView, found)
 
-    def challenge_submissions(self, name: str) -> SubmissionList:
-        """Those of one's team, newest first; organisers get those of all."""
-        return self._submissions(f"{_path(name)}/submissions")
+    def challenge_submissions(self, name: str, *, limit: int | None = None) -> SubmissionList:
+        """Those of one's team, newest first; organisers get those of all. `limit`: so many at most; None: all, page by page."""
+        there: tuple[SubmissionView, ...] = ()
+        query: dict[str, int] = {}
+        while True:
+            query["limit"] = _PAGE if limit is None else min(_PAGE, limit - len(there))
+            found = self._submissions(f"{_path(name)}/submissions", query)
+            there += found.submissions
+            if found.next is None or (limit is not None and len(there) >= limit):
+                return replace(found, submissions=there)
+            query["before"] = found.next
 
     def challenge_submission(self, name: str, number: int) -> SubmissionView:
         """One of them."""
@@ -190,8 +202,8 @@ class ChallengeCalls:
         """The content of one of them. It counts today, unless one's team has seen it before."""
         return self._http.call("POST", f"{_path(name)}/samples", json={"sample": sample}).content
 
-    def _submissions(self, path: str) -> SubmissionList:
-        return v1.value_of(SubmissionList, self._http.get(v1.shown_of(SubmissionList), path))
+    def _submissions(self, path: str, query: Mapping[str, int] = MappingProxyType({})) -> SubmissionList:
+        return v1.value_of(SubmissionList, self._http.get(v1.shown_of(SubmissionList), path, params=query))
 
 
 def _path(name: str) -> str:

@@ -513,6 +513,8 @@ class SubmissionList:
     submissions: tuple[SubmissionView, ...]
     #: The phase of now, with what is left to the reader's team; None: there is none.
     phase: PhaseView | None = None
+    #: The `before` of the page after this one; None: there is none.
+    next: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,9 @@ from carrel.lab.gateway.boundary import Boundary, storage_header
 from carrel.lab.gateway.call_bodies import CallBodies
 from carrel.lab.gateway.challenge_finals import ChallengeFinals
 from carrel.lab.gateway.challenge_organising import Organising
+from carrel.lab.gateway.challenge_participating import Participating
 from carrel.lab.gateway.challenge_programs import ChallengePrograms
+from carrel.lab.gateway.challenge_publishing import Publishing
 from carrel.lab.gateway.challenge_rescoring import Rescoring
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
 from carrel.lab.gateway.challenge_samples import ChallengeSamples
@@ -164,11 +166,8 @@ def create_app(
             teams=memory.of(TEAMS),
             submissions=sent,
             notices=memory.of(CHALLENGE_NOTICES),
-            samples=memory.of(CHALLENGE_SAMPLES),
-            walls=walls,
-            files=own_files,
         )
-        shown_one_by_one = ChallengeSamples(challenges=organised, samples=organised.samples)
+        shown_one_by_one = ChallengeSamples(challenges=organised, samples=memory.of(CHALLENGE_SAMPLES))
     body_files = BodyFiles(settings.calls, settings.body_socket)
     gateway = Gateway(
         lab=lab,
@@ -180,6 +179,12 @@ def create_app(
         own_sweeps=swept,
         own_drifts=drifts,
         own_challenges=organised,
+        own_participating=(
+            None
+            if organised is None
+            else Participating(challenges=organised, samples=memory.of(CHALLENGE_SAMPLES), files=own_files)
+        ),
+        own_publishing=None if organised is None else Publishing(challenges=organised, walls=walls),
         own_organising=(
             None if organised is None else Organising(challenges=organised, notices=organised.notices, snapshots=snapshots)
         ),

@@ -21,7 +21,7 @@ from carrel.core.challenges.seen import readable
 from carrel.core.control.held_users import NO_ROOM
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
-from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, SubmissionState, SubmissionView
+from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Fault, Phase, SubmissionState, SubmissionView, Team
 from carrel.core.domain.errors import CarrelError, Invalid, NotFound, StorageFull, Unavailable
 from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.units import format_size
@@ -75,6 +75,34 @@ class ChallengeRuns:
         self.changed: Callable[[], None] = lambda: None
         #: Told of the challenges whose submissions were scored.
         self.scored: Callable[[str], None] = lambda _name: None
+
+    def send(
+        self,
+        challenge: Challenge,
+        version: str,
+        phase: Phase,
+        by: str,
+        code: str,
+        *,
+        team: Team | None = None,
+        baseline: str = "",
+        most: float = 0.0,
+    ) -> ChallengeSubmission:
+        """Send code to a phase: a team's, or a baseline."""
+        return self.add(
+            ChallengeSubmission(
+                challenge=challenge.name,
+                version=version,
+                phase=phase.name,
+                team=team.name if team else "",
+                baseline=baseline,
+                by=by,
+                snapshot=code,
+                made_at=self._lab.clock(),
+                members=team.members if team else (),
+                gpu_hours=most,
+            )
+        )
 
     def add(self, asked: ChallengeSubmission) -> ChallengeSubmission:
         """Write a submission down; its job is made soon."""

@@ -1,27 +1,23 @@
-"""Challenges: what organisers and teams do."""
+"""Challenges, by who asks: pages, boards, submissions, and what is left to teams."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from carrel.core.challenges import teams
 from carrel.core.challenges.board import board
 from carrel.core.challenges.bound import bound
 from carrel.core.challenges.limits import Extra, Left, left, phase_view
-from carrel.core.challenges.notices import changes, extra
+from carrel.core.challenges.notices import extra
 from carrel.core.challenges.seen import seen, withheld
 from carrel.core.control.keeper import RecordStore
 from carrel.core.control.lab import Lab
 from carrel.core.domain.challenge import (
     Board,
-    BoardChange,
     Bound,
     Challenge,
     ChallengeLine,
@@ -29,41 +25,35 @@ from carrel.core.domain.challenge import (
     ChallengeSpec,
     ChallengeSubmission,
     ChallengeView,
+    Cost,
     Fault,
     Phase,
     PhaseView,
     Place,
-    Rescore,
-    RescoredLine,
     SubmissionList,
     SubmissionState,
     SubmissionView,
     Team,
     TeamView,
 )
-from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind
-from carrel.core.domain.challenge_sample import ChallengeSample
-from carrel.core.domain.control_characters import visible
-from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
-from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.challenge_notice import ChallengeNotice
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, NotFound
 from carrel.core.domain.noun import shown_fields
 from carrel.core.domain.serial import to_plain
-from carrel.core.domain.user import Caller, directory_name
+from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
 from carrel.lab.gateway.challenge_programs import INGESTION, SCORING, ChallengePrograms
 from carrel.lab.gateway.challenge_rescoring import Rescoring
 from carrel.lab.gateway.challenge_runs import ChallengeRuns
 from carrel.lab.gateway.challenge_sent import Remembered, SentSubmissions
-from carrel.lab.gateway.challenge_teams import ChallengeTeams, new_code, no_submission, with_code
 
-_TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
 #: Bytes of a log that organisers are shown.
 _LOG = 256 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
-class Challenges(ChallengeTeams):
-    """Thread-safe; raises the errors of `carrel.core.domain.errors`."""
+class Challenges:
+    """Tells what is known of challenges. Thread-safe; raises the errors of `carrel.core.domain.errors`."""
 
     lab: Lab
     programs: ChallengePrograms
@@ -73,174 +63,11 @@ class Challenges(ChallengeTeams):
     teams: RecordStore[Team]
     submissions: SentSubmissions
     notices: RecordStore[ChallengeNotice]
-    samples: RecordStore[ChallengeSample]
-    #: What jobs of a user do not see of the machine; None: nothing keeps jobs apart.
-    walls: Callable[[str], LaunchWalls | None]
-    #: Where the files of sessions lie, a directory for each user.
-    files: Path
     #: Called when finals may begin at another time than before.
     finals_changed: Callable[[], None] = lambda: None
-    _guard: threading.RLock = field(default_factory=threading.RLock)
+    #: Held while it is decided what a team may do.
+    guard: threading.RLock = field(default_factory=threading.RLock)
     _remembered: Remembered = field(default_factory=Remembered)
-
-    # ---- organisers
-
-    def keep(self, caller: Caller, snapshot: str) -> Challenge:
-        """Keep a directory as the draft of the challenge that it describes; a challenge that there is not is made."""
-        spec = self.programs.read(caller, snapshot)
-        for subject in spec.organisers:
-            self.lab.users.find(subject)
-        with self._guard:
-            known = self.challenges.get(spec.name)
-            if known is None:
-                allowed(caller, Action.ORGANISE).check()
-            else:
-                self._check_organiser(caller, known)
-                self.check_open(known)
-            made = known or Challenge(name=spec.name, organiser=caller.user.subject, made_at=self.lab.clock())
-            self.lab.users.enroll_programs(made.programs)
-            if self.walls(made.programs) is None:
-                raise Conflict(
-                    "Nothing keeps jobs apart in this lab: every submission could read the references.",
-                    remedy='Write isolation = "kernel" into carrel.toml, and start the lab again.',
-                )
-            self.programs.keep(spec.name, snapshot)
-            self.programs.check(made, snapshot)
-            self.challenges.put(replace(made, draft=snapshot))
-            self._begin_baselines(made, snapshot, spec, caller)
-        return replace(made, draft=snapshot)
-
-    def _begin_baselines(self, challenge: Challenge, version: str, spec: ChallengeSpec, caller: Caller) -> None:
-        """Send each baseline to each phase, once for each version; what failed, by the lab maybe, once more."""
-        there = self._baselines(challenge, version)
-        for phase in spec.phases:
-            for name in spec.baselines:
-                last = there.get((phase.name, name))
-                if last is None or last.state is SubmissionState.FAILED:
-                    code = self.programs.baseline(challenge, version, name)
-                    self._send(challenge, version, phase, caller, code, baseline=name)
-
-    def _baselines(self, challenge: Challenge, version: str) -> Mapping[tuple[str, str], ChallengeSubmission]:
-        """The last try of each baseline of a version, by phase and name."""
-        return {(one.phase, one.baseline): one for one in self.of(challenge.name, "") if one.version == version}
-
-    def checks(self, caller: Caller, name: str) -> SubmissionList:
-        """The baselines of the draft, or of what is published where there is no draft; for organisers."""
-        challenge = self.organised(caller, name)
-        found = self._baselines(challenge, challenge.draft or challenge.version).values()
-        newest_first = sorted(found, key=lambda one: -one.id)
-        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in newest_first))
-
-    def publish(self, caller: Caller, name: str, *, reason: str = "", without_failed: bool = False) -> Challenge:
-        """Show the draft to everybody. Raises `Conflict` unless all its baselines were scored.
-
-        Where it changes dates, limits or rules of what was published, everybody is told so with the reason, and `Invalid` is
-        raised where none is given. Where it scores otherwise, all that was scored before has to be scored by it first
-        (`rescore`); `without_failed`: what could not be scored again loses its place.
-        """
-        with self._guard:
-            challenge = self.organised(caller, name)
-            self.check_open(challenge)
-            if not challenge.draft:
-                raise Conflict(f"The challenge {name} has no draft.", remedy=f"Send one: `carrel challenge check {name}/`.")
-            for one in self.checks(caller, name).submissions:
-                baseline = one.submission
-                if baseline.state is not SubmissionState.COMPLETED:
-                    raise Conflict(
-                        f'The baseline "{baseline.baseline}" is {baseline.state} in the phase "{baseline.phase}".',
-                        remedy="Wait for it." if not baseline.state.ended else f"`carrel challenge log {name} {baseline.id}`.",
-                    )
-            spec, draft = self.programs.spec(name, challenge.draft), challenge.draft
-            if len(self._baselines(challenge, draft)) < len(spec.phases) * len(spec.baselines):  # the lab was killed meanwhile
-                raise Conflict("Not all baselines were sent.", remedy=f"Send it again: `carrel challenge check {name}/`.")
-            self.rescoring.check_inputs(challenge)
-            changed = self.rescoring.check_done(challenge, without_failed=without_failed)
-            if changed and not reason.strip():
-                raise Conflict(
-                    f"Participants are told why the boards of {', '.join(changed)} change.",
-                    remedy=f'Say it: `carrel challenge publish {name} --reason "…"`.',
-                )
-            self._tell_changes(caller, challenge, spec, reason)
-            now = dict.fromkeys(changed, BoardChange(at=self.lab.clock(), reason=visible(" ".join(reason.split()))[:LONGEST]))
-            versions = tuple(dict.fromkeys((*challenge.versions, draft)))
-            made = replace(challenge, version=draft, draft="", train=spec.copied, versions=versions)
-            published = self.challenges.put(replace(made, rescored={**challenge.rescored, **now}))
-            self.rescoring.catch_up(name)
-        self.finals_changed()
-        return published
-
-    def rescore(self, caller: Caller, name: str, *, ask: bool = False) -> Rescore:
-        """Old scores and ranks beside those by the draft, for organisers; with `ask`, score what is missing, and what failed."""
-        challenge = self.organised(caller, name)
-        challenge = replace(challenge, draft=challenge.draft or challenge.version)  # or what failed, and was published so
-        if not challenge.version:
-            raise Conflict(f"The challenge {name} is not published: nothing was scored.")
-        if ask:
-            self.check_open(challenge)
-            self.rescoring.check_inputs(challenge)
-            self.rescoring.ask(name, challenge.draft, retry=True)
-        lines: list[RescoredLine] = []
-        for phase in self.programs.spec(name, challenge.draft).phases:
-            before, after = (self._places(challenge, version, phase.name) for version in (challenge.version, challenge.draft))
-            lines += self.rescoring.lines(challenge, phase.name, before, after)
-        return Rescore(challenge=name, lines=tuple(lines))
-
-    def _tell_changes(self, caller: Caller, challenge: Challenge, new: ChallengeSpec, reason: str) -> None:
-        if not challenge.version:
-            return
-        old, differ = self.spec(challenge), self.rules_digest(challenge) != self.rules_digest(challenge, challenge.draft)
-        found = changes(old, new, rules_differ=differ and bool(new.rules))
-        told = [one for one in self._notices(challenge.name) if one.kind is NoticeKind.CHANGE]
-        if not found or (told and told[-1].version == challenge.draft):  # the lab was killed after it had written this line
-            return
-        if not reason.strip():
-            raise Invalid(f"It changes: {'; '.join(found)}.", remedy="Say why, to those who take part: --reason.")
-        self.notices.put(
-            ChallengeNotice(
-                challenge=challenge.name,
-                kind=NoticeKind.CHANGE,
-                text=f"{'; '.join(found)}. Reason: {visible(' '.join(reason.split()))[:LONGEST]}",
-                by=caller.user.subject,
-                made_at=self.lab.clock(),
-                version=challenge.draft,
-            )
-        )
-
-    def freeze(self, caller: Caller, name: str) -> Challenge:
-        """End a challenge: it takes nothing any more, and its boards stay. Again changes nothing."""
-        with self._guard:
-            challenge = self.organised(caller, name)
-            if challenge.frozen_at is not None:
-                return challenge
-            return self.challenges.put(replace(challenge, frozen_at=self.lab.clock()))
-
-    def log(self, caller: Caller, name: str, number: int) -> str:
-        """The end of the log of the last job of a submission; for organisers, because it may show what the programs saw.
-
-        Its team gets the end of what its code printed, where the challenge lets it.
-        """
-        challenge = self.find(caller, name)
-        if not self.organises(caller, challenge):
-            return self._own_log(caller, challenge, number)
-        one = self._submission(challenge, number, again=True)
-        return self.programs.log(challenge, one.job, _LOG).decode(errors="replace") if one.job else ""
-
-    def _own_log(self, caller: Caller, challenge: Challenge, number: int) -> str:
-        if self.spec(challenge).log is None:
-            self._check_organiser(caller, challenge)
-        shown = self.submission(caller, challenge.name, number).submission
-        spec = self.programs.spec(challenge.name, self._submission(challenge, number).version)
-        phase = spec.phase(shown.phase)
-        # By what the challenge said then, and by what it says now: neither shows more.
-        logs = [one for one in (self.spec(challenge).log, spec.log) if one and phase and one.holds(phase.split)]
-        if len(logs) < 2:
-            raise Denied("Logs are not shown in this phase.", remedy=f"`carrel challenge show {challenge.name}`.")
-        # What the lab could not carry out costs nothing: as often as a team likes, it would tell something.
-        if not shown.state.ended or shown.fault is Fault.LAB or not shown.ingestion_job:
-            raise Conflict("There is no log of it for its team.", remedy="Read it when the submission was scored or has failed.")
-        return self.runs.own_log(challenge, shown.ingestion_job, min(one.bytes for one in logs))
-
-    # ---- everybody
 
     def list(self, caller: Caller) -> ChallengeLines:
         """Those that are published, and one's own drafts."""
@@ -322,7 +149,8 @@ class Challenges(ChallengeTeams):
 
         return tuple(map(view, spec.phases))
 
-    def _phase_now(self, challenge: Challenge, team: Team) -> PhaseView | None:
+    def phase_now(self, challenge: Challenge, team: Team) -> PhaseView | None:
+        """The phase of now, with what is left of it to a team; None: there is none, or nothing is taken any more."""
         spec, now = self.spec(challenge), self.lab.clock()
         found = self._phases(challenge, spec, team, challenge.version)
         return next((one for one in found if one.begin <= now < one.end), None) if challenge.frozen_at is None else None
@@ -341,25 +169,25 @@ class Challenges(ChallengeTeams):
             challenge=name,
             phase=chosen.name,
             columns=spec.board,
-            places=() if hidden else tuple(self._places(challenge, challenge.version or challenge.draft, chosen.name)),
+            places=() if hidden else tuple(self.places(challenge, challenge.version or challenge.draft, chosen.name)),
             rescored=challenge.rescored.get(chosen.name),
             opens=opens,
             intervals=spec.intervals,
         )
 
-    def _places(self, challenge: Challenge, version: str, phase: str) -> Sequence[Place]:
+    def places(self, challenge: Challenge, version: str, phase: str) -> Sequence[Place]:
         """The board of a phase, by the scoring program of a version.
 
         Nothing of it depends on who asks, nor on the moment where ends are not shown in steps: it holds until something is sent,
         scored, or merged.
         """
         spec, name = self.programs.spec(challenge.name, version), challenge.name
-        made_of = (self.submissions.of(name), spec, self._teams(name), object() if spec.step else None)
+        made_of = (self.submissions.of(name), spec, self.teams_of(name), object() if spec.step else None)
         return self._remembered(("board", name, version, phase), made_of, lambda: self._ranked(challenge, version, phase))
 
     def _ranked(self, challenge: Challenge, version: str, phase: str) -> Sequence[Place]:
         spec = self.programs.spec(challenge.name, version)
-        sent = self._seen(challenge, self._sent_as_scored(challenge.name, version), spec)
+        sent = self.as_seen(challenge, self._sent_as_scored(challenge.name, version), spec)
         found = [one for one in sent if one.phase == phase and (one.team or one.version == version)]
         return self._told_apart(challenge, spec, board(spec.board, found), found) if spec.phase(phase) else ()
 
@@ -385,66 +213,25 @@ class Challenges(ChallengeTeams):
         opens = spec.opens(phase)
         return opens if challenge.frozen_at is None and self.lab.clock() < opens else None
 
-    # ---- teams
+    # ---- what is left, and what was accepted
 
-    def join(
-        self, caller: Caller, name: str, *, team: str, code: str, accepts: bool, answers: Mapping[str, str] | None = None
-    ) -> TeamView:
-        """Take part: make a team (by default of one's own name), or join one with its code. Again changes nothing."""
-        allowed(caller, Action.TAKE_PART).check()
-        me = caller.user.subject
-        with self._guard:
-            challenge = self.find(caller, name)
-            self.check_open(challenge)
-            if not challenge.version:
-                raise Conflict(f"The challenge {name} is not published yet.", remedy=f"`carrel challenge publish {name}`.")
-            spec = self.spec(challenge)
-            mine = self.team_of(challenge, me)
-            _check_answers(spec, answers or {})
-            if mine is None:
-                if spec.rules and not accepts:
-                    raise Denied("The rules have to be accepted first.", remedy="Read them, and say --accept-rules.")
-                mine = self._joined(challenge, spec, me, team, code)
-            elif team not in ("", mine.name) or code not in ("", mine.code):
-                raise Conflict(f'You are in the team "{mine.name}".', remedy="A person is in one team of a challenge.")
-            mine = self._agreed(challenge, spec, mine, me, accepts=accepts, answers=answers or {})
-            return self.team_view(mine)
+    def left(self, challenge: Challenge, team: Team, phase: Phase) -> Left:
+        """What is left to a team in a phase, with what organisers have given it."""
+        zone = self.spec(challenge).zone
+        return left(
+            phase, self.counted(challenge, team), now=self.lab.clock(), zone=zone, extra=self._extra(challenge, team, phase)
+        )
 
-    def _joined(self, challenge: Challenge, spec: ChallengeSpec, me: str, name: str, code: str) -> Team:
-        there, now = self._teams(challenge.name), self.lab.clock()
-        found = with_code(teams.present(there), code) if code else self._named_team(challenge, me, name)
-        teams.check_size(spec, found, 1)
-        joined = replace(found, members=(*found.members, me))
-        own = {one.id for one in self.counted(challenge, found)}
-        sent = self.counted(challenge, joined)
-        if brought := [one for one in sent if one.id not in own]:  # by teams that they were in before
-            teams.check_ladder(spec, brought, now)
-            if found in there:
-                teams.check_merging(spec, now)
-                teams.check_sum(spec, sent, now)
-        return self.teams.put(joined)
+    def _extra(self, challenge: Challenge, team: Team, phase: Phase) -> Extra:
+        zone = self.spec(challenge).zone
+        return extra(self.notices_of(challenge.name), team, phase.name, now=self.lab.clock(), zone=zone)
 
-    def _named_team(self, challenge: Challenge, me: str, name: str) -> Team:
-        """A new team of this name; or the one of it that the user was in and nobody is."""
-        there = self._teams(challenge.name)
-        name = " ".join((name or me[:40]).split())
-        if not _TEAM.fullmatch(name):
-            raise Invalid(f'"{name[:60]}" cannot be the name of a team.', remedy="Use up to 40 letters, digits, blanks, . _ -")
-        taken = next((one for one in there if one.name.casefold() == name.casefold()), None)
-        if taken is not None and taken in teams.present(there) and me in taken.former and not taken.members:
-            return taken
-        if taken is not None:
-            raise Conflict(f'There is a team "{name}".', remedy="Choose another name, or join it with the code of a member.")
-        return Team(challenge=challenge.name, name=name, code=new_code(), made_at=self.lab.clock())
-
-    def _agreed(
-        self, challenge: Challenge, spec: ChallengeSpec, team: Team, me: str, *, accepts: bool, answers: Mapping[str, str]
-    ) -> Team:
-        """The team, with what a member has accepted and answered now."""
-        accepted = {**team.accepted, me: self.rules_digest(challenge)} if accepts and spec.rules else team.accepted
-        answered = {**team.answers, me: {**team.answers.get(me, {}), **answers}} if answers else team.answers
-        changed = replace(team, accepted=accepted, answers=answered)
-        return team if changed == team else self.teams.put(changed)
+    def rules_digest(self, challenge: Challenge, version: str = "") -> str:
+        """Digest of the text of the rules; "": there are none."""
+        version = version or challenge.version or challenge.draft
+        spec = self.programs.spec(challenge.name, version)
+        text = self.programs.text(challenge.name, version, spec.rules) if spec.rules else ""
+        return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
     def _accepted(self, challenge: Challenge, team: Team, subject: str) -> bool:
         digest = self.rules_digest(challenge)
@@ -456,106 +243,37 @@ class Challenges(ChallengeTeams):
             show, join = f"carrel challenge show {challenge.name}", f"carrel challenge join {challenge.name} --accept-rules"
             raise Denied("The rules have changed, and have to be accepted again.", remedy=f"Read them (`{show}`), then `{join}`.")
 
-    def rules_digest(self, challenge: Challenge, version: str = "") -> str:
-        """Digest of the text of the rules; "": there are none."""
-        version = version or challenge.version or challenge.draft
-        spec = self.programs.spec(challenge.name, version)
-        text = self.programs.text(challenge.name, version, spec.rules) if spec.rules else ""
-        return hashlib.sha256(text.encode()).hexdigest() if text else ""
-
-    def left(self, challenge: Challenge, team: Team, phase: Phase) -> Left:
-        """What is left to a team in a phase, with what organisers have given it."""
-        zone = self.spec(challenge).zone
-        return left(
-            phase, self.counted(challenge, team), now=self.lab.clock(), zone=zone, extra=self._extra(challenge, team, phase)
-        )
-
-    def _extra(self, challenge: Challenge, team: Team, phase: Phase) -> Extra:
-        zone = self.spec(challenge).zone
-        return extra(self._notices(challenge.name), team, phase.name, now=self.lab.clock(), zone=zone)
-
-    def starter(self, caller: Caller, name: str) -> BinaryIO:
-        """The files that participants begin with, as an archive. Raises `NotFound`."""
-        challenge = self.find(caller, name)
-        self.own_team(caller, challenge)
-        return self.programs.starter(challenge)
-
-    def begin(self, caller: Caller, name: str) -> str:
-        """Put what participants begin with among the files of the caller's sessions, unless it is there; return its directory."""
-        challenge = self.find(caller, name)
-        self.own_team(caller, challenge)
-        own = self.files / directory_name(caller.user.subject)
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.programs.put_starter(challenge, own)
-        return name
-
-    def notebook(self, caller: Caller, name: str) -> str:
-        """The notebook that the caller begins with, below the files of their sessions; its directory where there is not one."""
-        found = self.programs.notebook(self.find(caller, name))
-        there = found and os.path.lexists(self.files / directory_name(caller.user.subject) / name / found)
-        return f"{name}/{found}" if there else name
-
     # ---- submissions
 
-    def submit(self, caller: Caller, name: str, snapshot: str) -> SubmissionView:
-        """Take code of the caller's for the phase of now. Raises `Conflict` where no phase takes any, or nothing is left."""
-        allowed(caller, Action.TAKE_PART).check()
-        with self._guard:
-            challenge = self.find(caller, name)
-            self.check_open(challenge)
-            team, spec, now = self.own_team(caller, challenge), self.spec(challenge), self.lab.clock()
-            phase = spec.phase_at(now)
-            if phase is None:
-                raise Conflict(f"The challenge {name} takes no submissions now.", remedy=f"`carrel challenge show {name}`.")
-            if not self.lab.has_snapshot(caller, snapshot):
-                raise NotFound("That code is not here.", remedy="Send it again.")
-            self.check_accepted(challenge, team, caller.user.subject)
-            if phase.final is not None:
-                raise Conflict(
-                    f'The phase "{phase.name}" takes no submissions: it scores those of "{phase.final.source}" again.',
-                    remedy=f"`carrel challenge board {name}`.",
-                )
-            # Whoever got no answer sends the same again: while it is under way, that is the same submission.
-            there = self.own_as_seen(challenge, team)
-            under_way = (one for one in there if not one.state.ended and one.phase == phase.name)
-            again = next((one for one in under_way if one.snapshot == snapshot), None)
-            if again is not None:
-                return self.submission(caller, name, again.id)
-            cost = self.cost(name, challenge.version)
-            if cost is None and phase.limits.gpu_hours is not None:
-                self.programs.cost(name, challenge.version)  # raises why it cannot be said
-            most = cost.gpu_hours if cost else 0.0
-            self.left(challenge, team, phase).check(most)
-            made = self._send(challenge, challenge.version, phase, caller, snapshot, team=team, most=most)
-            after = self._phase_now(challenge, team)
-        return replace(self._view(caller, challenge, made), phase=after)
+    def checks(self, caller: Caller, name: str) -> SubmissionList:
+        """The baselines of the draft, or of what is published where there is no draft; for organisers."""
+        challenge = self.organised(caller, name)
+        version = challenge.draft or challenge.version
+        newest_first = sorted(self.baselines(challenge, version).values(), key=lambda one: -one.id)
+        return SubmissionList(submissions=tuple(self.runs.view(one, organiser=True) for one in newest_first))
 
-    def try_out(self, caller: Caller, name: str, snapshot: str) -> tuple[int, int]:
-        """Run code of the caller's on training data, as tasks of the caller's own; return the numbers of both jobs.
+    def baselines(self, challenge: Challenge, version: str) -> Mapping[tuple[str, str], ChallengeSubmission]:
+        """The last try of each baseline of a version, by phase and name."""
+        return {(one.phase, one.baseline): one for one in self.of(challenge.name, "") if one.version == version}
 
-        It counts for no limit of the challenge.
+    def sent(self, caller: Caller, name: str, *, before: int | None = None, limit: int | None = None) -> SubmissionList:
+        """The submissions of the caller's team, newest first; for organisers those of all teams.
+
+        `before`: those with smaller numbers; `limit`: so many at most. None: all.
         """
-        allowed(caller, Action.TAKE_PART).check()
-        challenge = self.find(caller, name)
-        self.check_open(challenge)
-        self.own_team(caller, challenge)
-        if not self.lab.has_snapshot(caller, snapshot):
-            raise NotFound("That code is not here.", remedy="Send it again.")
-        return self.programs.try_out(caller, challenge, snapshot)
-
-    def sent(self, caller: Caller, name: str) -> SubmissionList:
-        """The submissions of the caller's team; for organisers those of all teams."""
         challenge = self.find(caller, name)
         team = self.team_of(challenge, caller.user.subject)
         if self.organises(caller, challenge):
-            shown = {one.id: one.scores for one in self._seen(challenge, self.of(name))}
-            there = teams.renamed(self.of(name), self._teams(name))
-            views = [self._with_shown(self.runs.view(one, organiser=True), shown[one.id]) for one in there if one.team]
+            shown = {one.id: one.scores for one in self.as_seen(challenge, self.of(name))}
+            there = [one for one in teams.renamed(self.of(name), self.teams_of(name)) if one.team]
+            page, after = _page(there, before, limit)
+            views = [self._with_shown(self.runs.view(one, organiser=True), shown[one.id]) for one in page]
         else:
             own = self.own_as_seen(challenge, team or self.own_team(caller, challenge))
-            views = [self._view(caller, challenge, one) for one in own]
-        phase = self._phase_now(challenge, team) if team else None
-        return SubmissionList(submissions=tuple(reversed(views)), phase=phase)
+            page, after = _page(own, before, limit)
+            views = [self.as_shown(caller, challenge, one) for one in page]
+        phase = self.phase_now(challenge, team) if team else None
+        return SubmissionList(submissions=tuple(views), phase=phase, next=after)
 
     def submission(self, caller: Caller, name: str, number: int) -> SubmissionView:
         """One submission."""
@@ -566,15 +284,15 @@ class Challenges(ChallengeTeams):
         users = frozenset({*organisers, *(team.members if team else ())})
         allowed(caller, Action.SEE_SUBMISSIONS, Resource(users=users)).check(no_submission(number))
         beside = self.own(name, team) if team else self.of(name, one.team)
-        shown = next(it for it in self._seen(challenge, beside) if it.id == number)
+        shown = next(it for it in self.as_seen(challenge, beside) if it.id == number)
         if not self.organises(caller, challenge):
-            return self._view(caller, challenge, shown)
+            return self.as_shown(caller, challenge, shown)
         return self._with_shown(self.runs.view(replace(one, team=shown.team), organiser=True), shown.scores)
 
     def _with_shown(self, view: SubmissionView, shown: Mapping[str, float]) -> SubmissionView:
         return replace(view, shown={} if shown == view.submission.scores else shown)
 
-    def _view(self, caller: Caller, challenge: Challenge, one: ChallengeSubmission) -> SubmissionView:
+    def as_shown(self, caller: Caller, challenge: Challenge, one: ChallengeSubmission) -> SubmissionView:
         """A submission as the caller may see it: teams see the number of the version, and no scores while these are hidden."""
         if self.organises(caller, challenge):
             return self.runs.view(one, organiser=True)
@@ -621,34 +339,75 @@ class Challenges(ChallengeTeams):
             "jobs": records,
         }
 
-    def _send(
-        self,
-        challenge: Challenge,
-        version: str,
-        phase: Phase,
-        caller: Caller,
-        code: str,
-        *,
-        team: Team | None = None,
-        baseline: str = "",
-        most: float = 0.0,
-    ) -> ChallengeSubmission:
-        return self.runs.add(
-            ChallengeSubmission(
-                challenge=challenge.name,
-                version=version,
-                phase=phase.name,
-                team=team.name if team else "",
-                baseline=baseline,
-                by=caller.user.subject,
-                snapshot=code,
-                made_at=self.lab.clock(),
-                members=team.members if team else (),
-                gpu_hours=most,
-            )
-        )
+    def log(self, caller: Caller, name: str, number: int) -> str:
+        """The end of the log of the last job of a submission; for organisers, because it may show what the programs saw.
+
+        Its team gets the end of what its code printed, where the challenge lets it.
+        """
+        challenge = self.find(caller, name)
+        if not self.organises(caller, challenge):
+            return self._own_log(caller, challenge, number)
+        one = self._submission(challenge, number, again=True)
+        return self.programs.log(challenge, one.job, _LOG).decode(errors="replace") if one.job else ""
+
+    def _own_log(self, caller: Caller, challenge: Challenge, number: int) -> str:
+        if self.spec(challenge).log is None:
+            self.check_organiser(caller, challenge)
+        shown = self.submission(caller, challenge.name, number).submission
+        spec = self.programs.spec(challenge.name, self._submission(challenge, number).version)
+        phase = spec.phase(shown.phase)
+        # By what the challenge said then, and by what it says now: neither shows more.
+        logs = [one for one in (self.spec(challenge).log, spec.log) if one and phase and one.holds(phase.split)]
+        if len(logs) < 2:
+            raise Denied("Logs are not shown in this phase.", remedy=f"`carrel challenge show {challenge.name}`.")
+        # What the lab could not carry out costs nothing: as often as a team likes, it would tell something.
+        if not shown.state.ended or shown.fault is Fault.LAB or not shown.ingestion_job:
+            raise Conflict("There is no log of it for its team.", remedy="Read it when the submission was scored or has failed.")
+        return self.runs.own_log(challenge, shown.ingestion_job, min(one.bytes for one in logs))
 
     # ---- parts
+
+    def team_view(self, team: Team) -> TeamView:
+        """A team, as its members see it."""
+        asking = [one.name for one in self.present(team.challenge) if one.asked == team.name]
+        return TeamView(
+            name=team.name,
+            members=team.members,
+            code=team.code,
+            asked_by=tuple(asking),
+            asked=team.asked if team.asked not in team.merged else "",
+            chosen=team.chosen,
+        )
+
+    def cost(self, name: str, version: str) -> Cost | None:
+        """The most that a submission takes; None: its programs cannot be submitted now."""
+        try:
+            return self.programs.cost(name, version)
+        except (CarrelError, OSError):
+            return None
+
+    def present(self, name: str) -> Sequence[Team]:
+        """The teams of a challenge that are no part of another one."""
+        return teams.present(self.teams_of(name))
+
+    def own(self, name: str, team: Team) -> Sequence[ChallengeSubmission]:
+        """What is a team's own, in the order in which it was sent."""
+        return self._named(name, team.names)
+
+    def own_as_seen(self, challenge: Challenge, team: Team) -> Sequence[ChallengeSubmission]:
+        """The same as the team sees it: by a ladder, and in steps."""
+        return self.as_seen(challenge, self.own(challenge.name, team))
+
+    def counted(self, challenge: Challenge, team: Team) -> Sequence[ChallengeSubmission]:
+        """What counts against the limits of a team, as it sees that."""
+        return teams.counted(team, self.as_seen(challenge, self._named(challenge.name, self.names(team))))
+
+    def names(self, team: Team) -> frozenset[str]:
+        """The names under which something may have been sent that counts for a team."""
+        return team.names | teams.others_of(team, self.teams_of(team.challenge))
+
+    def _named(self, name: str, names: Collection[str]) -> Sequence[ChallengeSubmission]:
+        return sorted((one for team in names for one in self.of(name, team)), key=lambda one: one.id)
 
     def find(self, caller: Caller, name: str) -> Challenge:
         """The challenge, if the caller may see it. Raises `NotFound`."""
@@ -661,10 +420,11 @@ class Challenges(ChallengeTeams):
     def organised(self, caller: Caller, name: str) -> Challenge:
         """The challenge, for its organisers alone. Raises `Denied` for others, and as `find` does."""
         found = self.find(caller, name)
-        self._check_organiser(caller, found)
+        self.check_organiser(caller, found)
         return found
 
-    def _check_organiser(self, caller: Caller, challenge: Challenge) -> None:
+    def check_organiser(self, caller: Caller, challenge: Challenge) -> None:
+        """Raise `Denied` unless the caller is an organiser."""
         allowed(caller, Action.ORGANISE, self._resource(challenge)).check()
 
     def organises(self, caller: Caller, challenge: Challenge) -> bool:
@@ -692,24 +452,26 @@ class Challenges(ChallengeTeams):
         found = [one for one in self.submissions.of(name, team) if not one.again]
         return self.rescoring.as_scored(name, version, found) if version else found
 
-    def _seen(
+    def as_seen(
         self, challenge: Challenge, sent: Sequence[ChallengeSubmission], spec: ChallengeSpec | None = None
     ) -> Sequence[ChallengeSubmission]:
         """These, all or those of a team, as teams see them: all that leaves the lab but to organisers goes by it."""
         # Under the names of those who sent them: what a team was shown stays when it merges.
         shown = seen(spec or self.spec(challenge), sent, self.lab.clock())
-        return list(teams.renamed(shown, self._teams(challenge.name)))
+        return [*teams.renamed(shown, self.teams_of(challenge.name))]
 
-    def _teams(self, name: str) -> Sequence[Team]:
+    def teams_of(self, name: str) -> Sequence[Team]:
+        """The teams of a challenge, also those that are a part of another one."""
         there = self.teams.all()
         return self._remembered(("teams", name), (there,), lambda: [one for one in there if one.challenge == name])
 
-    def _notices(self, name: str) -> Sequence[ChallengeNotice]:
+    def notices_of(self, name: str) -> Sequence[ChallengeNotice]:
+        """The notices of a challenge, in their order."""
         return [one for one in self.notices.all() if one.challenge == name]
 
     def team_of(self, challenge: Challenge, subject: str) -> Team | None:
         """The team of a user, or None."""
-        there = self._teams(challenge.name)
+        there = self.teams_of(challenge.name)
         by_member = self._remembered(
             ("members", challenge.name), (there,), lambda: {one: team for team in teams.present(there) for one in team.members}
         )
@@ -731,14 +493,18 @@ class Challenges(ChallengeTeams):
         return self.rescoring.as_scored(challenge.name, challenge.version or challenge.draft, [found])[0]
 
 
-def _check_answers(spec: ChallengeSpec, answers: Mapping[str, str]) -> None:
-    """Raise `Invalid` for an answer to what the challenge does not ask, or that it does not have."""
-    for name, answer in answers.items():
-        if answer not in spec.asks.get(name, ()):
-            raise Invalid(
-                f'"{name[:60]}" cannot be answered with "{answer[:60]}".',
-                remedy="; ".join(f"{one}: {', '.join(choices)}" for one, choices in spec.asks.items()) or "Nothing is asked.",
-            )
+def _page(
+    sent: Sequence[ChallengeSubmission], before: int | None, limit: int | None
+) -> tuple[Sequence[ChallengeSubmission], int | None]:
+    """The newest of these first, so many of those with smaller numbers; and the `before` of the page after them."""
+    there = [one for one in reversed(sent) if before is None or one.id < before]
+    page = there[:limit]
+    return page, page[-1].id if len(there) > len(page) else None
+
+
+def no_submission(number: int) -> NotFound:
+    """The error for a submission that the caller may not see."""
+    return NotFound(f"There is no submission {number}.", remedy="`carrel challenge submissions NAME` lists those of your team.")
 
 
 def _state(challenge: Challenge) -> str:

@@ -24,6 +24,8 @@ from carrel.lab.audit import AuditLog
 from carrel.lab.gateway.body_files import BodyFiles
 from carrel.lab.gateway.call_bodies import CallBodies
 from carrel.lab.gateway.challenge_organising import Organising
+from carrel.lab.gateway.challenge_participating import Participating
+from carrel.lab.gateway.challenge_publishing import Publishing
 from carrel.lab.gateway.challenge_samples import ChallengeSamples
 from carrel.lab.gateway.challenges import Challenges
 from carrel.lab.gateway.comparing import Comparing
@@ -90,6 +92,8 @@ class Gateway:
     own_drifts: Drifts | None = None
     #: None in a lab without challenges (tests).
     own_challenges: Challenges | None = None
+    own_participating: Participating | None = None
+    own_publishing: Publishing | None = None
     own_organising: Organising | None = None
     own_samples: ChallengeSamples | None = None
     #: None in a lab without sessions.
@@ -128,6 +132,20 @@ class Gateway:
         if self.own_challenges is None:
             raise NotFound("This lab has no challenges.")
         return self.own_challenges
+
+    @property
+    def participating(self) -> Participating:
+        """What those who take part in challenges do. Raises `NotFound` in a lab that has none."""
+        if self.own_participating is None:
+            raise NotFound("This lab has no challenges.")
+        return self.own_participating
+
+    @property
+    def publishing(self) -> Publishing:
+        """What those who make challenges do. Raises `NotFound` in a lab that has none."""
+        if self.own_publishing is None:
+            raise NotFound("This lab has no challenges.")
+        return self.own_publishing
 
     @property
     def organising(self) -> Organising:

@@ -134,7 +134,7 @@ class ChallengePages:
             accepts = fields.get("accept_rules") == "yes"
             asked = {key.removeprefix(_ANSWER): one for key, one in fields.items() if key.startswith(_ANSWER) and one}
             team, code = fields.get("team", ""), fields.get("code", "").strip()
-            self._challenges.join(caller, name, team=team, code=code, accepts=accepts, answers=asked)
+            self._gateway.participating.join(caller, name, team=team, code=code, accepts=accepts, answers=asked)
             return f"/challenges/{quote(name)}"
 
         return await self._press(request, join)
@@ -145,11 +145,11 @@ class ChallengePages:
 
         def change(caller: Caller, name: str) -> str:
             if fields.get("act") == "invite":
-                self._challenges.invite(caller, name)
+                self._gateway.participating.invite(caller, name)
             elif fields.get("act") == "leave":
-                self._challenges.leave(caller, name)
+                self._gateway.participating.leave(caller, name)
             else:
-                self._challenges.merge(caller, name, code=fields.get("code", "").strip(), team=fields.get("team", ""))
+                self._gateway.participating.merge(caller, name, code=fields.get("code", "").strip(), team=fields.get("team", ""))
             return f"/challenges/{quote(name)}"
 
         return await self._press(request, change)
@@ -162,7 +162,7 @@ class ChallengePages:
             numbers = [
                 int(key.removeprefix(_CHOSEN)) for key in fields if re.fullmatch(rf"{_CHOSEN}[0-9]{{1,18}}", key, re.ASCII)
             ]
-            self._challenges.choose(caller, name, numbers)
+            self._gateway.participating.choose(caller, name, numbers)
             return f"/challenges/{quote(name)}#final"
 
         return await self._press(request, choose)
@@ -172,13 +172,13 @@ class ChallengePages:
         await checked_form(request, self._look)
 
         def start(caller: Caller, name: str) -> str:
-            self._challenges.begin(caller, name)
+            self._gateway.participating.begin(caller, name)
             sessions = self._gateway.sessions
             if sessions is None:
                 raise Conflict("This lab offers no sessions.", remedy=f"`carrel challenge start {name}`.")
             # What runs already sees the data only if it began after its owner has joined: a new one does in any case.
             submitted = sessions.start(caller, asked_in({**last_settings(self._gateway, caller), "kind": SessionKind.NOTEBOOK}))
-            return f"/notebooks/{submitted.job.id}?go=yes&path={quote(self._challenges.notebook(caller, name))}"
+            return f"/notebooks/{submitted.job.id}?go=yes&path={quote(self._gateway.participating.notebook(caller, name))}"
 
         return await self._press(request, start)
 
@@ -186,7 +186,7 @@ class ChallengePages:
         """Send what was uploaded."""
 
         def submit(caller: Caller, name: str, code: str) -> str:
-            self._challenges.submit(caller, name, code)
+            self._gateway.participating.submit(caller, name, code)
             return f"/challenges/{quote(name)}#submissions"
 
         return await self._with_code(request, submit)
@@ -195,7 +195,7 @@ class ChallengePages:
         """Run what was uploaded on training data, and go to its job."""
 
         def try_out(caller: Caller, name: str, code: str) -> str:
-            return f"/jobs/{self._challenges.try_out(caller, name, code)[0]}"
+            return f"/jobs/{self._gateway.participating.try_out(caller, name, code)[0]}"
 
         return await self._with_code(request, try_out)
 

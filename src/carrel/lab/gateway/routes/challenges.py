@@ -52,7 +52,7 @@ def list_challenges(ctx: Ctx, who: Who) -> ChallengeLines:
 @router.post("", status_code=201, summary="Send a challenge as a draft (administrators, its organisers)")
 def keep_challenge(request: CodeRequest, ctx: Ctx, who: Who) -> Challenge:
     """A directory with a `challenge.yaml`, uploaded as code. Its baselines are sent to each phase; nobody else sees it yet."""
-    return ctx.challenges.keep(who, request.snapshot)
+    return ctx.publishing.keep(who, request.snapshot)
 
 
 @router.get("/{name}", summary="Look at a challenge")
@@ -73,7 +73,7 @@ def get_checks(name: Name, ctx: Ctx, who: Who) -> SubmissionList:
 def publish(name: Name, ctx: Ctx, who: Who, request: PublishRequest | None = None) -> Challenge:
     """409 until all its baselines were scored, and where it scores otherwise, all that was scored before."""
     asked = request or PublishRequest.model_validate({})
-    return ctx.challenges.publish(who, name, reason=asked.reason, without_failed=asked.without_failed)
+    return ctx.publishing.publish(who, name, reason=asked.reason, without_failed=asked.without_failed)
 
 
 @router.post(
@@ -81,25 +81,25 @@ def publish(name: Name, ctx: Ctx, who: Who, request: PublishRequest | None = Non
 )
 def ask_rescore(name: Name, ctx: Ctx, who: Who) -> Rescore:
     """Each once, and what failed once more. Boards change when the draft is published."""
-    return ctx.challenges.rescore(who, name, ask=True)
+    return ctx.publishing.rescore(who, name, ask=True)
 
 
 @router.get("/{name}/rescore", summary="Old scores and ranks beside those by the draft (organisers)")
 def get_rescore(name: Name, ctx: Ctx, who: Who) -> Rescore:
     """The submissions that the draft scores otherwise, as far as it has."""
-    return ctx.challenges.rescore(who, name)
+    return ctx.publishing.rescore(who, name)
 
 
 @router.post("/{name}/freeze", summary="End a challenge (organisers)")
 def freeze(name: Name, ctx: Ctx, who: Who) -> Challenge:
     """It takes nothing any more; boards stay. Again changes nothing."""
-    return ctx.challenges.freeze(who, name)
+    return ctx.publishing.freeze(who, name)
 
 
 @router.post("/{name}/join", summary="Take part in a challenge")
 def join(name: Name, request: TeamRequest, ctx: Ctx, who: Who) -> TeamView:
     """Makes a team, or joins the one whose `code` is sent. Again changes nothing."""
-    return ctx.challenges.join(
+    return ctx.participating.join(
         who, name, team=request.team, code=request.code, accepts=request.accept_rules, answers=request.answers
     )
 
@@ -107,31 +107,31 @@ def join(name: Name, request: TeamRequest, ctx: Ctx, who: Who) -> TeamView:
 @router.post("/{name}/invite", summary="Give one's team a new code")
 def invite(name: Name, ctx: Ctx, who: Who) -> TeamView:
     """The one before is void."""
-    return ctx.challenges.invite(who, name)
+    return ctx.participating.invite(who, name)
 
 
 @router.post("/{name}/leave", status_code=204, summary="Leave one's team")
 def leave(name: Name, ctx: Ctx, who: Who) -> None:
     """Its submissions stay its own, and count against the limits of who was in it when they were sent."""
-    ctx.challenges.leave(who, name)
+    ctx.participating.leave(who, name)
 
 
 @router.post("/{name}/merge", summary="Ask a team to merge with one's own, or agree")
 def merge(name: Name, request: MergeRequest, ctx: Ctx, who: Who) -> TeamView:
     """`code`: of the team that is asked. `team`: the name of one that has asked, which is a part of one's own then."""
-    return ctx.challenges.merge(who, name, code=request.code, team=request.team)
+    return ctx.participating.merge(who, name, code=request.code, team=request.team)
 
 
 @router.post("/{name}/choose", summary="Choose which submissions go on to the next final")
 def choose(name: Name, request: ChoiceRequest, ctx: Ctx, who: Who) -> TeamView:
     """Until it begins, in the place of what was chosen before."""
-    return ctx.challenges.choose(who, name, request.submissions)
+    return ctx.participating.choose(who, name, request.submissions)
 
 
 @router.post("/{name}/start", summary="Put what a challenge begins with among the files of one's sessions")
 def begin(name: Name, ctx: Ctx, who: Who) -> StarterView:
     """Files that are there stay as they are. `directory` is relative to these files."""
-    return StarterView(directory=ctx.challenges.begin(who, name))
+    return StarterView(directory=ctx.participating.begin(who, name))
 
 
 @router.get("/{name}/board", summary="Who is first")
@@ -155,20 +155,28 @@ def get_board(
 )
 def get_starter(name: Name, ctx: Ctx, who: Who) -> Response:
     """The archive of a directory."""
-    with ctx.challenges.starter(who, name) as archive:
+    with ctx.participating.starter(who, name) as archive:
         return Response(archive.read(), media_type="application/x-tar")
 
 
 @router.get("/{name}/submissions", summary="List submissions of one's own team, newest first")
-def list_submissions(name: Name, ctx: Ctx, who: Who) -> SubmissionList:
-    """Organisers see those of all teams."""
-    return ctx.challenges.sent(who, name)
+def list_submissions(
+    name: Name,
+    ctx: Ctx,
+    who: Who,
+    before: Annotated[
+        int | None, Query(ge=1, le=LARGEST, description="Only submissions with smaller numbers: `next` of a page.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> SubmissionList:
+    """One page of them. Organisers see those of all teams."""
+    return ctx.challenges.sent(who, name, before=before, limit=limit)
 
 
 @router.post("/{name}/submissions", status_code=201, summary="Send code to a challenge")
 def submit(name: Name, request: CodeRequest, ctx: Ctx, who: Who) -> SubmissionView:
     """Code that was uploaded, to the phase of now. 409 where no phase takes any, or nothing is left."""
-    return ctx.challenges.submit(who, name, request.snapshot)
+    return ctx.participating.submit(who, name, request.snapshot)
 
 
 @router.get("/{name}/submissions/{number}", summary="Look at a submission")
@@ -245,7 +253,7 @@ def get_record(name: Name, number: Number, ctx: Ctx, who: Who) -> Mapping[str, A
 @router.post("/{name}/try", status_code=201, summary="Try code on training data")
 def try_code(name: Name, request: CodeRequest, ctx: Ctx, who: Who) -> DryRunView:
     """Code that was uploaded, as two tasks of one's own. It counts for no limit. 404 where the challenge has no dry run."""
-    ingestion, scoring = ctx.challenges.try_out(who, name, request.snapshot)
+    ingestion, scoring = ctx.participating.try_out(who, name, request.snapshot)
     return DryRunView(ingestion=ingestion, scoring=scoring)
 
 
