@@ -12,6 +12,8 @@ from carrel.core.gpu_use.groups import Range
 
 #: Seconds between two cells up to which their user is taken to think, or to have cells without GPUs run.
 THINKING = 600.0
+#: What brokers round away of `CellFacts.computed` is no pause.
+_ROUNDED = 0.01
 
 
 class SessionTime(StrEnum):
@@ -117,8 +119,9 @@ def _stretches(cells: Sequence[CellFacts], now: float) -> Iterator[tuple[Session
             at = cell.granted_at
         if cell.seen_at > at:
             # When its pauses were is not known, only for how long: as if they had come last.
-            left = cell.seen_at - at
-            paused_at = at + left * min(1.0, cell.computed / (cell.seen_at - cell.granted_at))
+            length = cell.seen_at - cell.granted_at
+            part = 1.0 if length - cell.computed < _ROUNDED else cell.computed / length
+            paused_at = at + (cell.seen_at - at) * part
             yield SessionTime.COMPUTED, at, paused_at
             yield SessionTime.PAUSED, paused_at, cell.seen_at
             at = cell.seen_at
