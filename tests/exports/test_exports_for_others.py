@@ -25,8 +25,8 @@ STATES = re.compile(
 )
 #: The fields of a line of the Standard Workload Format, in order: the archive's own list of 18.
 SWF = (
-    "job", "submit", "wait", "run", "processors", "cpu_time", "memory", "asked_processors", "asked_time", "asked_memory", "status",
-    "user", "group", "application", "queue", "partition", "preceding", "think",
+    "job", "submit", "wait", "run", "processors", "cpu_time", "memory", "asked_processors", "asked_time", "asked_memory",
+    "status", "user", "group", "application", "queue", "partition", "preceding", "think",
 )  # fmt: skip
 
 

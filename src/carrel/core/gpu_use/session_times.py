@@ -86,7 +86,7 @@ def session_times(cells: Iterable[CellFacts], by: str, within: Range, now: float
     return found
 
 
-def told(cells: int, gpu_seconds: float, seconds: Mapping[str, float]) -> str:
+def told(cells: int, gpu_seconds: float, seconds: Mapping[SessionTime, float]) -> str:
     """Return what the cells of one session cost, in words; "" where none of them is over."""
     if not cells:
         return ""
