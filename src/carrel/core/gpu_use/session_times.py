@@ -50,6 +50,8 @@ class CellFacts(NamedTuple):
     gpus: int = 0
     #: True: it gave the GPUs back because it waits for its user.
     input: bool = False
+    #: For how much of the time in which it computed its GPUs were busy, in percent; None: not measured.
+    busy: float | None = None
 
 
 class SessionTimes:
@@ -59,6 +61,8 @@ class SessionTimes:
         self.sessions = self.cells = 0
         #: GPUs × seconds in which cells computed.
         self.gpu_seconds = 0.0
+        #: That part of it in which the GPUs were measured, and for how much of that they were busy.
+        self.measured = self.busy = 0.0
         self.seconds = dict.fromkeys(SessionTime, 0.0)
 
     def add(self, cells: Sequence[CellFacts], within: Range, now: float) -> None:
@@ -68,7 +72,11 @@ class SessionTimes:
             if cell.asked_at is not None and (length := cell.seen_at - cell.granted_at) > 0:
                 self.cells += within.begin <= cell.granted_at < within.end
                 part = within.overlap(cell.granted_at, cell.seen_at) / length
-                self.gpu_seconds += cell.gpus * cell.computed * part
+                computed = cell.gpus * cell.computed * part
+                self.gpu_seconds += computed
+                if cell.busy is not None:
+                    self.measured += computed
+                    self.busy += computed * cell.busy / 100
         for what, since, until in _stretches(cells, now):
             self.seconds[what] += within.overlap(since, until)
 
@@ -86,8 +94,8 @@ def session_times(cells: Iterable[CellFacts], by: str, within: Range, now: float
     return found
 
 
-def told(cells: int, gpu_seconds: float, seconds: Mapping[SessionTime, float]) -> str:
-    """Return what the cells of one session cost, in words; "" where none of them is over."""
+def told(cells: int, gpu_seconds: float, busy: float | None, seconds: Mapping[SessionTime, float]) -> str:
+    """Return what the cells of one session cost, in words; "" where none of them is over. `busy`: in percent."""
     if not cells:
         return ""
 
@@ -98,6 +106,7 @@ def told(cells: int, gpu_seconds: float, seconds: Mapping[SessionTime, float]) -
     cost = f"{gpu_seconds / 3600:.2f} GPU-hours" if gpu_seconds >= 36 else f"{gpu_seconds:.0f} GPU-seconds"
     own = what({SessionTime.WAITED: "waited {} for them", SessionTime.PAUSED: "were paused for {}"})
     idle = what({SessionTime.INPUT: "{} for input", SessionTime.THINKING: "{} between cells", SessionTime.AWAY: "{} away"})
+    cost += "" if busy is None else f", busy for {busy:.0f} % of them"
     return f"{had}, {cost}{f'; {own}' if own else ''}{f'. No GPU was used in {idle}' if idle else ''}."
 
 
