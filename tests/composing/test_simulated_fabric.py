@@ -69,6 +69,9 @@ def test_a_file_of_parts_is_read(tmp_path: Path) -> None:
         ("blocks = 3\n", "not a list of tables"),
         ("[[faults]]\nblock = 'gpu'\nwhat = 'fire'\n", '"fire" is no fault'),
         ("longest = 3\n", "longest is 3"),
+        ("driver = 'mig'\n[[blocks]]\nkind = 'gpu'\n", 'there is no "blocks"'),
+        ("driver = 'mig'\ngpus = ['0']\n", "`nvidia-smi -L` has them"),
+        ("driver = 'mig'\ncpus = 0\n", "cpus is 0"),
         ("x", "cannot be read"),
     ],
 )

@@ -27,7 +27,9 @@ RUNNING = CompositionState.RUNNING
 @pytest.fixture
 def driver(tmp_path: Path) -> FakeDriver:
     whole, cut = (FakeGpu(uuid=f"GPU-{uuid.uuid4()}", memory=141 * GIB, mig=mig) for mig in (False, True))
-    return build(tmp_path / "driver", gpus=[whole, cut])
+    made = build(tmp_path / "driver", gpus=[whole, cut])
+    made.for_all()
+    return made
 
 
 @pytest.fixture
@@ -71,5 +73,23 @@ def test_a_slice_is_cut_for_a_user_and_a_job_runs_on_it(lab: MortalLab, driver: 
     assert lab.ended(job.id).state == "COMPLETED"
     assert made.uuid in lab.log(job.id)
     assert lab.client.record(job.id)["attempts"][-1]["hardware"]["gpu_0"] == f"h200 1g.18gb, 16G, {made.uuid}"
+
+
+def test_a_slice_as_large_as_tasks_of_a_name_needed(lab: MortalLab, driver: FakeDriver) -> None:
+    like = Wish(kind=BlockKind.GPU, sliced=True, like="digits")
     with pytest.raises(Invalid, match='No task of yours called "digits" has completed'):
-        lab.client.add(COMPOSITIONS, Composition(wishes=(Wish(kind=BlockKind.GPU, sliced=True, like="digits"),), time=60))
+        lab.client.add(COMPOSITIONS, Composition(wishes=(like,), time=60))
+    first = composed(lab, Wish(kind=BlockKind.GPU, sliced=True, profile="3g.71gb"))
+    (slice_of_it,) = (block for block in lab.client.all_of(BLOCKS) if block.of)
+    driver.put_on(slice_of_it.uuid, 4711, memory=15 * GIB)
+    wanted = ResourceRequest(gpus=1, gpu_type="h200-3g.71gb", memory="64M", time="10m")
+    go = lab.home.parent / "go"
+    task = lab.submit(f"until [ -e {go} ]; do sleep 0.05; done", name="digits", resources=wanted)
+    lab.until(task.id, lambda job: any(each.usage.gpu_memory_peak for each in job.attempts))  # it is looked at every few seconds
+    go.touch()
+    assert lab.ended(task.id).state == "COMPLETED"
+    second = composed(lab, like)
+    # 15 GiB and a quarter more: the slice with 16 GiB is too small for the next task that takes a little more.
+    assert [name.partition("/")[2].partition("@")[0] for name in second.blocks] == ["1g.35gb"]
+    assert second.asked == "1 slice (as digits took, 19G at least)"
+    assert first.id != second.id
