@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def test_a_file_of_parts_is_read(tmp_path: Path) -> None:
     assert [one.name for one in found.blocks[3].profiles] == [
         "1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb",
     ]  # fmt: skip
+
+
+def test_the_file_for_slices_of_real_gpus_is_the_one_of_the_page(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "composing.md").read_text()
+    (text,) = (text for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if 'driver = "mig"' in text)
+    found = read_fabric(_file(tmp_path, text))
+    assert (found.driver, found.blocks, found.cpus, found.memory) == ("mig", (), 32, 256 * GIB)
+    assert len(found.gpus) == 1
 
 
 @pytest.mark.parametrize(
