@@ -203,6 +203,28 @@ def test_a_restore_without_room_is_never_tried(nodes: Callable[..., Node]) -> No
     assert same(first)
 
 
+def test_how_busy_its_gpu_was_is_kept_with_a_cell(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    kernel = node.kernel()
+    idle = kernel.acquire()
+    node.take(kernel, idle, 8 * MIB)
+    node.seen(kernel, 8 * MIB)
+    kernel.release(idle)
+    lease = kernel.acquire()
+    kernel.tell("!run")
+    kernel.expect("run")
+    # The stranger is seen by a look of after that.
+    stranger = start_specimen(node.driver, size=4 * MIB)
+    node.goes_on_until(lambda: node.broker.status()["devices"][0]["strangers"])
+    stranger.close()
+    kernel.tell("!stop")
+    kernel.expect("stop")
+    kernel.release(lease)
+    computed, before = node.broker.status(kernel.job.token)["history"]
+    assert before["busy"] == 0
+    assert 0 < computed["busy"] <= 100
+
+
 def test_strangers_on_the_device_are_seen_and_reported(nodes: Callable[..., Node]) -> None:
     node = nodes()
     kernel = node.kernel()

@@ -42,7 +42,9 @@ def test_use_and_starts_as_a_table_as_csv_and_as_json(carrel: CommandLine, clien
     assert {one["qos"] for one in starts["classes"]} >= {job.qos}
     assert f"\n{job.qos} " in carrel("report", "starts").out
     assert "No session that borrows GPUs was open" in carrel("report", "sessions").out
-    assert carrel("report", "sessions", "--csv").out.startswith("name,sessions,cells,gpu_seconds,computed,waited,paused,input,")
+    assert carrel("report", "sessions", "--csv").out.startswith(
+        "name,sessions,cells,gpu_seconds,measured,busy,computed,waited,paused,"
+    )
     assert carrel("report", "sessions", "--json", "--by", "qos").json["rows"] == []
     assert carrel("report", "sessions", "--by", "colour").code == 2
     assert carrel("report", "starts", "--csv").out.startswith("qos,waited_count,waited_median,waited_p95,")

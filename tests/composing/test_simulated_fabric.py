@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def test_a_file_of_parts_is_read(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_the_file_for_slices_of_real_gpus_is_the_one_of_the_page(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "composing.md").read_text()
+    (text,) = (text for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if 'driver = "mig"' in text)
+    found = read_fabric(_file(tmp_path, text))
+    assert (found.driver, found.blocks, found.cpus, found.memory) == ("mig", (), 32, 256 * GIB)
+    assert len(found.gpus) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -69,6 +78,9 @@ def test_a_file_of_parts_is_read(tmp_path: Path) -> None:
         ("blocks = 3\n", "not a list of tables"),
         ("[[faults]]\nblock = 'gpu'\nwhat = 'fire'\n", '"fire" is no fault'),
         ("longest = 3\n", "longest is 3"),
+        ("driver = 'mig'\n[[blocks]]\nkind = 'gpu'\n", 'there is no "blocks"'),
+        ("driver = 'mig'\ngpus = ['0']\n", "`nvidia-smi -L` has them"),
+        ("driver = 'mig'\ncpus = 0\n", "cpus is 0"),
         ("x", "cannot be read"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from carrel.core.domain.units import GIB
 from carrel.node.devices.slices import nodes_of_all_slices
+from carrel.node.runner.walls import gpu_nodes
 from support.fake_driver import FakeDriver, FakeGpu, build, find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C")
@@ -54,3 +55,4 @@ def test_a_slice_has_its_own_nodes_and_a_gpu_in_mig_mode_is_its_slices(driver: F
     # What changes how GPUs are cut, and what watches all, are not among those that jobs see.
     assert nodes_of_all_slices(tmp_path) == [f"nvidia-caps/nvidia-cap{minor}" for minor in (12, 13, 21, 22)]
     assert nodes_of_all_slices(tmp_path / "none") == []
+    assert "/dev/nvidia-caps/nvidia-cap12" in gpu_nodes({"nvidia1", "nvidia-caps/nvidia-cap12"})

@@ -20,13 +20,13 @@ from carrel.core.exports import SACCT_COLUMNS, ExportedAttempt, sacct_line
 NOW = 2e6
 #: sacct(1), "JOB STATE CODES".
 STATES = re.compile(
-    "BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PENDING|PREEMPTED|RUNNING|REQUEUED|RESIZING|REVOKED|"
-    "SUSPENDED|TIMEOUT"
+    "BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PENDING|PREEMPTED|RUNNING|REQUEUED|RESIZING|"
+    "REVOKED|SUSPENDED|TIMEOUT"
 )
 #: The fields of a line of the Standard Workload Format, in order: the archive's own list of 18.
 SWF = (
-    "job", "submit", "wait", "run", "processors", "cpu_time", "memory", "asked_processors", "asked_time", "asked_memory", "status",
-    "user", "group", "application", "queue", "partition", "preceding", "think",
+    "job", "submit", "wait", "run", "processors", "cpu_time", "memory", "asked_processors", "asked_time", "asked_memory",
+    "status", "user", "group", "application", "queue", "partition", "preceding", "think",
 )  # fmt: skip
 
 

@@ -35,7 +35,12 @@ def test_each_moment_of_a_session_counts_once() -> None:
         "thinking": 100 + 80, "waited": 10, "computed": 20 + 10 + 10, "paused": 30, "input": 50, "away": 5000 - 410,
     }  # fmt: skip
     found = times(*cells)
-    assert (found.cells, found.gpu_seconds, found.sessions) == (3, 80, 1)
+    assert (found.cells, found.gpu_seconds, found.sessions, found.measured) == (3, 80, 1, 0)
+
+
+def test_what_was_measured_of_cells_is_added_up_beside_them() -> None:
+    found = times(cell(200, 200, 300, busy=30.0), cell(400, 400, 500, 50, busy=50.0), cell(600, 600, 601))
+    assert (found.gpu_seconds, found.measured, found.busy) == (302, 300, 2 * 100 * 0.3 + 2 * 50 * 0.5)
 
 
 def test_a_session_of_which_no_cell_wanted_a_gpu_was_not_used() -> None:
@@ -73,10 +78,10 @@ def test_rows_are_users_accounts_or_classes() -> None:
 
 def test_a_session_in_words() -> None:
     none = dict.fromkeys(SessionTime, 0.0)
-    assert told(0, 0.0, none) == ""
-    assert told(1, 3.0, none) == "one had a GPU, 3 GPU-seconds."
+    assert told(0, 0.0, None, none) == ""
+    assert told(1, 3.0, None, none) == "one had a GPU, 3 GPU-seconds."
     some = none | {SessionTime.WAITED: 61.0, SessionTime.THINKING: 600.0, SessionTime.INPUT: 5.0}
-    assert (
-        told(12, 7200.0, some)
-        == "12 had GPUs, 2.00 GPU-hours; waited 1 min 1 s for them. No GPU was used in 5 s for input, 10 min between cells."
+    assert told(12, 7200.0, 40.4, some) == (
+        "12 had GPUs, 2.00 GPU-hours, busy for 40 % of them; waited 1 min 1 s for them. "
+        "No GPU was used in 5 s for input, 10 min between cells."
     )

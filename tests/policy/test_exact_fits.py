@@ -77,6 +77,13 @@ def test_gpus_of_as_much_memory_as_each_job_asks_for() -> None:
     assert [(start.job_id, start.node) for start in beyond.place()] == [(1, "n3")]
 
 
+def test_the_smallest_of_one_node_that_has_the_memory_is_given() -> None:
+    """A whole GPU, or a large slice, is left for whoever needs it; also where it is the only one of its kind."""
+    nodes = [node("n1", "h200", "a100", "a100", "t4", "t4", "t4")]
+    (start,) = Lab(lab(nodes, [waiting(1, gpu_memory=30 * GIB)])).place()
+    assert [uuid for uuid in start.devices if uuid in {device.uuid for device in nodes[0].devices if device.type == "a100"}]
+
+
 def test_what_somebody_has_who_was_not_placed_is_given_to_nobody_else() -> None:
     """An attempt that an earlier server has left is taken up while others are placed."""
     found = Lab(lab([node("n1", "h200", "h200"), node("n2", "h200", "h200")], [waiting(1)]))

@@ -43,7 +43,8 @@ def worked(site: Site) -> Site:
                 session = int(start(site, http, gpus="1").url.path.rpartition("/")[2])
     now = time.time()
     cell = RecordedCell(broker="b", number=1, session=session, attempt=1, process="7-70", asked_at=now - 90_000,
-                        granted_at=now - 90_000, seen_at=now - 86_400, computed=3600.0, gpus=1, devices=("SIM-0",))  # fmt: skip
+                        granted_at=now - 90_000, seen_at=now - 86_400, computed=3600.0, gpus=1, devices=("SIM-0",),
+                        busy=35.0)  # fmt: skip
     site.rig.store.cells.add([cell, replace(cell, number=2, devices=("GONE",))])
     return site
 
@@ -65,9 +66,10 @@ def test_a_session_s_page_has_what_its_cells_cost_and_the_page_of_use_where_its_
         (link,) = set(re.findall(r'href="(/notebooks/\d+)"', http.get("/notebooks").text))
         with worked.rig.store.database.write() as connection:
             connection.execute(sa.update(jobs).where(jobs.c.kind == "session").values(started_at=time.time() - 100_000))
-        assert "2 had GPUs, 2.00 GPU-hours" in http.get(link).text
+        assert "2 had GPUs, 2.00 GPU-hours, busy for 35 % of them" in http.get(link).text
         page = http.get("/use").text.partition("Where the time of sessions went")[2]
-        assert re.search(r'data-label="Cells" class="num">2</td>\s*<td data-label="Computed" class="num">1.00</td>', page)
+        told = dict(re.findall(r'data-label="([^"]+)" class="num">([^<]+)<', page))
+        assert (told["Cells"], told["GPU-hours"], told["Busy"], told["Computed"]) == ("2", "2.00", "35 %", "1.00")
     with worked.browser("bob") as http:
         assert "Where the time of sessions went" not in http.get("/use").text
 

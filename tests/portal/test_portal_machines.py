@@ -41,7 +41,9 @@ def shown(http: httpx.Client, word: str) -> str:
 def test_a_machine_is_foreseen_made_seen_and_given_back(site: Site) -> None:
     asked = {"gpus": "2", "type": "a100", "nvme": "1", "for": "2h", "together": "anyhow"}
     with site.browser("ada") as ada, site.browser("bob") as bob:
-        assert '<a href="/machines" aria-current="page">Machines</a>' in ada.get("/machines").text
+        page = ada.get("/machines").text
+        assert '<a href="/machines" aria-current="page">Machines</a>' in page
+        assert "<strong>a100 1g.5gb</strong> 14, " in page  # of two GPUs that can be cut
         page = press(ada, "/machines", **asked, preview="yes").text
         assert "It would take <strong>node0, a100-0, a100-1, nvme0</strong>" in page
         assert 'name="gpus" inputmode="numeric" value="2"' in page

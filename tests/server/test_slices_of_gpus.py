@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -27,18 +28,34 @@ RUNNING = CompositionState.RUNNING
 @pytest.fixture
 def driver(tmp_path: Path) -> FakeDriver:
     whole, cut = (FakeGpu(uuid=f"GPU-{uuid.uuid4()}", memory=141 * GIB, mig=mig) for mig in (False, True))
-    return build(tmp_path / "driver", gpus=[whole, cut])
+    made = build(tmp_path / "driver", gpus=[whole, cut])
+    made.for_all()
+    return made
 
 
 @pytest.fixture
 def lab(driver: FakeDriver, tmp_path: Path) -> Iterator[MortalLab]:
-    environment = driver.environment()
-    variables = {name: environment[name] for name in ("LD_LIBRARY_PATH", "CARREL_FAKE_DRIVER")}
     (tmp_path / "fabric.toml").write_text('driver = "mig"\ncpus = 2\nmemory = "1G"\n')
-    rules = f'fabric = "{tmp_path}/fabric.toml"\n'
-    running = MortalLab(tmp_path / "lab", "--cpus", "8", rules=rules, variables=variables, python=[sys.executable])
+    running = started(driver, tmp_path, f'fabric = "{tmp_path}/fabric.toml"\n')
     yield running
     running.stop()
+
+
+@pytest.fixture
+def classroom(driver: FakeDriver, tmp_path: Path) -> Iterator[MortalLab]:
+    """A lab without a fabric, on a machine with a GPU that an administrator has cut in seven, and a whole one."""
+    cut = f"[create_slice('{driver.gpus[1].uuid}', '1g.18gb', start) for start in range(7)]"
+    code = f"from carrel.node.devices.slices import create_slice; {cut}"
+    subprocess.run([sys.executable, "-c", code], env=driver.environment(), check=True)
+    running = started(driver, tmp_path)
+    yield running
+    running.stop()
+
+
+def started(driver: FakeDriver, place: Path, rules: str = "") -> MortalLab:
+    environment = driver.environment()
+    variables = {name: environment[name] for name in ("LD_LIBRARY_PATH", "CARREL_FAKE_DRIVER")}
+    return MortalLab(place / "lab", "--cpus", "8", rules=rules, variables=variables, python=[sys.executable])
 
 
 def composed(lab: MortalLab, wish: Wish) -> Composition:
@@ -71,5 +88,42 @@ def test_a_slice_is_cut_for_a_user_and_a_job_runs_on_it(lab: MortalLab, driver: 
     assert lab.ended(job.id).state == "COMPLETED"
     assert made.uuid in lab.log(job.id)
     assert lab.client.record(job.id)["attempts"][-1]["hardware"]["gpu_0"] == f"h200 1g.18gb, 16G, {made.uuid}"
+
+
+def test_a_slice_as_large_as_tasks_of_a_name_needed(lab: MortalLab, driver: FakeDriver) -> None:
+    like = Wish(kind=BlockKind.GPU, sliced=True, like="digits")
     with pytest.raises(Invalid, match='No task of yours called "digits" has completed'):
-        lab.client.add(COMPOSITIONS, Composition(wishes=(Wish(kind=BlockKind.GPU, sliced=True, like="digits"),), time=60))
+        lab.client.add(COMPOSITIONS, Composition(wishes=(like,), time=60))
+    first = composed(lab, Wish(kind=BlockKind.GPU, sliced=True, profile="3g.71gb"))
+    (slice_of_it,) = (block for block in lab.client.all_of(BLOCKS) if block.of)
+    driver.put_on(slice_of_it.uuid, 4711, memory=15 * GIB)
+    wanted = ResourceRequest(gpus=1, gpu_type="h200-3g.71gb", memory="64M", time="10m")
+    go = lab.home.parent / "go"
+    task = lab.submit(f"until [ -e {go} ]; do sleep 0.05; done", name="digits", resources=wanted)
+    lab.until(task.id, lambda job: any(each.usage.gpu_memory_peak for each in job.attempts))  # it is looked at every few seconds
+    go.touch()
+    assert lab.ended(task.id).state == "COMPLETED"
+    second = composed(lab, like)
+    # 15 GiB and a quarter more: the slice with 16 GiB is too small for the next task that takes a little more.
+    assert [name.partition("/")[2].partition("@")[0] for name in second.blocks] == ["1g.35gb"]
+    assert second.asked == "1 slice (as digits took, 19G at least)"
+    assert first.id != second.id
+
+
+def test_slices_that_are_there_are_devices_for_tasks_and_for_cells(classroom: MortalLab, driver: FakeDriver) -> None:
+    (node,) = classroom.client.nodes()
+    kinds = [device.type for device in node.devices]
+    assert kinds == ["h200", *["h200-1g.18gb"] * 7]
+    # "10 GB, whatever it is": a slice, although only one whole GPU and seven slices are free.
+    small = ResourceRequest(gpus=1, gpu_memory="10G", memory="64M")
+    large = ResourceRequest(gpus=1, gpu_memory="30G", memory="64M")
+    seen = {}
+    for name, wanted in (("small", small), ("large", large)):
+        job = classroom.submit("echo is $CUDA_VISIBLE_DEVICES", resources=wanted)
+        assert classroom.ended(job.id).state == "COMPLETED"
+        seen[name] = classroom.log(job.id).partition("is ")[2].strip()
+    assert seen["small"].startswith("MIG-")
+    assert seen["large"] == driver.gpus[0].uuid
+    wait_until(lambda: len(classroom.client.gpus().devices) == 8)
+    lending = classroom.client.gpus()
+    assert (lending.tier, [device.uuid[:4] for device in lending.devices].count("MIG-")) == ("hold", 7)

@@ -118,6 +118,7 @@ def test_gpus_are_called_as_slurm_calls_them():
     [
         ({"Gres": "gpu:a100:4", "State": "IDLE"}, ["a100"] * 4, False),
         ({"Gres": "gpu:a100:2(S:0-1),gpu:v100:1", "State": "MIXED"}, ["a100", "a100", "v100"], False),
+        ({"Gres": "gpu:1g.10gb:2(S:0),gpu:a100_3g.20gb:1", "State": "IDLE"}, ["1g.10gb", "1g.10gb", "a100_3g.20gb"], False),
         ({"Gres": "gpu:2", "State": "ALLOCATED"}, ["gpu", "gpu"], False),
         ({"Gres": "(null)", "State": "IDLE+DRAIN"}, [], True),
         ({"Gres": "gpu:1", "State": "DOWN*"}, ["gpu"], True),

@@ -69,6 +69,11 @@ def test_every_option_changes_what_slurm_is_told():
         assert told != (arguments(plain), batch_script(["true"], plain)), field.name
 
 
+def test_slices_are_asked_for_by_the_type_that_slurm_gives_them():
+    assert "--gres=gpu:1g.10gb:1" in arguments(SlurmOptions(gpus=1, gpu_type="1g.10gb"))
+    assert "--gres=gpu:a100_3g.20gb:2" in arguments(SlurmOptions(gpus=2, gpu_type="a100_3g.20gb"))
+
+
 def test_shards_are_asked_for_in_the_place_of_gpus():
     assert "--gres=shard:2" in arguments(SlurmOptions(shards=2))
     assert "--gres=shard:2" in srun_arguments(SlurmOptions(shards=2), name="n", comment="c", directory="/", script="/s")

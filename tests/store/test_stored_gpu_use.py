@@ -63,7 +63,8 @@ class Work:
 
     def cell(self, job: int, since: float, until: float, number: int = 1, outcome: str = "ok") -> None:
         cell = RecordedCell(broker="b", number=number, session=job, attempt=1, process="7-70", asked_at=since, granted_at=since,
-                            returned_at=until, seen_at=until, computed=until - since, gpus=1, outcome=outcome)  # fmt: skip
+                            returned_at=until, seen_at=until, computed=until - since, gpus=1, outcome=outcome,
+                            busy=number * 12.5)  # fmt: skip
         self.store.cells.add([cell])
 
 
@@ -226,7 +227,7 @@ def test_cells_come_by_session_and_in_their_order(work: Work) -> None:
     assert job is not None
     own = use.of_session(job)
     assert own is not None
-    assert (own.cells, own.gpu_seconds, own.seconds["unused"]) == (2, 20, 0)
+    assert (own.cells, own.gpu_seconds, own.measured, own.busy, own.seconds["unused"]) == (2, 20, 20, 3.75, 0)
 
 
 def test_counters_of_prometheus_grow_by_what_was_held_and_lent(work: Work) -> None:

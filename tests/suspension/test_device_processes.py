@@ -35,6 +35,7 @@ def test_processes_and_memory_of_every_device(tmp_path: Path) -> None:
         "processes": {driver.uuids[0]: {str(first.target.pid): size, str(second.target.pid): size}, driver.uuids[1]: {}},
         "used": {driver.uuids[0]: 2 * size, driver.uuids[1]: 0},
         "unread": {},
+        "busy": dict.fromkeys(driver.uuids, 0.0),
     }
     assert ask(driver, f"(lambda d: (d.read(), d.name({first.target.pid}), d.name(0)))(DeviceProcesses())[1:]") == [
         sys.executable,
@@ -61,7 +62,12 @@ def test_a_device_that_does_not_answer_is_unread_and_asked_again(tmp_path: Path)
 def test_only_the_devices_that_are_named_and_an_unknown_one_is_unread(tmp_path: Path) -> None:
     driver = fake_driver(tmp_path / "driver", gpus=2)
     found = ask(driver, f"dataclasses.asdict(DeviceProcesses(['{driver.uuids[1]}', 'GPU-none', 'SIM-lab-0']).read())")
-    assert found == {"processes": {driver.uuids[1]: {}}, "used": {driver.uuids[1]: 0}, "unread": {"GPU-none": "Not Found"}}
+    assert found == {
+        "processes": {driver.uuids[1]: {}},
+        "used": {driver.uuids[1]: 0},
+        "unread": {"GPU-none": "Not Found"},
+        "busy": {driver.uuids[1]: 0.0},
+    }
 
 
 def test_facts_of_the_driver(tmp_path: Path) -> None:

@@ -204,7 +204,8 @@ def _cells(job: JobDetail) -> str:
 
     if job.cells is None:
         return ""
-    return told(job.cells.cells, job.cells.gpu_seconds, {name: getattr(job.cells, name) for name in SessionTime})
+    busy = 100 * job.cells.busy / job.cells.measured if job.cells.measured else None
+    return told(job.cells.cells, job.cells.gpu_seconds, busy, {name: getattr(job.cells, name) for name in SessionTime})
 
 
 def _devices(devices: Sequence[str], *, simulated: bool) -> str:

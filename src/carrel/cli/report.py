@@ -110,7 +110,7 @@ def sessions(
     if as_json:
         print_json(found)
     elif as_csv:
-        names = ("sessions", "cells", "gpu_seconds", *SessionTime)
+        names = ("sessions", "cells", "gpu_seconds", "measured", "busy", *SessionTime)
         print_csv(("name", *names), [[row.name, *(_figure(getattr(row, name)) for name in names)] for row in found.rows])
     elif not found.rows:
         print("No session that borrows GPUs was open in that time.")
@@ -121,13 +121,16 @@ def sessions(
                 str(row.sessions),
                 str(row.cells),
                 _in_hours(row.gpu_seconds),
+                _percent(row.busy, row.measured),
                 *(_in_hours(getattr(row, name)) for name in SessionTime),
             )
             for row in found.rows
         ]
-        heads = (by.upper(), "SESSIONS", "CELLS", "GPU-HOURS", *(name.upper() for name in SessionTime))
+        heads = (by.upper(), "SESSIONS", "CELLS", "GPU-HOURS", "BUSY", *(name.upper() for name in SessionTime))
         print_table(heads, rows, right=range(1, len(heads)))
-        print("\nHours, but for GPU-HOURS. In THINKING and AWAY nothing wanted a GPU, for at most and for more than 10 min.")
+        print(
+            "\nHours of sessions from COMPUTED on. In THINKING and AWAY nothing wanted a GPU, for at most, or more than, 10 min."
+        )
     return OK
 
 

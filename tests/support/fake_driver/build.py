@@ -128,10 +128,14 @@ class FakeDriver:
         """Let a device have this error once: whoever waits for events hears of it."""
         self.inject("nvmlEventSetWait_v2", "xid", 1000 * device + number)
 
-    def put_on(self, slice_uuid: str, pid: int) -> None:
-        """Let NVML say that a process runs on a slice."""
+    def put_on(self, slice_uuid: str, pid: int, memory: int = 0) -> None:
+        """Let NVML say that a process runs on a slice, and has so many bytes there."""
         with (self.state / "running").open("a") as file:
-            file.write(f"{slice_uuid} {pid}\n")
+            file.write(f"{slice_uuid} {pid} {memory}\n")
+
+    def for_all(self) -> None:
+        """Let programs that have these libraries, and an environment without our variable, see this machine: runners of a lab."""
+        (self.libraries / "machine").write_text(str(self.state))
 
     def let_go(self) -> None:
         """Nothing hangs, is slow or is shown although it is gone any more, what has begun included; until the next `inject`."""

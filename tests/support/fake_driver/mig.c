@@ -3,7 +3,7 @@
  * The profiles are those of NVIDIA's Multi-Instance GPU User Guide ("Supported MIG Profiles"); their sizes in MiB those that
  * `nvidia-smi mig -lgip` shows (A100: NVIDIA/go-nvml, pkg/nvml/mock; H200: NVIDIA/mig-parted, issue 120), their places those of
  * `nvidia-smi mig -lgipp`. A GPU of another name has no profile. Slices lie in a file, so they outlive processes as hardware does;
- * the lines of the file `running` ("MIG-... pid") say on which of them something runs. Signatures follow NVIDIA's nvml.h. */
+ * the lines of the file `running` ("MIG-... pid bytes") say on which of them something runs. Signatures follow NVIDIA's nvml.h. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -126,18 +126,27 @@ static int end(int result) {
     return result;
 }
 
-static int runs(const struct device *slice, unsigned *pid) {
+static int runs(const struct device *slice, unsigned *pid, unsigned long long *bytes) {
     char path[4096], line[160], uuid[64];
     snprintf(path, sizeof path, "%s/running", directory);
     FILE *file = fopen(path, "re");
     int found = 0;
     while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
-        found = sscanf(line, "%63s %u", uuid, pid) == 2 && strcmp(uuid, slice->uuid) == 0;
+        found = sscanf(line, "%63s %u %llu", uuid, pid, bytes) == 3 && strcmp(uuid, slice->uuid) == 0;
     if (file != NULL) fclose(file);
     return found;
 }
 
-int fake_slice_runs(const struct device *slice, unsigned *pid) { return runs(slice, pid); }
+int fake_slice_runs(const struct device *slice, unsigned *pid) {
+    unsigned long long bytes;
+    return runs(slice, pid, &bytes);
+}
+
+uint64_t fake_slice_used(const struct device *slice) {
+    unsigned long long bytes = 0;
+    unsigned pid;
+    return runs(slice, &pid, &bytes) ? bytes : 0;
+}
 
 static int located(const struct device *slice, int *index, int *slot) {
     if (load() != SUCCESS) return 0;
@@ -315,7 +324,7 @@ EXPORT int nvmlComputeInstanceDestroy(struct instance *instance) {
     unsigned pid;
     if (!place_of(instance, &index, &slot) || !instance->computing) return INVALID_ARGUMENT;
     if ((result = begin(call, &after)) != SUCCESS) return result;
-    if (runs(&instance->slice, &pid)) return end(IN_USE);
+    if (fake_slice_runs(&instance->slice, &pid)) return end(IN_USE);
     instance->computing = 0;
     die_after(call);
     return end(after);

@@ -182,7 +182,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *memory)
     if (result != SUCCESS) return result;
     if (!is_known(device)) return INVALID_ARGUMENT;
     memory->total = device->memory;
-    memory->used = index_of(device) < 0 ? 0 : used(index_of(device));
+    memory->used = index_of(device) < 0 ? fake_slice_used(device) : used(index_of(device));
     memory->free = memory->total - memory->used;
     return SUCCESS;
 }

@@ -104,6 +104,7 @@ void fake_wake(struct process *process);
 void fake_wait(struct process *process, uint32_t gate);
 int fake_is_slice(const struct device *device); /* MIG: mig.c */
 int fake_slice_runs(const struct device *slice, unsigned *pid);
+uint64_t fake_slice_used(const struct device *slice);
 struct device *fake_slice_of(const char *uuid);
 
 #endif

@@ -40,6 +40,8 @@ class RecordedCell:
     gpu_memory: int = 0
     #: How it ended, in the broker's words.
     outcome: str = ""
+    #: For how much of the time in which it computed a kernel ran on them, in percent; None: not measured.
+    busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

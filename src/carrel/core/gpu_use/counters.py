@@ -43,7 +43,7 @@ class UseCounters:
         """Count what jobs had and waited for from `self.until` to `until`, and what was lent after `self.lease`, until `last`."""
         within, sums = Range(self.until, until), dict[_Labels, UseSums]()
         for facts in attempts:
-            key = (facts.account, facts.qos, facts.kind)
+            key: _Labels = (facts.account, facts.qos, facts.kind)
             (sums.get(key) or sums.setdefault(key, UseSums(Grouping.KIND, within, until))).add((facts,))
         told = Waits(within, until)
         told.add(waits)

@@ -12,6 +12,8 @@ from carrel.core.gpu_use.groups import Range
 
 #: Seconds between two cells up to which their user is taken to think, or to have cells without GPUs run.
 THINKING = 600.0
+#: What brokers round away of `CellFacts.computed` is no pause.
+_ROUNDED = 0.01
 
 
 class SessionTime(StrEnum):
@@ -48,6 +50,8 @@ class CellFacts(NamedTuple):
     gpus: int = 0
     #: True: it gave the GPUs back because it waits for its user.
     input: bool = False
+    #: For how much of the time in which it computed its GPUs were busy, in percent; None: not measured.
+    busy: float | None = None
 
 
 class SessionTimes:
@@ -57,6 +61,8 @@ class SessionTimes:
         self.sessions = self.cells = 0
         #: GPUs × seconds in which cells computed.
         self.gpu_seconds = 0.0
+        #: That part of it in which the GPUs were measured, and for how much of that they were busy.
+        self.measured = self.busy = 0.0
         self.seconds = dict.fromkeys(SessionTime, 0.0)
 
     def add(self, cells: Sequence[CellFacts], within: Range, now: float) -> None:
@@ -66,7 +72,11 @@ class SessionTimes:
             if cell.asked_at is not None and (length := cell.seen_at - cell.granted_at) > 0:
                 self.cells += within.begin <= cell.granted_at < within.end
                 part = within.overlap(cell.granted_at, cell.seen_at) / length
-                self.gpu_seconds += cell.gpus * cell.computed * part
+                computed = cell.gpus * cell.computed * part
+                self.gpu_seconds += computed
+                if cell.busy is not None:
+                    self.measured += computed
+                    self.busy += computed * cell.busy / 100
         for what, since, until in _stretches(cells, now):
             self.seconds[what] += within.overlap(since, until)
 
@@ -84,8 +94,8 @@ def session_times(cells: Iterable[CellFacts], by: str, within: Range, now: float
     return found
 
 
-def told(cells: int, gpu_seconds: float, seconds: Mapping[str, float]) -> str:
-    """Return what the cells of one session cost, in words; "" where none of them is over."""
+def told(cells: int, gpu_seconds: float, busy: float | None, seconds: Mapping[SessionTime, float]) -> str:
+    """Return what the cells of one session cost, in words; "" where none of them is over. `busy`: in percent."""
     if not cells:
         return ""
 
@@ -96,6 +106,7 @@ def told(cells: int, gpu_seconds: float, seconds: Mapping[str, float]) -> str:
     cost = f"{gpu_seconds / 3600:.2f} GPU-hours" if gpu_seconds >= 36 else f"{gpu_seconds:.0f} GPU-seconds"
     own = what({SessionTime.WAITED: "waited {} for them", SessionTime.PAUSED: "were paused for {}"})
     idle = what({SessionTime.INPUT: "{} for input", SessionTime.THINKING: "{} between cells", SessionTime.AWAY: "{} away"})
+    cost += "" if busy is None else f", busy for {busy:.0f} % of them"
     return f"{had}, {cost}{f'; {own}' if own else ''}{f'. No GPU was used in {idle}' if idle else ''}."
 
 
@@ -117,8 +128,9 @@ def _stretches(cells: Sequence[CellFacts], now: float) -> Iterator[tuple[Session
             at = cell.granted_at
         if cell.seen_at > at:
             # When its pauses were is not known, only for how long: as if they had come last.
-            left = cell.seen_at - at
-            paused_at = at + left * min(1.0, cell.computed / (cell.seen_at - cell.granted_at))
+            length = cell.seen_at - cell.granted_at
+            part = 1.0 if length - cell.computed < _ROUNDED else cell.computed / length
+            paused_at = at + (cell.seen_at - at) * part
             yield SessionTime.COMPUTED, at, paused_at
             yield SessionTime.PAUSED, paused_at, cell.seen_at
             at = cell.seen_at

@@ -86,16 +86,21 @@ class NodeCapacity:
         """Return how many devices of which type `wanted` would get here.
 
         A job that takes several types gets devices of one type if that is possible: the type whose devices the least has to
-        be moved off, and of those the one with the fewest to spare.
+        be moved off, of those the one with the least memory where memory is asked for (the smallest slice that fits), and of
+        those the one with the fewest to spare.
         """
         if wanted.gpus == 0:
             return []
         if wanted.gpu_type is not None:
             return [(wanted.gpu_type, wanted.gpus)]
         free = [(len(uuids), name) for name, uuids in self.free.items() if not wanted.gpu_memory or self.suits(name, wanted)]
-        enough = [(self._moved(name, wanted.gpus), count, name) for count, name in free if count >= wanted.gpus]
+        enough = [
+            (self._moved(name, wanted.gpus), self.gpu_memory[name] if wanted.gpu_memory else 0, count, name)
+            for count, name in free
+            if count >= wanted.gpus
+        ]
         if enough:
-            return [(min(enough)[2], wanted.gpus)]
+            return [(min(enough)[3], wanted.gpus)]
         chosen: list[tuple[str, int]] = []
         missing = wanted.gpus
         for count, name in sorted(free, key=lambda item: (-item[0], item[1])):

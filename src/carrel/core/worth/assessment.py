@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from carrel.core.gpu_use import LEAST_PEOPLE
 from carrel.core.worth.clouds import Cloud, add_clouds
 from carrel.core.worth.costs import add_costs
 from carrel.core.worth.entered import Entered
@@ -13,7 +14,7 @@ from carrel.core.worth.measured import Measured
 from carrel.core.worth.model import CostModel
 from carrel.core.worth.period import Period
 from carrel.core.worth.questions import Question, questions
-from carrel.core.worth.returns import LEAST_PEOPLE, Return, add_returns
+from carrel.core.worth.returns import Return, add_returns
 from carrel.core.worth.sensitivity import Varied, vary
 from carrel.core.worth.sheet import Figure, Sheet
 

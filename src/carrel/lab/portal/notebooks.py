@@ -183,7 +183,10 @@ class NotebookPages:
     def _cost(self, caller: Caller, job_id: int) -> str:
         """What the session's cells had, in words."""
         times = self._gateway.lab.gpu_use.of_session(self._gateway.lab.job(caller, job_id))
-        return told(times.cells, times.gpu_seconds, times.seconds) if times is not None else ""
+        if times is None:
+            return ""
+        busy = 100 * times.busy / times.measured if times.measured else None
+        return told(times.cells, times.gpu_seconds, busy, times.seconds)
 
     def _show(self, caller: Caller, job_id: int) -> SessionView:
         job, spec = self._sessions.get(caller, job_id)

@@ -36,7 +36,14 @@ class LabFabric:
     """The machines of a lab that are made from parts; without a fabric there are none. Thread-safe."""
 
     def __init__(
-        self, path: str | None, home: Path, store: Store, clock: Clock, *, node: Node, took: Callable[[str, str], int]
+        self,
+        path: str | None,
+        home: Path,
+        store: Store,
+        clock: Clock,
+        *,
+        node: Node,
+        took: Callable[[str, str], int] = lambda _owner, _name: 0,
     ) -> None:
         """`path` is the file that says what there is, or how it is found on `node`; drivers keep what they have to in `home`.
 

@@ -218,6 +218,7 @@ def cells_of(broker: str, leases: Sequence[Mapping[str, Any]]) -> list[RecordedC
             gpu_type=str(row["type"]),
             gpu_memory=int(row["memory"]),
             outcome=str(row["outcome"]),
+            busy=None if row.get("busy") is None else float(row["busy"]),
         )
         for row in leases
     ]

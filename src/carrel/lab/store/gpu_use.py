@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -20,6 +21,7 @@ from carrel.lab.store.tables import attempts, cells, events, jobs
 
 #: Rows that are fetched at a time.
 _MANY = 1_000
+_BUSY = re.compile(r'"busy":([0-9.]+)')
 _PROJECT = sa.case((jobs.c.experiment != "", jobs.c.experiment), else_=jobs.c.name)
 
 
@@ -90,15 +92,18 @@ class GpuUseTable:
             sa.select(
                 jobs.c.owner, jobs.c.account, jobs.c.qos, jobs.c.id.label("session"), jobs.c.started_at, jobs.c.ended_at,
                 cells.c.asked_at, cells.c.granted_at, cells.c.seen_at, cells.c.computed, cells.c.gpus,
-                # In the very words of `carrel.lab.store.rows.dump`.
-                cells.c.value.like('%"outcome":"input"%'),
+                cells.c.value,
             )
             .select_from(jobs.outerjoin(cells, cells.c.session == jobs.c.id))
             .where(jobs.c.kind == JobKind.SESSION, jobs.c.gpus == 0, jobs.c.started_at.is_not(None))
         )  # fmt: skip
         if session is not None:
             query = query.where(jobs.c.id == session)
-        return map(CellFacts._make, self._rows(_there(query, within, whose).order_by("session", "asked_at")))
+        for row in self._rows(_there(query, within, whose).order_by("session", "asked_at")):
+            said = row.value or ""
+            # In the very words of `carrel.lab.store.rows.dump`: a report reads many.
+            busy = _BUSY.search(said)
+            yield CellFacts(*row[:-1], '"outcome":"input"' in said, None if busy is None else float(busy[1]))
 
     def held(self, within: Range) -> Iterator[HeldFacts]:
         """Which devices everybody's attempts had, and cells and calls, as far as those are over."""

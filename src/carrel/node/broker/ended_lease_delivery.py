@@ -91,4 +91,5 @@ class EndedLeaseDelivery:
             "type": types.pop() if len(types) == 1 else "",
             "memory": min((device.memory for device in known), default=0),
             "outcome": row["outcome"],
+            "busy": row.get("busy"),
         }

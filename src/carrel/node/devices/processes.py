@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,8 @@ class OnDevices:
     used: Mapping[str, int] = field(default_factory=dict)
     #: device UUID -> what the driver said instead.
     unread: Mapping[str, str] = field(default_factory=dict)
+    #: device UUID -> percent of the last moment in which a kernel ran; slices (MIG) have none.
+    busy: Mapping[str, float] = field(default_factory=dict)
 
 
 class DeviceProcesses:
@@ -48,9 +50,12 @@ class DeviceProcesses:
         processes: dict[str, Mapping[int, int]] = {}
         used: dict[str, int] = {}
         unread: dict[str, str] = {}
+        busy: dict[str, float] = {}
         for uuid in self._uuids:
             try:
                 handle = self._handle(uuid)
+                with suppress(self._lib.NVMLError):
+                    busy[uuid] = float(self._lib.nvmlDeviceGetUtilizationRates(handle).gpu)
                 present = self._present(handle)
                 used[uuid] = int(self._lib.nvmlDeviceGetMemoryInfo(handle).used)
                 processes[uuid] = present
@@ -58,7 +63,7 @@ class DeviceProcesses:
                 unread[uuid] = str(error)
         if unread and not processes:
             self.close()
-        return OnDevices(processes=processes, used=used, unread=unread)
+        return OnDevices(processes=processes, used=used, unread=unread, busy=busy)
 
     def name(self, pid: int) -> str:
         """Return the program of a process as the driver knows it, or "" (it is gone, or another user's)."""

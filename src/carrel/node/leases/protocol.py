@@ -79,7 +79,8 @@ Broker to client
              process (of the session: a kernel, or another program of it), asked (Unix seconds), waited (seconds until it was
              granted), computed (seconds, without pauses), over (Unix seconds at which it was given back; null: the process
              ended while there was no broker, and nobody knows when), seen (until when it was there at least), gpus, type (""
-             where they are of several), memory (bytes of the smallest), outcome (as in history).
+             where they are of several), memory (bytes of the smallest), outcome (as in history), busy (percent of the looks at
+             its devices in which a kernel ran, of every two seconds; null: there was none).
 ``status``   broker (as in the welcome), tier, simulated (bool), tasks_lend (bool: tasks can lend to cells), and these
              lists; what names others (owner, job, label …) is blank for whom it is not:
              devices: uuid, index, name, type, memory, used (bytes), simulated, withheld (why, or null), lease (id or null),

@@ -143,6 +143,7 @@ class Calls:
             processes={uuid: {int(pid): size for pid, size in present.items()} for uuid, present in said["processes"].items()},
             used=said["used"],
             unread=said["unread"],
+            busy=said["busy"],
         )
 
     def died(self, target: Target) -> bool:

@@ -108,7 +108,7 @@ class CudaSuspender:
             now = self._calls().use(self._devices)
         except NoAnswer:
             return Use()
-        return Use(processes=now.processes, used=now.used)
+        return Use(processes=now.processes, used=now.used, busy=now.busy)
 
     def close(self) -> None:
         """End the helper processes. Suspended processes stay suspended; no operation may be under way."""

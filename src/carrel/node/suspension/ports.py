@@ -91,6 +91,8 @@ class Use:
     processes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     #: device UUID -> bytes used by everybody, the driver included.
     used: Mapping[str, int] = field(default_factory=dict)
+    #: device UUID -> percent of the last moment in which a kernel ran; one of which that is not known is not there.
+    busy: Mapping[str, float] = field(default_factory=dict)
 
 
 class Suspender(Protocol):

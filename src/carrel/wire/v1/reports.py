@@ -119,6 +119,9 @@ class SessionTimesView(Response):
     #: Cells and calls that got GPUs, and GPUs × seconds in which they computed.
     cells: int
     gpu_seconds: float
+    #: That part of it in which the GPUs were measured, and for how much of that a kernel ran on them (NVML's utilisation).
+    measured: float
+    busy: float
     #: In which a cell had GPUs; waited for them; had begun, and others had them; waited for what its user types.
     computed: float
     waited: float

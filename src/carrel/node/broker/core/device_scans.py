@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from carrel.core.domain.lease import ContextPlace, MoveMethod, Residency, Tier
+from carrel.core.domain.lease import ContextPlace, LeaseState, MoveMethod, Residency, Tier
 from carrel.node.broker.core.effects import NEVER, ScanDevices
 from carrel.node.broker.core.lender import Lender
 from carrel.node.broker.core.messages import named
@@ -117,6 +117,10 @@ class DeviceScans:
             if row.gated:
                 self._find_loose(row, {pid for pid in here if parents.get(pid) == row.pid})
             self._correct(row, seen.tenants.get(row.pid, {}), use)
+        for lease in self._ledger.leases.values():
+            busy = [use.busy[uuid] for uuid in lease.devices if uuid in use.busy]
+            if busy and lease.state is LeaseState.ACTIVE and not lease.pending:
+                lease.looks, lease.busy = lease.looks + 1, lease.busy + sum(busy) / len(busy)
         self.used.update(use.used)
         self.device_scans += 1
         self._lender.foreign.update(self._foreign(seen))

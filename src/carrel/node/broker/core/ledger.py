@@ -146,6 +146,7 @@ class Ledger:
             "held": round(row.used, 3),
             "devices": list(row.devices),
             "outcome": outcome,
+            **({"busy": round(row.busy / row.looks, 1)} if row.looks else {}),
         }
         more = self.past.add(tenant, entry, now, seen=seen) if tenant.role == KERNEL else {}
         if row.exclusive:

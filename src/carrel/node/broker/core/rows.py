@@ -219,6 +219,9 @@ class LeaseRow(Lent):
     resumed: bool = False
     #: The holder was asked to end because its time was up.
     ending: bool = False
+    #: In how many looks at its devices it was seen, and the sum of the percentages for which these were busy then.
+    looks: int = 0
+    busy: float = 0.0
     #: Owners of what has had its devices while it was paused.
     visitors: tuple[str, ...] = ()
 

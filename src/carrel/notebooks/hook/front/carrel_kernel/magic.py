@@ -93,6 +93,7 @@ class GpuMagic:
             if number is not None and len(lines) < _LAST_CELLS:
                 gpus = len(row.get("devices", ()))
                 waited = ", waited %s" % span(row["waited"]) if row.get("waited", 0) >= 1 else ""
+                waited += "" if row.get("busy") is None else ", busy for %d %% of it" % round(row["busy"])
                 lines.append("In [%d]: %d GPU%s for %s%s" % (number, gpus, "s"[: gpus != 1], span(row.get("held", 0)), waited))
         own = [row for row in answer.get("tenants", ()) if row.get("mine") and row.get("pid") == os.getpid()]
         mine = [row for row in answer.get("tenants", ()) if row.get("mine") and own and row.get("job") == own[0].get("job")]
