@@ -254,6 +254,7 @@ def _resources(asked: Resources, changes: Changes) -> v1.ResourceRequest:
         memory=f"{-(-asked.memory // 1024)}K",
         time=f"{asked.time}s",
         **({"gpu_type": kind} if kind and kind != "any" else {}),
+        **({"compose": asked.compose} if asked.compose else {}),
         **({"gpu_memory": f"{-(-asked.gpu_memory // 1024)}K"} if asked.gpu_memory else {}),
     )
 

@@ -214,6 +214,8 @@ def _resources(asked: Record, task: Record, facts: Mapping[str, str]) -> Section
     values["memory"] = format_size(asked["memory"])
     if asked.get("gpu_memory"):
         values["gpu_memory"] = format_size(asked["gpu_memory"])
+    if asked.get("compose"):
+        values["compose"] = asked["compose"]
     values["processes on each node"] = str(task.get("tasks_per_node", 1))
     values["launcher"] = task.get("launcher", "none")
     network = facts.get("network")

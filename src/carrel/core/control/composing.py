@@ -19,7 +19,7 @@ from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.core.domain.fabric import Block, Change, Step, by_name
 from carrel.core.domain.ports import Clock
-from carrel.core.policy.compose import Asked, Plan, earliest, plan, wanted
+from carrel.core.policy.compose import Asked, Plan, earliest, ever, plan, wanted
 
 _log = logging.getLogger(__name__)
 
@@ -127,8 +127,7 @@ class Composer:
 
     def possible(self, asked: Composition) -> bool:
         """Whether the fabric has it when all is free and well."""
-        found = plan(self._fabric.blocks(), _asked(asked))
-        return isinstance(found, Plan) or found.possible
+        return isinstance(ever(self._fabric.blocks(), _asked(asked)), Plan)
 
     def turn(self) -> bool:
         """Do what can be done now; return whether anything was done. Raises `Unavailable` when the fabric does not answer."""
@@ -206,6 +205,8 @@ class Composer:
                 return self._keep(found, blocks)
             if not found.changes:
                 return self._settle(found, blocks)
+            if found.state is CompositionState.COMPLETING and self._used(machine_name(found)):
+                return False  # a job came in the very moment in which it was to go
             change = found.changes[0]
         # The driver may take long: the lab is asked other things meanwhile. There is one turn at a time.
         words, unknown = "", False
@@ -343,10 +344,10 @@ def projected(blocks: Sequence[Block], living: Iterable[Composition]) -> Sequenc
     for one in living:
         for change in one.changes:
             gpu = there.get(change.of)
-            if change.step in (Step.CREATE_SLICE, Step.DESTROY_SLICE) and change.block not in there and gpu is not None:
-                coming[change.block] = replace(
-                    gpu, name=change.block, of=gpu.name, profile=change.profile, start=change.start, fixed=False, profiles=()
-                )
+            profile = None if gpu is None else gpu.profile_named(change.profile)
+            if change.step in (Step.CREATE_SLICE, Step.DESTROY_SLICE) and change.block not in there and gpu and profile:
+                made = replace(gpu, name=change.block, size=profile.memory, fixed=False, profiles=())
+                coming[change.block] = replace(made, of=gpu.name, profile=change.profile, start=change.start)
     return [*blocks, *coming.values()]
 
 

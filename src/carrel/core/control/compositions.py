@@ -14,7 +14,7 @@ from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Conflict, Impossible, Invalid, NotFound
 from carrel.core.domain.fabric import Block, BlockKind, by_name
 from carrel.core.domain.node import SIMULATED, Device, Node
-from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.reservation import FOR_EVER, Reservation
 from carrel.core.domain.units import format_duration
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
@@ -196,14 +196,17 @@ class ComposedMachines:
 
 
 #: Seconds after its time for which nothing starts on a machine: it is used, and goes as soon as it is not.
-_AFTER = 366 * 86400.0
+_AFTER = FOR_EVER
 
 
 def _windows(one: Composition) -> Sequence[Reservation]:
-    node, users = (node_name(one),), frozenset((one.owner,))
+    name, node, users = f"machine {one.id}", (node_name(one),), frozenset((one.owner,))
+    if one.job:
+        whose = f"it was made from parts for job {one.job}"
+        return (Reservation(name=name, begin=one.begin, end=one.begin + _AFTER, nodes=node, machine=True, reason=whose),)
     whose, over = "it was made from parts for one user", "it is taken apart then"
     return (
-        Reservation(name=f"machine {one.id}", begin=one.begin, end=one.end, nodes=node, users=users, reason=whose),
+        Reservation(name=name, begin=one.begin, end=one.end, nodes=node, users=users, machine=True, reason=whose),
         Reservation(name=f"end of machine {one.id}", begin=one.end, end=one.end + _AFTER, nodes=node, reason=over),
     )
 

@@ -66,10 +66,15 @@ def plan(blocks: Sequence[Block], asked: Asked, *, taken: Names = _NONE, avoid: 
     found = min(_plans(fabric, asked), key=lambda one: one[0], default=None)
     if found is not None:
         return found[1]
+    whole = ever(blocks, asked, avoid=avoid)
+    return whole if isinstance(whole, Shortage) else Shortage(message=_not_now(fabric, asked), possible=True)
+
+
+def ever(blocks: Sequence[Block], asked: Asked, *, avoid: Names = _NONE) -> Plan | Shortage:
+    """Return the plan as if all were free and well, or why the fabric never has it."""
     whole = _free(blocks, asked, avoid)
-    if next(_plans(whole, asked), None) is None:
-        return Shortage(message=_never(whole, asked), possible=False)
-    return Shortage(message=_not_now(fabric, asked), possible=True)
+    found = next(_plans(whole, asked), None)
+    return found[1] if found is not None else Shortage(message=_never(whole, asked), possible=False)
 
 
 def wanted(blocks: Sequence[Block], asked: Asked, *, taken: Names = _NONE, avoid: Names = _NONE) -> frozenset[str]:
@@ -175,7 +180,8 @@ class _Fabric:
 def _suits(block: Block, wish: Wish) -> bool:
     if wish.names and not wish.sliced:
         return block.name in wish.names
-    return block.kind is wish.kind and (not wish.type or block.type == wish.type) and (wish.sliced or block.size >= wish.size)
+    enough = block.size >= wish.size and block.memory >= wish.memory
+    return block.kind is wish.kind and (not wish.type or block.type == wish.type) and (wish.sliced or enough)
 
 
 def _wishes(asked: Asked) -> Sequence[Wish]:

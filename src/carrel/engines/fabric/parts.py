@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from carrel.core.domain.composition import MachineRules
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.fabric import Block, BlockKind, by_name
 from carrel.core.domain.suggest import suggest
@@ -20,7 +21,7 @@ DRIVERS = ("simulated",)
 FAULTS = ("refused", "lost", "unseen")
 #: Names of machines that the lab makes (`carrel.core.control.composing.machine_name`).
 _TAKEN = re.compile(r"c\d+(-\d+)?")
-_KEYS = ("driver", "longest", "machines", "blocks", "faults")
+_KEYS = ("driver", "longest", "machines", "linger", "shortest", "blocks", "faults")
 _BLOCK = ("kind", "name", "count", "zone", "type", "size", "memory", "island", "rack", "owner", "machine", "slices", "fault")
 _FAULT = ("block", "what", "times")
 
@@ -35,13 +36,10 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FabricFile:
+class FabricFile(MachineRules):
     """What the file says."""
 
     driver: str
-    #: Seconds for which a machine is kept at most, and machines that one user has at the same time.
-    longest: int
-    machines: int
     blocks: tuple[Block, ...]
     faults: tuple[Fault, ...] = ()
 
@@ -65,6 +63,8 @@ def read_fabric(path: Path) -> FabricFile:
         driver=driver,
         longest=_duration(found, "longest", "24h", where),
         machines=_whole(found, "machines", 2, where),
+        linger=_duration(found, "linger", "2m", where),
+        shortest=_duration(found, "shortest", "1s", where),
         blocks=tuple(blocks),
         faults=tuple(
             _fault(table, f"{where}: fault {number}") for number, table in enumerate(_tables(found, "faults", where), start=1)

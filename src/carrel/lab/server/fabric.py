@@ -11,7 +11,9 @@ from typing import Any
 
 from carrel.core.control.composing import Composer
 from carrel.core.control.compositions import ComposedMachines, Compositions, FabricBlocks
+from carrel.core.control.job_machines import JobMachines
 from carrel.core.control.keeper import Keeper
+from carrel.core.domain.composition import MachineRules
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
 from carrel.core.domain.ports import Clock
@@ -32,8 +34,11 @@ _ZONES = 8
 class LabFabric:
     """The machines of a lab that are made from parts; without a fabric there are none. Thread-safe."""
 
-    def __init__(self, path: str | None, home: Path, store: Store, clock: Clock) -> None:
-        """`path` is the file that says what there is; the simulated driver keeps its state in `home`. Raises `Invalid`."""
+    def __init__(self, path: str | None, home: Path, store: Store, clock: Clock, *, grace: int = 0) -> None:
+        """`path` is the file that says what there is; the simulated driver keeps its state in `home`. Raises `Invalid`.
+
+        `grace`: seconds that a job may take to end when its walltime is over.
+        """
         self._file: FabricFile | None = None if path is None else read_fabric(Path(path))
         self._records = store.of(COMPOSITIONS)
         self._wake, self._closing = threading.Event(), threading.Event()
@@ -54,18 +59,22 @@ class LabFabric:
                 each=self._pool.map,
             )
         self.machines = ComposedMachines(self.composer, self._records)
+        rules = self._file or MachineRules()
+        #: Machines for jobs.
+        self.jobs = JobMachines(self.composer, self._records, rules, clock=clock, grace=grace, wake=self._wake.set)
+        self._job = store.jobs.get
         self._clock = clock
 
     def keepers(self, account: Callable[[Caller], str]) -> Iterable[Keeper[Any]]:
         """What callers do with it."""
-        about = self._file
+        about = self._file or MachineRules()
         yield Compositions(
             noun=COMPOSITIONS,
             records=self._records,
             clock=self._clock,
             composer=self.composer,
-            longest=0 if about is None else about.longest,
-            machines=0 if about is None else about.machines,
+            longest=about.longest,
+            machines=about.machines,
             account=account,
             wake=self._wake.set,
         )
@@ -93,6 +102,8 @@ class LabFabric:
             self._wake.clear()
             moved = False
             try:
+                if self.jobs.turn(self._job):
+                    self._changed()
                 moved, trouble = composer.turn(), ""
             except CarrelError as error:
                 trouble = str(error)

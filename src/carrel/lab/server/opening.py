@@ -184,7 +184,7 @@ def open_lab(
         else NoLender()
     )
     slurm_url = (settings.slurm_url or url).rstrip("/")
-    fabric = LabFabric(settings.fabric, home.path, store, time.time)
+    fabric = LabFabric(settings.fabric, home.path, store, time.time, grace=settings.grace_time)
     reports = NodeReports(home.reports, secret=secret, clock=time.time)
     engines = LabEngines(
         LabContext(
@@ -270,6 +270,7 @@ def open_lab(
             drained=drains.apply,
             fault=drains.fault,
             reserved=lambda: (*store.of(RESERVATIONS).all(), *fabric.machines.reservations()),
+            machines=fabric.jobs,
             withdrawal=describer.withdrawn if settings.tracking else untold,
             halted=storage.halted,
             held=held.current,
@@ -334,6 +335,7 @@ def open_lab(
             look_again=loop.look_again,
             clock=time.time,
         ),
+        job_machines=fabric.jobs,
         keepers=(
             *keepers(store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)),
             *fabric.keepers(lambda caller: policy.account(caller.account, caller.user)),

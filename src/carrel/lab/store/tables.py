@@ -115,6 +115,7 @@ jobs = Table(
     Column("gpu_type", String(64)),
     Column("gpu_memory", BigInteger, nullable=False, server_default=text("0")),
     Column("time", Integer, nullable=False),
+    Column("compose", String(255), nullable=False, server_default=text("''")),
     Column("state", String(16), nullable=False),
     Column("reason", String(64), nullable=False),
     Column("message", Text, nullable=False),
