@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from carrel.core.control.keeper import RecordStore
-from carrel.core.domain.composition import Composition, CompositionState
+from carrel.core.domain.composition import LIVING, Composition, CompositionState
 from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.core.domain.fabric import Block, Change, Step, by_name
 from carrel.core.domain.ports import Clock
@@ -100,8 +100,8 @@ class Composer:
         return self._lock
 
     def living(self) -> Sequence[Composition]:
-        """Those that are not over, in the order in which they came."""
-        return sorted((one for one in self._records.all() if not one.state.over), key=lambda one: one.id)
+        """Those that are not over, in the order in which they came; the same sequence while none of all is written."""
+        return self._records.all(state=LIVING)
 
     def blocks(self) -> Sequence[Block]:
         """What the fabric has now. Raises `Unavailable`."""

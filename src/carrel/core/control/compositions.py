@@ -8,8 +8,8 @@ from math import inf
 from typing import Any
 
 from carrel.core.control.composing import Composer, machine_name
-from carrel.core.control.keeper import Keeper, RecordStore
-from carrel.core.domain.composition import Composition, CompositionState
+from carrel.core.control.keeper import Keeper
+from carrel.core.domain.composition import LIVING, Composition, CompositionState
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Conflict, Impossible, Invalid, NotFound
 from carrel.core.domain.fabric import Block, BlockKind, by_name
@@ -46,6 +46,11 @@ class Compositions(Keeper[Composition]):
     wake: Callable[[], None] = lambda: None
     #: What was foreseen of those that wait, for as long as no composition changes.
     _known: dict[int, tuple[Sequence[Composition], Composition]] = field(default_factory=dict)
+
+    def list(self, caller: Caller) -> Sequence[Composition]:
+        """Those that the caller may see. Of those that are over, none is kept in memory."""
+        found = (self.seen(caller, one) for one in self.records.select())
+        return [one for one in found if one is not None]
 
     def put(self, caller: Caller, asked: Composition) -> tuple[bool, Composition]:
         """Keep what is asked for, or tell what it would be."""
@@ -98,7 +103,7 @@ class Compositions(Keeper[Composition]):
         steps = tuple(change.title for change in value.changes)
         if value.state is not CompositionState.PENDING:
             return replace(value, steps=steps)
-        there, known = self.records.all(), self._known.get(value.id)
+        there, known = self.records.all(state=LIVING), self._known.get(value.id)
         if known is None or known[0] is not there:
             known = self._known[value.id] = there, self._foreseen(value)
         return known[1]
@@ -141,8 +146,11 @@ class FabricBlocks:
 
     composer: Composer | None
 
-    def all(self) -> Sequence[Block]:
-        """All blocks, with who has them."""
+    def all(self, **equal: Any) -> Sequence[Block]:
+        """Blocks that have these values, with who has them."""
+        return [block for block in self._all() if all(getattr(block, name) == value for name, value in equal.items())]
+
+    def _all(self) -> Sequence[Block]:
         if self.composer is None:
             raise none_here()
         holders = {name: one.id for one in self.composer.living() for name in one.holds}
@@ -154,8 +162,8 @@ class FabricBlocks:
         return by_name(self.all()).get(key[0])
 
     def select(self, **equal: Any) -> Sequence[Block]:
-        """Those that have these values."""
-        return [block for block in self.all() if all(getattr(block, name) == value for name, value in equal.items())]
+        """The same."""
+        return self.all(**equal)
 
     def put(self, value: Block) -> Block:
         """Refuse it."""
@@ -169,8 +177,8 @@ class FabricBlocks:
 class ComposedMachines:
     """The machines that are there, as nodes of the lab: each is kept for its owner until its time is over."""
 
-    def __init__(self, composer: Composer | None, records: RecordStore[Composition]) -> None:
-        self._composer, self._records = composer, records
+    def __init__(self, composer: Composer | None) -> None:
+        self._composer = composer
         #: What was made of the compositions when they last were as they are: placement asks in every cycle.
         self._known: tuple[Sequence[Composition], tuple[Node, ...], tuple[Reservation, ...]] = ((), (), ())
 
@@ -183,7 +191,7 @@ class ComposedMachines:
         return self._look()[2]
 
     def _look(self) -> tuple[Sequence[Composition], tuple[Node, ...], tuple[Reservation, ...]]:
-        there = () if self._composer is None else self._records.all()
+        there = () if self._composer is None else self._composer.living()
         if self._composer is not None and self._known[0] is not there:
             running = [one for one in there if one.state is CompositionState.RUNNING]
             try:

@@ -66,7 +66,7 @@ class JobMachines:
         """
         if asked.compose:
             return (self._node_for(account, asked),)
-        there = {machine_name(one): one for one in self._records.all() if one.state is CompositionState.RUNNING}
+        there = {machine_name(one): one for one in self._living() if one.state is CompositionState.RUNNING}
         until = self._clock() + asked.time + self._grace
 
         def is_usable(one: Composition | None) -> bool:
@@ -96,7 +96,7 @@ class JobMachines:
 
     def node(self, job: int) -> str:
         """The node that was made for a job; "": it is not there."""
-        there = self._records.all()
+        there = self._living()
         if self._nodes[0] is not there:
             running = (one for one in there if one.job and one.state is CompositionState.RUNNING)
             self._nodes = there, {one.job: machine_name(one) for one in running}
@@ -126,12 +126,15 @@ class JobMachines:
         with composer.lock:
             self._end(composer, job)
             self._begin(composer, [found for number in asked if (found := job(number)) is not None and not found.state.ended])
-            now = (self._records.all(), asked)
+            now = (self._living(), asked)
             if now[0] is self._seen[0] and now[1] == self._seen[1]:
                 return False
             self._seen = now
             self._waits = self._found(composer)
         return True
+
+    def _living(self) -> Sequence[Composition]:
+        return () if self._composer is None else self._composer.living()
 
     def _end(self, composer: Composer, job: Callable[[int], Job | None]) -> None:
         now, living = self._clock(), composer.living()

@@ -30,6 +30,10 @@ class CompositionState(StrEnum):
         return self in (CompositionState.COMPLETED, CompositionState.CANCELLED, CompositionState.FAILED)
 
 
+#: The states of those that have blocks or wait for some, and those of the others.
+LIVING, OVER = (tuple(state.value for state in CompositionState if state.over is over) for over in (False, True))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRules:
     """What an administrator says of machines from parts."""

@@ -58,7 +58,7 @@ class LabFabric:
                 changed=lambda: self._changed(),
                 each=self._pool.map,
             )
-        self.machines = ComposedMachines(self.composer, self._records)
+        self.machines = ComposedMachines(self.composer)
         rules = self._file or MachineRules()
         #: Machines for jobs.
         self.jobs = JobMachines(self.composer, self._records, rules, clock=clock, grace=grace, wake=self._wake.set)

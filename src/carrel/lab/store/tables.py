@@ -348,7 +348,9 @@ compositions = record_table(
     "compositions",
     Column("id", ID, primary_key=True, autoincrement=True),
     Column("state", String(16), nullable=False),
-    Index(None, "state"),
+    #: As `Composition.end`.
+    Column("end", Double, nullable=False),
+    Index(None, "state", "end"),
     sqlite_autoincrement=True,
 )
 
