@@ -62,6 +62,13 @@ def test_a_machine_is_made_used_and_given_back(carrel: CommandLine, lab: LabProc
     assert carrel("compose", "release", "1").out == "Machine 1 is given back.\n"
     with Client(home=home) as client:
         wait_until(lambda: client.one_of(COMPOSITIONS, 1).state is CompositionState.CANCELLED)
+        # Its record says what it ran on, and the same task again gets a machine like that.
+        assert client.record(1)["attempts"][-1]["hardware"]["composition"] == "1: node0, a100-0, a100-1, nvme0"
+        assert client.rerun(1).resources.compose == "nvme=1"
+        wait_until(lambda: client.job(2).state == "COMPLETED")
+        assert client.record(2)["attempts"][-1]["hardware"]["composition"] == "2: node0, a100-0, a100-1, nvme0"
+        client.remove(COMPOSITIONS, 2)
+        wait_until(lambda: client.one_of(COMPOSITIONS, 2).state is CompositionState.CANCELLED)
         assert not any(block.composition for block in client.all_of(BLOCKS))
         assert [node.name for node in client.nodes()] == [client.nodes()[0].name]
 

@@ -13,7 +13,7 @@ from carrel.core.domain.composition import CompositionState, MachineRules
 from carrel.core.domain.errors import Impossible, Invalid
 from carrel.core.domain.fabric import BlockKind
 from carrel.core.domain.job import Job, JobState, Reason
-from carrel.core.domain.parts import wishes_of
+from carrel.core.domain.parts import compose_of, wishes_of
 from carrel.core.domain.placement import Waiting
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
@@ -189,3 +189,8 @@ def test_what_can_never_be_made_is_refused(jobs: Jobs) -> None:
 def test_words_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match="compose"):
         wishes_of(Resources(gpus=1, compose=text))
+
+
+@pytest.mark.parametrize("text", ["machine", "island", "slice=1g.10gb", "nvme=2", "spread, nvme=1, nics=2"])
+def test_what_a_machine_was_made_for_can_be_said_again(text: str) -> None:
+    assert compose_of(wishes_of(Resources(gpus=2, compose=text))) == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -177,6 +177,7 @@ def task_again(recorded: Recorded, lab: str, changes: Changes) -> tuple[v1.TaskR
             remedy="Replay it there.",
         )
     inputs, staged = _inputs(recorded, lab, changes)
+    made = recorded.resources.compose or recorded.attempt.hardware.get("compose", "")
     version = _VERSION.fullmatch(recorded.attempt.python or "")
     python = changes.python or (version[1] if version else None)
     try:
@@ -185,7 +186,7 @@ def task_again(recorded: Recorded, lab: str, changes: Changes) -> tuple[v1.TaskR
             entry_point=task.entry_point,
             directory=task.directory,
             parameters=dict(task.parameters),
-            resources=_resources(recorded.resources, changes),
+            resources=_resources(replace(recorded.resources, compose=made if recorded.lab == lab else ""), changes),
             git=None if task.git is None else v1.GitRequest(**to_plain(task.git)),
             replay=v1.ReplayRequest(
                 lab=recorded.lab,
@@ -206,7 +207,8 @@ def task_again(recorded: Recorded, lab: str, changes: Changes) -> tuple[v1.TaskR
         )
     except ValidationError as error:
         raise Invalid(f"The record cannot be repeated: {_fault(error)}.", remedy=_LATER) from None
-    return request, list(_notes(task, job, lock))
+    elsewhere = [f"It had a machine from parts ({made}); here it has what there is."] if made and recorded.lab != lab else []
+    return request, [*_notes(task, job, lock), *elsewhere]
 
 
 def _options(task: TaskSpec, job: RecordedJob) -> dict[str, Any]:

@@ -14,13 +14,14 @@ from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Conflict, Impossible, Invalid, NotFound
 from carrel.core.domain.fabric import Block, BlockKind, by_name
 from carrel.core.domain.node import SIMULATED, Device, Node
+from carrel.core.domain.parts import compose_of
 from carrel.core.domain.reservation import FOR_EVER, Reservation
 from carrel.core.domain.units import format_duration
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
 
-#: Characters of a name, and wishes of one machine.
-_NAME, _WISHES = 64, 16
+#: Characters of a name, and wishes of one machine. Blocks that a record names.
+_NAME, _WISHES, _NAMED = 64, 16, 50
 
 
 def none_here() -> NotFound:
@@ -250,7 +251,14 @@ def node_of(one: Composition, blocks: Mapping[str, Block]) -> Node:
             )
             for number, block in enumerate(block for block in mine if block.kind is BlockKind.GPU)
         ),
+        parts={"composition": _told(one), "compose": compose_of(one.wishes)},
     )
+
+
+def _told(one: Composition) -> str:
+    """ "3: node0, a100-0, nvme0"."""
+    more = f" and {len(one.blocks) - _NAMED} more" if len(one.blocks) > _NAMED else ""
+    return f"{one.id}: {', '.join(one.blocks[:_NAMED])}{more}"
 
 
 def _natural(name: str) -> tuple[str, int]:

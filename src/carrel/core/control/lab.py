@@ -457,7 +457,7 @@ class Lab:
         """Jobs of before, again."""
         return Repeating(
             jobs=self.jobs_store, people=self.people, policy=self.policy, files=self.files, clock=self.clock,
-            submit=self.submit, job=self.job, task=self.task, has_snapshot=self.has_snapshot,
+            submit=self.submit, job=self.job, task=self.task, has_snapshot=self.has_snapshot, nodes=self.engine.nodes,
         )  # fmt: skip
 
     @property

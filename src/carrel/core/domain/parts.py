@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from carrel.core.domain.errors import Invalid
@@ -32,6 +33,24 @@ def read_compose(text: str) -> dict[str, str]:
     if "island" in found and "spread" in found:
         raise Invalid("compose: island and spread are asked for.", remedy="Choose one.")
     return found
+
+
+def compose_of(wishes: Sequence[Wish]) -> str:
+    """Return what a task says to have such a machine beside its processors, memory and GPUs; `MACHINE` for nothing."""
+    found: dict[str, str] = {}
+    for wish in wishes:
+        if wish.kind is BlockKind.GPU:
+            found |= {"slice": wish.profile} if wish.sliced else {}
+            found |= {} if wish.together is Together.ANYHOW else {wish.together.value: ""}
+        word = next((word for word, kind in _COUNTED.items() if kind is wish.kind), "")
+        if word:
+            found[word] = str(int(found.get(word) or 0) + wish.count)
+    return write_compose(found or {MACHINE: ""})
+
+
+def write_compose(found: Mapping[str, str]) -> str:
+    """Return these words with their values as `read_compose` reads them."""
+    return ", ".join(f"{word}={value}" if value else word for word, value in found.items())
 
 
 def without_parts(asked: Resources) -> Resources:

@@ -99,9 +99,9 @@ def _order(_name: str, text: str) -> str:
 
 
 def _compose(_name: str, text: str) -> str:
-    from carrel.core.domain.parts import read_compose
+    from carrel.core.domain.parts import read_compose, write_compose
 
-    return ", ".join(f"{word}={value}" if value else word for word, value in read_compose(text).items())
+    return write_compose(read_compose(text))
 
 
 def _network(name: str, text: str) -> Network:
