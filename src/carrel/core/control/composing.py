@@ -180,9 +180,25 @@ class Composer:
                 self._put(one, state=CompositionState.FAILED, reason=f"{found.message}; {one.reason}", end=self._clock())
                 continue
             ahead |= wanted(view, _asked(one), taken=taken, avoid=frozenset(one.avoided))
+            self._call_back(one, view, living, taken)
             if found.message != one.reason:
                 self._put(one, reason=found.message)
         return moved
+
+    def _call_back(self, one: Composition, blocks: Sequence[Block], living: Iterable[Composition], taken: frozenset[str]) -> None:
+        """Blocks of one's account that are lent to others come back, if that is what it waits for: what is in use, afterwards."""
+        lent = {block.name for block in blocks if block.owner and block.owner == one.account}
+        guests = [
+            (other, names)
+            for other in living
+            if other.account != one.account and other.state is CompositionState.RUNNING and (names := lent & other.holds)
+        ]
+        back = {name for _, names in guests for name in names}
+        found = plan(replaced(blocks, back), _asked(one), taken=taken - back, avoid=frozenset(one.avoided)) if back else None
+        touched = {*found.blocks, *(change.block for change in found.changes)} if isinstance(found, Plan) else set()
+        for other, names in guests:
+            if not other.ending and names & touched:
+                self.release(other, f'account "{one.account}", which has lent blocks to it, asks for them')
 
     def _expected(self, blocks: Sequence[Block], asked: Composition, living: Iterable[Composition]) -> float:
         """When blocks that others have for a time are back; those that wait before it take their time as well."""
@@ -357,7 +373,7 @@ def replaced(blocks: Sequence[Block], names: set[str]) -> Sequence[Block]:
 
 
 def _asked(one: Composition) -> Asked:
-    return Asked(wishes=one.wishes, machine=machine_name(one), account=one.account)
+    return Asked(wishes=one.wishes, machine=machine_name(one), account=one.account, time=one.time)
 
 
 def _taken(living: Iterable[Composition], but: Composition) -> frozenset[str]:

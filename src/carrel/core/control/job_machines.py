@@ -84,7 +84,7 @@ class JobMachines:
             )
         blocks = self._composer.blocks()
         one = Composition(wishes=wishes_of(asked), time=asked.time, account=account)
-        found = ever(blocks, Asked(wishes=one.wishes, machine="c0", account=account))
+        found = ever(blocks, Asked(wishes=one.wishes, machine="c0", account=account, time=asked.time + self._grace))
         if not isinstance(found, Plan):
             raise Impossible(
                 f"{found.message[:1].upper()}{found.message[1:]}.", remedy="`carrel compose blocks` shows what there is."

@@ -69,6 +69,8 @@ class Block:
     rack: str = ""
     #: The account that put it in; "" for the lab's own.
     owner: str = ""
+    #: Seconds for which others may have it while that account does not ask for it; 0: it is not lent.
+    lent: int = 0
     #: True when it is built into its machine, and cannot leave it.
     fixed: bool = False
     #: The machine that it is in now; "" for none.

@@ -22,7 +22,22 @@ FAULTS = ("refused", "lost", "unseen")
 #: Names of machines that the lab makes (`carrel.core.control.composing.machine_name`).
 _TAKEN = re.compile(r"c\d+(-\d+)?")
 _KEYS = ("driver", "longest", "machines", "linger", "shortest", "blocks", "faults")
-_BLOCK = ("kind", "name", "count", "zone", "type", "size", "memory", "island", "rack", "owner", "machine", "slices", "fault")
+_BLOCK = (
+    "kind",
+    "name",
+    "count",
+    "zone",
+    "type",
+    "size",
+    "memory",
+    "island",
+    "rack",
+    "owner",
+    "lent",
+    "machine",
+    "slices",
+    "fault",
+)
 _FAULT = ("block", "what", "times")
 
 
@@ -110,6 +125,7 @@ def _blocks(table: Mapping[str, Any], where: str) -> Sequence[Block]:
             island=_text(table, "island", where).replace("{}", str(number)),
             rack=_text(table, "rack", where),
             owner=_text(table, "owner", where),
+            lent=_duration(table, "lent", "", where) if "lent" in table else 0,
             machine=machine,
             fixed=bool(machine),
             fault=_text(table, "fault", where),
