@@ -218,7 +218,7 @@ def test_machines_from_parts_beside_those_that_stand(simulate: Simulate, swf: st
     told = simulate.text(swf, "--composed", "--small", "50")
     assert "A machine of a pool is made in 60 s" in told
     assert [row.split("  ")[0] for row in told.splitlines()[-4:]] == ["nodes", "nodes, slices", "pool", "pool, slices"]
-    assert [row["gpus"] for row in simulate.json(swf, "--composed")["layouts"]][0] == 8
+    assert simulate.json(swf, "--composed")["layouts"][0]["gpus"] == 8
     assert simulate.error(swf, "--small", "5")[0] == "--small is about slices."
     assert "compares rules" in simulate.error(swf, "--composed", "--what-if", "gpus=+1")[0]
 
