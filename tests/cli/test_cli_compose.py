@@ -56,21 +56,42 @@ def test_a_machine_is_made_used_and_given_back(carrel: CommandLine, lab: LabProc
     assert (made["state"], made["blocks"]) == ("RUNNING", ["node0", "a100-0", "a100-1", "nvme0"])
     task = script(tmp_path / "task", "echo $CUDA_VISIBLE_DEVICES\n")
     assert "SIM-a100-0,SIM-a100-1" in carrel("run", "--gpus", "2", "--gpu-type", "a100", "--time", "30m", task).out
-    # A job that would outlast the machine waits, and so does one of somebody else's.
     token = carrel("user", "add", "bob", "--json").json["token"]
     other = CommandLine({"CARREL_URL": lab.url, "CARREL_TOKEN": token, "CARREL_HOME": "/no"})
-    with Client(home=home) as client:
-        for line, time in ((carrel, "3h"), (other, "30m")):
-            job = line("submit", "--gpus", "2", "--gpu-type", "a100", "--time", time, task, "--json").json["id"]
-            wait_until(lambda line=line: "c1 is kept" in line("ps").out)
-            client.cancel(job)
     assert other("compose", "list", "--json").json["compositions"] == []
     assert other("compose", "release", "1").code == 3
     assert carrel("compose", "release", "1").out == "Machine 1 is given back.\n"
     with Client(home=home) as client:
         wait_until(lambda: client.one_of(COMPOSITIONS, 1).state is CompositionState.CANCELLED)
+        # Its record says what it ran on, and the same task again gets a machine like that.
+        assert client.record(1)["attempts"][-1]["hardware"]["composition"] == "1: node0, a100-0, a100-1, nvme0"
+        assert client.rerun(1).resources.compose == "nvme=1"
+        wait_until(lambda: client.job(2).state == "COMPLETED")
+        assert client.record(2)["attempts"][-1]["hardware"]["composition"] == "2: node0, a100-0, a100-1, nvme0"
+        client.remove(COMPOSITIONS, 2)
+        wait_until(lambda: client.one_of(COMPOSITIONS, 2).state is CompositionState.CANCELLED)
         assert not any(block.composition for block in client.all_of(BLOCKS))
         assert [node.name for node in client.nodes()] == [client.nodes()[0].name]
+
+
+@pytest.mark.gate
+def test_a_job_has_a_machine_made_for_it_where_none_has_what_it_needs(carrel: CommandLine, home: Path, tmp_path: Path) -> None:
+    seen = script(tmp_path / "task", "echo $CUDA_VISIBLE_DEVICES\n")
+    for _ in range(2):  # the second has the machine of the first
+        assert "SIM-a100-0,SIM-a100-1\n" in carrel("run", "--gpus", "2", "--gpu-type", "a100", seen).out
+    wait = script(tmp_path / "wait", "while [ ! -e go ]; do sleep 0.1; done\n")
+    first = carrel("submit", "--gpus", "3", "--compose", "nvme=2", "--time", "1h", wait, "--json").json["id"]
+    with Client(home=home) as client:
+        wait_until(lambda: client.job(first).state == "RUNNING")
+        second = carrel("submit", "--gpus", "3", "--compose", "machine", "--time", "1h", seen, "--json").json["id"]
+        wait_until(lambda: "machine 3 is made for it (needs 3 GPUs; at most 1 is free together" in client.job(second).message)
+        made = [(one.id, one.job, one.state.value) for one in client.all_of(COMPOSITIONS)]
+        assert made == [(1, 2, "COMPLETED"), (2, first, "RUNNING"), (3, second, "PENDING")]
+        assert {"nvme0", "nvme1"} < set(client.one_of(COMPOSITIONS, 2).blocks)
+        client.cancel(first)
+        wait_until(lambda: client.job(second).state == "COMPLETED")
+    assert "the fabric has 4 that fit" in carrel("submit", "--gpus", "5", "--compose", "machine", seen).err
+    assert "the largest node has 1" in carrel("submit", "--gpus", "5", seen).err
 
 
 def test_it_outlives_a_kill_of_the_lab(carrel: CommandLine, lab: LabProcess, home: Path) -> None:

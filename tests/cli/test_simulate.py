@@ -214,6 +214,15 @@ def test_more_gpus(simulate: Simulate, swf: str) -> None:
     assert after["wait_seconds"]["mean"] < before["wait_seconds"]["mean"]
 
 
+def test_machines_from_parts_beside_those_that_stand(simulate: Simulate, swf: str) -> None:
+    told = simulate.text(swf, "--composed", "--small", "50")
+    assert "A machine of a pool is made in 60 s" in told
+    assert [row.split("  ")[0] for row in told.splitlines()[-4:]] == ["nodes", "nodes, slices", "pool", "pool, slices"]
+    assert simulate.json(swf, "--composed")["layouts"][0]["gpus"] == 8
+    assert simulate.error(swf, "--small", "5")[0] == "--small is about slices."
+    assert "compares rules" in simulate.error(swf, "--composed", "--what-if", "gpus=+1")[0]
+
+
 def test_several_changes_at_once(simulate: Simulate, swf: str) -> None:
     changes = ("gpus=4", "default_qos=short", "qos.short.max_gpus_per_user=1", "priority.half_life=1d")
     found = simulate.json(swf, *(word for change in changes for word in ("--what-if", change)))

@@ -66,23 +66,31 @@ class Kept:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._all: dict[int, Composition] = {}
+        self._known: dict[Any, Sequence[Composition]] = {}
 
     def put(self, value: Composition) -> Composition:
         value = value if value.id else replace(value, id=next(self._numbers))
         self._all[value.id] = value
+        self._known.clear()
         return value
 
     def get(self, *key: Any) -> Composition | None:
         return self._all.get(key[0])
 
     def remove(self, *key: Any) -> bool:
-        return self._all.pop(key[0], None) is not None
+        found = self._all.pop(key[0], None)
+        self._known.clear()
+        return found is not None
 
-    def all(self) -> Sequence[Composition]:
-        return tuple(self._all.values())
+    def all(self, **equal: Any) -> Sequence[Composition]:
+        known = self._known.get(tuple(equal.items()))
+        if known is None:
+            known = self._known[tuple(equal.items())] = self.select(**equal)
+        return known
 
     def select(self, **equal: Any) -> Sequence[Composition]:
-        return [one for one in self._all.values() if all(getattr(one, name) == value for name, value in equal.items())]
+        values = {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
+        return [one for one in self._all.values() if all(getattr(one, name) in value for name, value in values.items())]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,41 @@ def test_a_machine_in_use_is_not_taken_apart_and_an_idle_one_goes_early(tmp_path
     lab.used.clear()
     lab.settle()
     assert lab.state(used) is CompositionState.CANCELLED
+
+
+def _of_physics(parts: Sequence[Block], lent: int) -> list[Block]:
+    owned = ("east-a100-0", "east-a100-1", "h1-gpu0")
+    return [replace(block, owner="physics", lent=lent) if block.name in owned else block for block in parts]
+
+
+def test_blocks_of_an_account_are_lent_and_come_back_when_it_asks(tmp_path: Path) -> None:
+    lab = _lab(tmp_path, parts=_of_physics(PARTS, 3600))
+    guest, long = lab.ask("3 gpu", account="biology"), lab.ask("3 gpu", time=3601, account="biology")
+    idle = lab.ask("1 slice 1g.5gb", account="biology")
+    lab.settle()
+    assert [lab.state(one) for one in (guest, idle)] == [CompositionState.RUNNING] * 2
+    assert lab.one(long).reason == "asked for 3 GPUs; the fabric has 2 that fit in one zone (east)"
+    # The lab's own blocks go first, and what is lent only where they are not enough.
+    assert {"east-a100-2", "east-a100-3"} < lab.machine(guest)
+    lab.used.add(f"c{guest}")
+    owner, whole = lab.ask("2 gpu", account="physics"), lab.ask("1 slice 7g.40gb", account="physics")
+    lab.settle()
+    # What is in use is never taken: nothing new starts there, and it comes back when that is over.
+    assert lab.state(guest) is CompositionState.RUNNING
+    assert lab.one(guest).reason.startswith('account "physics", which has lent blocks to it, asks for them; it goes when')
+    assert [lab.state(one) for one in (idle, whole)] == [CompositionState.COMPLETED, CompositionState.RUNNING]
+    assert lab.state(owner) is CompositionState.PENDING
+    lab.used.clear()
+    lab.settle()
+    assert lab.state(guest) is CompositionState.COMPLETED
+    assert {"east-a100-0", "east-a100-1"} < lab.machine(owner)
+
+
+def test_blocks_of_an_account_that_lends_nothing_are_for_that_alone(tmp_path: Path) -> None:
+    lab = _lab(tmp_path, parts=_of_physics(PARTS, 0))
+    other, owner = lab.ask("3 gpu", account="biology"), lab.ask("3 gpu", account="physics")
+    lab.settle()
+    assert [lab.state(one) for one in (other, owner)] == [CompositionState.PENDING, CompositionState.RUNNING]
 
 
 @pytest.mark.parametrize("what", ["refused", "unseen"])

@@ -31,6 +31,7 @@ def test_a_task_goes_from_request_to_completed(rig: Rig, ada: httpx.Client) -> N
         "gpus": 1,
         "gpu_type": None,
         "gpu_memory": 0,
+        "compose": "",
         "time": 3600,
     }
     assert answer.headers["location"] == f"{V1}/jobs/{job['id']}"
@@ -136,6 +137,7 @@ def test_the_request_goes_before_the_backend_config_and_that_before_the_file_and
         "gpus": 1,
         "gpu_type": None,
         "gpu_memory": 0,
+        "compose": "",
         "time": 1200,
         "qos": "short",
         "account": "physics",

@@ -21,7 +21,7 @@ from carrel.core.domain.errors import Invalid
 from carrel.core.domain.fabric import Block, BlockKind, Together
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
 from carrel.core.domain.serial import from_plain, to_plain
-from carrel.core.domain.units import format_size, parse_duration
+from carrel.core.domain.units import format_duration, format_size, parse_duration
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -165,8 +165,9 @@ def list_blocks(home: Home = None, as_json: AsJson = False) -> int:
     if as_json:
         print_records("blocks", found)
         return OK
-    heads = ("BLOCK", "KIND", "TYPE", "SIZE", "ZONE", "MACHINE", "STATE")
-    print_table(heads, [(one.name, one.kind.value, one.title, _size(one), one.zone, one.machine, _state(one)) for one in found])
+    heads = ("BLOCK", "KIND", "TYPE", "SIZE", "ZONE", "OWNER", "MACHINE", "STATE")
+    about = ((one.name, one.kind.value, one.title, _size(one), one.zone, _owner(one), one.machine, _state(one)) for one in found)
+    print_table(heads, list(about))
     return OK
 
 
@@ -275,6 +276,10 @@ def _size(block: Block) -> str:
     if not block.size:
         return ""
     return str(block.size) if block.kind in (BlockKind.CPU, BlockKind.NIC) else format_size(block.size)
+
+
+def _owner(block: Block) -> str:
+    return f"{block.owner}, lent for {format_duration(block.lent)}" if block.lent else block.owner
 
 
 def _state(block: Block) -> str:

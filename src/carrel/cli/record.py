@@ -152,4 +152,6 @@ def _machine(attempt: Mapping[str, Any]) -> Iterator[str]:
     cpus = f"{facts['cpus']} × " if "cpus" in facts else ""
     parts = [f"{cpus}{facts.get('cpu', '')}", facts.get("memory", ""), facts.get("system", "")]
     yield f"{attempt.get('node', '')}: {', '.join(part for part in parts if part)}"
+    if "composition" in facts:
+        yield f"made from parts, machine {facts['composition']}"
     yield from (text for name, text in facts.items() if name.startswith("gpu_") and name[4:].isdecimal())

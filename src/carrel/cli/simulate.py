@@ -63,6 +63,20 @@ def simulate_command(
             show_default=False,
         ),
     ] = False,
+    composed: Annotated[
+        bool,
+        typer.Option("--composed", help="How many GPUs would machines from parts need for equal waits?", show_default=False),
+    ] = False,
+    small: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="PERCENT",
+            help="With --composed: of jobs on one GPU, those for which a seventh of it would do.  [0]",
+            show_default=False,
+        ),
+    ] = None,
     last: Annotated[
         str | None,
         typer.Option(
@@ -84,8 +98,10 @@ def simulate_command(
     options = {
         **{"--form": form, "--what-if": what_if, "--rules": rules},
         **{"--move-time": move_time, "--homes-stay": homes_stay or None, "--last": last},
+        **{"--composed": composed or None, "--small": small},
     }
-    check_options(trace, [name for name, value in options.items() if value is not None and value != []], notebooks=notebooks)
+    given = [name for name, value in options.items() if value is not None and value != []]
+    check_options(trace, given, notebooks=notebooks, composed=composed)
     if as_csv and as_json:
         raise Invalid("--csv and --json are two forms.", remedy="Say one of them.")
     asked = Asked(
@@ -102,6 +118,8 @@ def simulate_command(
     try:
         if notebooks:
             comparison = asked.notebooks(bar.show)
+        elif composed:
+            comparison = asked.composed((small or 0.0) / 100, bar.show)
         elif what_if:
             comparison = asked.change(what_if, bar.show)
         else:
@@ -129,7 +147,7 @@ def simulate_command(
 
 def _print(found: Comparison, *, change: bool) -> None:
     from carrel.cli.screen import clean, print_table
-    from carrel.simulate.tables import change_table, notebooks_table, policies_table
+    from carrel.simulate.tables import change_table, layouts_table, notebooks_table, policies_table
 
     print(clean(found.title))
     for note in found.trace.notes:
@@ -137,6 +155,8 @@ def _print(found: Comparison, *, change: bool) -> None:
     print()
     if found.notebooks:
         heads, rows = notebooks_table(found.notebooks)
+    elif found.layouts:
+        heads, rows = layouts_table(found.layouts)
     elif change:
         heads, rows = change_table(*found.policies)
     else:

@@ -72,6 +72,26 @@ class Asked:
             move=self._move(),
         )
 
+    def composed(self, small: float, progress: Progress) -> Comparison:
+        """What machines from parts would need for equal waits; a seventh of a GPU does for the part `small` of jobs on one."""
+        from carrel.simulate.composed import ATTACH_SECONDS, SLICES, compare_layouts
+        from carrel.simulate.study import Comparison
+
+        rules, (trace, nodes) = self._rules(), self._work()
+        gpus = sum(len(node.devices) for node in nodes)
+        notes = [f"A machine of a pool is made in {ATTACH_SECONDS:g} s, which count as waiting. This is assumed, not measured."]
+        if small:
+            notes.append(
+                f"A slice, a {SLICES}th of a GPU, does for {100 * small:g} % of the jobs on one GPU. This is assumed, too."
+            )
+        return Comparison(
+            title=f"Machines from parts: {trace.name}, on {gpus} GPUs",
+            trace=replace(trace, notes=(*trace.notes, *notes)),
+            gpus=gpus,
+            layouts=compare_layouts(trace, nodes, rules, small=small, progress=progress),
+            facts=self._facts(),
+        )
+
     def notebooks(self, progress: Progress) -> Comparison:
         """Cells as the broker of a node lends."""
         from carrel.simulate.study import compare_notebooks
@@ -168,11 +188,18 @@ class Asked:
         return {"Version": f"carrel {__version__}", **({} if self.rules is None else {"Rules": str(self.rules)})}
 
 
-def check_options(trace: str, given: Sequence[str], *, notebooks: bool) -> None:
+def check_options(trace: str, given: Sequence[str], *, notebooks: bool, composed: bool = False) -> None:
     """Raise `Invalid` for options of those `given` (with their dashes) that would be ignored."""
     one = "Leave out one of the two."
     clashes = (
-        (notebooks, ("--form", "--what-if", "--rules", "--move-time"), "is about jobs, and --notebooks is not", one),
+        (
+            notebooks,
+            ("--form", "--what-if", "--rules", "--move-time", "--composed"),
+            "is about jobs, and --notebooks is not",
+            one,
+        ),
+        (composed, ("--what-if", "--move-time"), "compares rules, and --composed compares machines", one),
+        (not composed, ("--small",), "is about slices", "Add --composed."),
         (not notebooks, ("--homes-stay", "--last"), "is about cells of notebooks", "Add --notebooks."),
         (trace == LAB, ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (trace != LAB, ("--last",), "is about cells that a lab recorded", "Name no file, or leave it out."),

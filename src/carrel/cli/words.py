@@ -76,7 +76,8 @@ def asked_for(asked: v1.ResourceView, *, simulated: bool = False) -> str:
         gpus += f" with {format_size(asked.gpu_memory)}"
     nodes = f"{asked.nodes} nodes with {gpus or format_count(asked.cpus, 'CPU')}" if asked.nodes > 1 else gpus
     cpus = "" if asked.nodes > 1 and not gpus else format_count(asked.cpus, "CPU")
-    parts = [nodes, cpus, format_size(asked.memory), f"at most {format_duration(asked.time)}"]
+    made = f"on a machine that is made for it ({asked.compose})" if asked.compose else ""
+    parts = [nodes, cpus, format_size(asked.memory), made, f"at most {format_duration(asked.time)}"]
     return ", ".join(part for part in parts if part)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -183,6 +183,7 @@ def task_again(recorded: Recorded, lab: str, changes: Changes) -> tuple[v1.TaskR
             remedy="Replay it there.",
         )
     inputs, staged = _inputs(recorded, lab, changes)
+    made = recorded.resources.compose or recorded.attempt.hardware.get("compose", "")
     version = _VERSION.fullmatch(recorded.attempt.python or "")
     python = changes.python or (version[1] if version else None)
     try:
@@ -191,7 +192,7 @@ def task_again(recorded: Recorded, lab: str, changes: Changes) -> tuple[v1.TaskR
             entry_point=task.entry_point,
             directory=task.directory,
             parameters=dict(task.parameters),
-            resources=_resources(recorded.resources, changes),
+            resources=_resources(replace(recorded.resources, compose=made if recorded.lab == lab else ""), changes),
             git=None if task.git is None else v1.GitRequest(**to_plain(task.git)),
             replay=v1.ReplayRequest(
                 lab=recorded.lab,
@@ -212,7 +213,8 @@ def task_again(recorded: Recorded, lab: str, changes: Changes) -> tuple[v1.TaskR
         )
     except ValidationError as error:
         raise Invalid(f"The record cannot be repeated: {_fault(error)}.", remedy=_LATER) from None
-    return request, list(_notes(task, job, lock))
+    elsewhere = [f"It had a machine from parts ({made}); here it has what there is."] if made and recorded.lab != lab else []
+    return request, [*_notes(task, job, lock), *elsewhere]
 
 
 def _options(task: TaskSpec, job: RecordedJob) -> dict[str, Any]:
@@ -260,6 +262,7 @@ def _resources(asked: Resources, changes: Changes) -> v1.ResourceRequest:
         memory=f"{-(-asked.memory // 1024)}K",
         time=f"{asked.time}s",
         **({"gpu_type": kind} if kind and kind != "any" else {}),
+        **({"compose": asked.compose} if asked.compose else {}),
         **({"gpu_memory": f"{-(-asked.gpu_memory // 1024)}K"} if asked.gpu_memory else {}),
     )
 

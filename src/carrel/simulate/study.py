@@ -12,6 +12,7 @@ from carrel.core.domain.node import Node
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.rules import LabRules
 from carrel.core.domain.units import format_count
+from carrel.simulate.composed import LayoutMeasures
 from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.measures import Measures, Spread, measure, spread
@@ -64,6 +65,7 @@ class Comparison:
     #: By policy: jobs that could never start, with the reason.
     refused: Mapping[str, Sequence[tuple[int, str]]] = field(default_factory=dict)
     notebooks: Sequence[NotebookMeasures] = ()
+    layouts: Sequence[LayoutMeasures] = ()
     #: What else a reader has to know to do it again.
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -185,6 +187,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "facts": dict(found.facts),
         "policies": [{**asdict(one), "refusals": _refusals(found.refused[one.policy])} for one in found.policies],
         "notebooks": [asdict(one) for one in found.notebooks],
+        "layouts": [asdict(one) for one in found.layouts],
     }
 
 
@@ -201,7 +204,7 @@ def as_rows(found: Comparison) -> Sequence[Mapping[str, object]]:
                 else [(key, each)]
             )
         }
-        for one in found.policies or found.notebooks
+        for one in found.policies or found.notebooks or found.layouts
     ]
 
 

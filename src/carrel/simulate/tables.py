@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from carrel.core.domain.units import format_duration
+from carrel.simulate.composed import LayoutMeasures
 from carrel.simulate.measures import Measures, Spread
 from carrel.simulate.study import NotebookMeasures
 
@@ -35,6 +36,15 @@ def notebooks_table(rows: Sequence[NotebookMeasures]) -> Table:
         ["Mode", *(head for head, _ in _NOTEBOOK_COLUMNS)],
         [[row.mode, *(tell(row) for _, tell in _NOTEBOOK_COLUMNS)] for row in rows],
     )
+
+
+def layouts_table(rows: Sequence[LayoutMeasures]) -> Table:
+    """One row a layout: what it needs for equal waits."""
+    heads = ("Layout", "GPUs", "Cut", "Saved", "Mean wait", "p95 wait")
+    waits = [(_duration(row.wait_seconds.mean), _duration(row.wait_seconds.p95)) for row in rows]
+    return heads, [
+        [row.layout, _number(row.gpus), _number(row.cut), _share(row.saved), *wait] for row, wait in zip(rows, waits, strict=True)
+    ]
 
 
 def _duration(seconds: float | None) -> str:

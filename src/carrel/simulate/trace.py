@@ -21,6 +21,8 @@ class TraceJob:
     duration: float
     #: GPUs over all nodes together.
     gpus: int
+    #: Their type, or None when any will do.
+    gpu_type: str | None = None
     cpus: int = 0
     #: Bytes of host memory.
     memory: int = 0

@@ -15,7 +15,7 @@ from carrel.core.domain.units import format_duration, format_size
 Record = Mapping[str, Any]
 
 #: Facts that are not about the machine itself.
-_ELSEWHERE = ("slurm_job", "slurm_nodes", "node", "network")
+_ELSEWHERE = ("slurm_job", "slurm_nodes", "node", "network", "composition", "compose")
 _LIMITS = ("cgroup_cpu", "cgroup_memory", "cpus_allowed")
 #: Set for every command.
 _ALL_RECORDED = "OMP_NUM_THREADS"
@@ -214,6 +214,7 @@ def _resources(asked: Record, task: Record, facts: Mapping[str, str]) -> Section
     values["memory"] = format_size(asked["memory"])
     if asked.get("gpu_memory"):
         values["gpu_memory"] = format_size(asked["gpu_memory"])
+    values |= _texts({"compose": facts.get("compose") or asked.get("compose")})
     values["processes on each node"] = str(task.get("tasks_per_node", 1))
     values["launcher"] = task.get("launcher", "none")
     network = facts.get("network")
@@ -227,6 +228,7 @@ def _placement(attempt: Record, job: Record, facts: Mapping[str, str]) -> Sectio
             "node": facts.get("node") or attempt.get("node"),
             "partition": job.get("partition"),
             "slurm_nodes": facts.get("slurm_nodes"),
+            "composition": facts.get("composition"),
         }
     )
     return Section(values=values | devices, missing="" if _began(attempt) else "Its command did not begin.")

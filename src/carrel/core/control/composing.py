@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from carrel.core.control.keeper import RecordStore
-from carrel.core.domain.composition import Composition, CompositionState
+from carrel.core.domain.composition import LIVING, Composition, CompositionState
 from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.core.domain.fabric import Block, Change, Step, by_name
 from carrel.core.domain.ports import Clock
-from carrel.core.policy.compose import Asked, Plan, earliest, plan, wanted
+from carrel.core.policy.compose import Asked, Plan, earliest, ever, plan, wanted
 
 _log = logging.getLogger(__name__)
 
@@ -100,8 +100,8 @@ class Composer:
         return self._lock
 
     def living(self) -> Sequence[Composition]:
-        """Those that are not over, in the order in which they came."""
-        return sorted((one for one in self._records.all() if not one.state.over), key=lambda one: one.id)
+        """Those that are not over, in the order in which they came; the same sequence while none of all is written."""
+        return self._records.all(state=LIVING)
 
     def blocks(self) -> Sequence[Block]:
         """What the fabric has now. Raises `Unavailable`."""
@@ -127,8 +127,7 @@ class Composer:
 
     def possible(self, asked: Composition) -> bool:
         """Whether the fabric has it when all is free and well."""
-        found = plan(self._fabric.blocks(), _asked(asked))
-        return isinstance(found, Plan) or found.possible
+        return isinstance(ever(self._fabric.blocks(), _asked(asked)), Plan)
 
     def turn(self) -> bool:
         """Do what can be done now; return whether anything was done. Raises `Unavailable` when the fabric does not answer."""
@@ -181,9 +180,25 @@ class Composer:
                 self._put(one, state=CompositionState.FAILED, reason=f"{found.message}; {one.reason}", end=self._clock())
                 continue
             ahead |= wanted(view, _asked(one), taken=taken, avoid=frozenset(one.avoided))
+            self._call_back(one, view, living, taken)
             if found.message != one.reason:
                 self._put(one, reason=found.message)
         return moved
+
+    def _call_back(self, one: Composition, blocks: Sequence[Block], living: Iterable[Composition], taken: frozenset[str]) -> None:
+        """Blocks of one's account that are lent to others come back, if that is what it waits for: what is in use, afterwards."""
+        lent = {block.name for block in blocks if block.owner and block.owner == one.account}
+        guests = [
+            (other, names)
+            for other in living
+            if other.account != one.account and other.state is CompositionState.RUNNING and (names := lent & other.holds)
+        ]
+        back = {name for _, names in guests for name in names}
+        found = plan(replaced(blocks, back), _asked(one), taken=taken - back, avoid=frozenset(one.avoided)) if back else None
+        touched = {*found.blocks, *(change.block for change in found.changes)} if isinstance(found, Plan) else set()
+        for other, names in guests:
+            if not other.ending and names & touched:
+                self.release(other, f'account "{one.account}", which has lent blocks to it, asks for them')
 
     def _expected(self, blocks: Sequence[Block], asked: Composition, living: Iterable[Composition]) -> float:
         """When blocks that others have for a time are back; those that wait before it take their time as well."""
@@ -206,6 +221,8 @@ class Composer:
                 return self._keep(found, blocks)
             if not found.changes:
                 return self._settle(found, blocks)
+            if found.state is CompositionState.COMPLETING and self._used(machine_name(found)):
+                return False  # a job came in the very moment in which it was to go
             change = found.changes[0]
         # The driver may take long: the lab is asked other things meanwhile. There is one turn at a time.
         words, unknown = "", False
@@ -343,10 +360,10 @@ def projected(blocks: Sequence[Block], living: Iterable[Composition]) -> Sequenc
     for one in living:
         for change in one.changes:
             gpu = there.get(change.of)
-            if change.step in (Step.CREATE_SLICE, Step.DESTROY_SLICE) and change.block not in there and gpu is not None:
-                coming[change.block] = replace(
-                    gpu, name=change.block, of=gpu.name, profile=change.profile, start=change.start, fixed=False, profiles=()
-                )
+            profile = None if gpu is None else gpu.profile_named(change.profile)
+            if change.step in (Step.CREATE_SLICE, Step.DESTROY_SLICE) and change.block not in there and gpu and profile:
+                made = replace(gpu, name=change.block, size=profile.memory, fixed=False, profiles=())
+                coming[change.block] = replace(made, of=gpu.name, profile=change.profile, start=change.start)
     return [*blocks, *coming.values()]
 
 
@@ -356,7 +373,7 @@ def replaced(blocks: Sequence[Block], names: set[str]) -> Sequence[Block]:
 
 
 def _asked(one: Composition) -> Asked:
-    return Asked(wishes=one.wishes, machine=machine_name(one), account=one.account)
+    return Asked(wishes=one.wishes, machine=machine_name(one), account=one.account, time=one.time)
 
 
 def _taken(living: Iterable[Composition], but: Composition) -> frozenset[str]:

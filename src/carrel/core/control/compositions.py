@@ -8,19 +8,20 @@ from math import inf
 from typing import Any
 
 from carrel.core.control.composing import Composer, machine_name
-from carrel.core.control.keeper import Keeper, RecordStore
-from carrel.core.domain.composition import Composition, CompositionState
+from carrel.core.control.keeper import Keeper
+from carrel.core.domain.composition import LIVING, Composition, CompositionState
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Conflict, Impossible, Invalid, NotFound
 from carrel.core.domain.fabric import Block, BlockKind, Wish, by_name
 from carrel.core.domain.node import SIMULATED, Device, Node
-from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.parts import compose_of
+from carrel.core.domain.reservation import FOR_EVER, Reservation
 from carrel.core.domain.units import format_duration
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, Resource, allowed
 
-#: Characters of a name, and wishes of one machine.
-_NAME, _WISHES = 64, 16
+#: Characters of a name, and wishes of one machine. Blocks that a record names.
+_NAME, _WISHES, _NAMED = 64, 16, 50
 
 
 def none_here() -> NotFound:
@@ -48,6 +49,11 @@ class Compositions(Keeper[Composition]):
     wake: Callable[[], None] = lambda: None
     #: What was foreseen of those that wait, for as long as no composition changes.
     _known: dict[int, tuple[Sequence[Composition], Composition]] = field(default_factory=dict)
+
+    def list(self, caller: Caller) -> Sequence[Composition]:
+        """Those that the caller may see. Of those that are over, none is kept in memory."""
+        found = (self.seen(caller, one) for one in self.records.select())
+        return [one for one in found if one is not None]
 
     def put(self, caller: Caller, asked: Composition) -> tuple[bool, Composition]:
         """Keep what is asked for, or tell what it would be."""
@@ -101,7 +107,7 @@ class Compositions(Keeper[Composition]):
         steps = tuple(change.title for change in value.changes)
         if value.state is not CompositionState.PENDING:
             return replace(value, steps=steps)
-        there, known = self.records.all(), self._known.get(value.id)
+        there, known = self.records.all(state=LIVING), self._known.get(value.id)
         if known is None or known[0] is not there:
             known = self._known[value.id] = there, self._foreseen(value)
         return known[1]
@@ -154,8 +160,11 @@ class FabricBlocks:
 
     composer: Composer | None
 
-    def all(self) -> Sequence[Block]:
-        """All blocks, with who has them."""
+    def all(self, **equal: Any) -> Sequence[Block]:
+        """Blocks that have these values, with who has them."""
+        return [block for block in self._all() if all(getattr(block, name) == value for name, value in equal.items())]
+
+    def _all(self) -> Sequence[Block]:
         if self.composer is None:
             raise none_here()
         holders = {name: one.id for one in self.composer.living() for name in one.holds}
@@ -167,8 +176,8 @@ class FabricBlocks:
         return by_name(self.all()).get(key[0])
 
     def select(self, **equal: Any) -> Sequence[Block]:
-        """Those that have these values."""
-        return [block for block in self.all() if all(getattr(block, name) == value for name, value in equal.items())]
+        """The same."""
+        return self.all(**equal)
 
     def put(self, value: Block) -> Block:
         """Refuse it."""
@@ -182,8 +191,8 @@ class FabricBlocks:
 class ComposedMachines:
     """The machines that are there, as nodes of the lab: each is kept for its owner until its time is over."""
 
-    def __init__(self, composer: Composer | None, records: RecordStore[Composition]) -> None:
-        self._composer, self._records = composer, records
+    def __init__(self, composer: Composer | None) -> None:
+        self._composer = composer
         #: What was made of the compositions when they last were as they are: placement asks in every cycle.
         self._known: tuple[Sequence[Composition], tuple[Node, ...], tuple[Reservation, ...]] = ((), (), ())
 
@@ -196,7 +205,7 @@ class ComposedMachines:
         return self._look()[2]
 
     def _look(self) -> tuple[Sequence[Composition], tuple[Node, ...], tuple[Reservation, ...]]:
-        there = () if self._composer is None else self._records.all()
+        there = () if self._composer is None else self._composer.living()
         if self._composer is not None and self._known[0] is not there:
             running = [one for one in there if one.state is CompositionState.RUNNING]
             try:
@@ -209,14 +218,17 @@ class ComposedMachines:
 
 
 #: Seconds after its time for which nothing starts on a machine: it is used, and goes as soon as it is not.
-_AFTER = 366 * 86400.0
+_AFTER = FOR_EVER
 
 
 def _windows(one: Composition) -> Sequence[Reservation]:
-    node, users = (node_name(one),), frozenset((one.owner,))
+    name, node, users = f"machine {one.id}", (node_name(one),), frozenset((one.owner,))
+    if one.job:
+        whose = f"it was made from parts for job {one.job}"
+        return (Reservation(name=name, begin=one.begin, end=one.begin + _AFTER, nodes=node, machine=True, reason=whose),)
     whose, over = "it was made from parts for one user", "it is taken apart then"
     return (
-        Reservation(name=f"machine {one.id}", begin=one.begin, end=one.end, nodes=node, users=users, reason=whose),
+        Reservation(name=name, begin=one.begin, end=one.end, nodes=node, users=users, machine=True, reason=whose),
         Reservation(name=f"end of machine {one.id}", begin=one.end, end=one.end + _AFTER, nodes=node, reason=over),
     )
 
@@ -252,7 +264,14 @@ def node_of(one: Composition, blocks: Mapping[str, Block]) -> Node:
             )
             for number, block in enumerate(block for block in mine if block.kind is BlockKind.GPU)
         ),
+        parts={"composition": _told(one), "compose": compose_of(one.wishes)},
     )
+
+
+def _told(one: Composition) -> str:
+    """ "3: node0, a100-0, nvme0"."""
+    more = f" and {len(one.blocks) - _NAMED} more" if len(one.blocks) > _NAMED else ""
+    return f"{one.id}: {', '.join(one.blocks[:_NAMED])}{more}"
 
 
 def _natural(name: str) -> tuple[str, int]:

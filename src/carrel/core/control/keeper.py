@@ -29,12 +29,12 @@ class RecordStore(Protocol[T]):
         """Forget the value with this key; return whether there was one."""
         ...
 
-    def all(self) -> Sequence[T]:
-        """All there are, in order. While none is written, that is the very same sequence."""
+    def all(self, **equal: Any) -> Sequence[T]:
+        """As `select`. While none is written, that is the very same sequence: it is kept in memory."""
         ...
 
     def select(self, **equal: Any) -> Sequence[T]:
-        """Those that have these values, in order."""
+        """Those that have these values, each or one of a tuple, in order; all without any."""
         ...
 
 

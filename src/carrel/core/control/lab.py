@@ -17,11 +17,13 @@ from carrel.core.control.drains import Drains
 from carrel.core.control.event_ports import Event, EventStore
 from carrel.core.control.gpu_use import GpuUse
 from carrel.core.control.held_users import held_by
+from carrel.core.control.job_machines import JobMachines
 from carrel.core.control.keeper import Keeper
 from carrel.core.control.lab_files import LabFiles
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import read_job_token
 from carrel.core.control.loop import ControlLoop
+from carrel.core.control.loop_settings import NoMachines
 from carrel.core.control.machines import Machines
 from carrel.core.control.pipelines import StepStatus, pipeline_of, starts_after
 from carrel.core.control.ports import AttemptRow, JobFilter, JobStore, NewJob, OutboxEntry, Submitted, untold
@@ -40,10 +42,11 @@ from carrel.core.control.views import ShareReport
 from carrel.core.control.weekly import Weekly
 from carrel.core.domain.account import Standing
 from carrel.core.domain.array import read_array
-from carrel.core.domain.errors import CarrelError, Conflict, Denied, NotFound, Unauthenticated
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, Impossible, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.noun import Noun
 from carrel.core.domain.nouns import SECRETS
+from carrel.core.domain.parts import MACHINE, without_parts
 from carrel.core.domain.placement import FreeGpus, Wait, Waiting
 from carrel.core.domain.ports import Clock, Engine
 from carrel.core.domain.qos import JobKind, QoS
@@ -85,6 +88,8 @@ class Lab:
     lab_id: str
     #: Why nothing of a user's starts, by their subjects.
     held: Callable[[], Mapping[str, Reason]] = dict
+    #: Machines that are made for jobs.
+    job_machines: JobMachines | NoMachines = field(default_factory=NoMachines)
     #: Jobs that a session may have at once, of those that its token submits.
     session_jobs: int = 32
     #: Devices of which the driver does not say whether they are well, by their UUIDs.
@@ -190,7 +195,8 @@ class Lab:
         the owner's with the same code, parameters, environment and inputs is returned instead, if all that it left is there.
         `parent`: the job for which it is submitted, where the caller is not one.
         """
-        chosen = self.check(caller, spec, resources=resources, qos=qos, kind=kind, partition=partition, account=account)
+        about: Any = {"qos": qos, "kind": kind, "partition": partition, "account": account}
+        chosen, resources = self._settled(caller, spec, resources=resources, **about)
         indices = () if not array else read_array(array).indices if only is None else (only,)
         parent = caller.job_id if parent is None else parent
         new = NewJob(
@@ -243,18 +249,19 @@ class Lab:
         Raises what `submit` would raise. What a job waits for before it is in line (other jobs, its environment, its inputs) is
         not foreseen.
         """
-        chosen = self.check(caller, spec, resources=resources, qos=qos, partition=partition, account=account)
+        chosen, resources = self._settled(caller, spec, resources=resources, qos=qos, partition=partition, account=account)
         return self.loop.preview(
             Waiting(
                 id=_NOT_SUBMITTED,
                 owner=caller.user.subject,
                 account=self._account(account, caller),
                 qos=qos.name,
-                resources=resources,
+                resources=without_parts(resources),
                 submitted_at=self.clock(),
                 name=name,
                 partition=chosen,
                 preemptible=preemptible,
+                node="" if resources.compose else None,
             )
         )
 
@@ -301,6 +308,21 @@ class Lab:
         account: str | None = None,
     ) -> str:
         """Raise what keeps such a job from being submitted now; return the partition that it would go to."""
+        asked: Any = {"qos": qos, "kind": kind, "partition": partition, "account": account}
+        return self._settled(caller, spec, resources=resources, **asked)[0]
+
+    def _settled(
+        self,
+        caller: Caller,
+        spec: TaskSpec,
+        *,
+        resources: Resources,
+        qos: QoS,
+        kind: JobKind = JobKind.TASK,
+        partition: str | None = None,
+        account: str | None = None,
+    ) -> tuple[str, Resources]:
+        """As `check`; with what the job asks for: where no machine has that, one is made from parts for it."""
         allowed(caller, Action.SUBMIT if spec.session is None else Action.START_SESSION).check()
         self.storage.check()
         check_state(caller.user)  # a job of somebody who is suspended goes on, and starts nothing
@@ -309,11 +331,30 @@ class Lab:
         if spec.session is None:
             self.retention.check_room(caller)
         self.secrets.check(caller, spec, None if caller.job_id is None else self.task(caller, caller.job_id))
-        chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, spec.asks, owner=caller.user.subject)
+        account = self._account(account, caller)
+
+        def fits(asked: Resources) -> str:
+            nodes = self.job_machines.nodes_for(self.engine.nodes(), caller.user.subject, account, asked)
+            return self.policy.check(without_parts(asked), kind, qos, nodes, partition, spec.asks, owner=caller.user.subject)
+
+        try:
+            chosen = fits(resources)
+        except Impossible as error:
+            if resources.compose or spec.session is not None:
+                raise
+            resources = replace(resources, compose=MACHINE)
+            try:
+                chosen = fits(resources)
+            except CarrelError:
+                raise error from None
+        if resources.compose and chosen and self.policy.partitions[chosen].cluster:
+            raise Impossible(
+                f'No machine is made from parts in partition "{chosen}", which is one of a cluster.',
+                remedy="Name a partition of the lab's own machines, or leave compose out.",
+            )
         if spec.session is None or spec.environment.wanted:
             self.policy.preparable(spec, self.policy.partitions.get(chosen), resources.nodes)
-        self._account(account, caller)
-        return chosen
+        return chosen, resources
 
     def _account(self, name: str | None, caller: Caller) -> str:
         if caller.account is not None and name not in (None, caller.account):
@@ -430,7 +471,7 @@ class Lab:
         """Jobs of before, again."""
         return Repeating(
             jobs=self.jobs_store, people=self.people, policy=self.policy, files=self.files, clock=self.clock,
-            submit=self.submit, job=self.job, task=self.task, has_snapshot=self.has_snapshot,
+            submit=self.submit, job=self.job, task=self.task, has_snapshot=self.has_snapshot, nodes=self.engine.nodes,
         )  # fmt: skip
 
     @property

@@ -83,6 +83,7 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         shards=settings.shards(job, task) if lends(job, qos) else 0,
         element=job.element,
         variables=settings.variables,
+        parts=here.parts if here is not None else {},
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from carrel.core.domain.job import Job, JobState
 from carrel.core.domain.node import SIMULATED
+from carrel.core.domain.parts import without_parts
 from carrel.core.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
@@ -32,6 +33,8 @@ class Queue:
     grace: int = 0
     #: By how many seconds a job counts as submitted later than it was.
     late_by: Callable[[Waiting], float] = lambda _job: 0.0
+    #: The node that was made for a job; "": it is not there.
+    machine: Callable[[int], str] = lambda _job: ""
     _jobs: dict[int, Job] = field(default_factory=dict)
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _holding: dict[int, Holding] = field(default_factory=dict)
@@ -73,6 +76,7 @@ class Queue:
             not_before=not_before,
             grace=self.grace,
             preemptible=job.preemptible and job.kind is JobKind.TASK,
+            node=self.machine(job.id) if job.resources.compose else None,
         )
         if late := self.late_by(waiting):
             waiting = replace(waiting, late_by=late)
@@ -175,4 +179,4 @@ def _array_limit(job: Job) -> ArrayLimit | None:
 
 def _counted(job: Job) -> Resources:
     """What placement keeps for the job. A session mostly waits for its user: it keeps no processors."""
-    return replace(job.resources, cpus=0) if job.kind is JobKind.SESSION else job.resources
+    return replace(job.resources, cpus=0) if job.kind is JobKind.SESSION else without_parts(job.resources)

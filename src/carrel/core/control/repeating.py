@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from carrel.core.control.produced import FindJob
 from carrel.core.control.user_port import UserStore
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import Job
+from carrel.core.domain.node import Node
+from carrel.core.domain.parts import read_compose, write_compose
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.resources import Resources
@@ -42,6 +44,7 @@ class Repeating:
     job: FindJob
     task: Callable[[Caller, int], TaskSpec]
     has_snapshot: Callable[[Caller, str], bool]
+    nodes: Callable[[], Sequence[Node]]
 
     def rerun(self, caller: Caller, job_id: int, *, fresh: bool = False, key: str | None = None) -> Job:
         """The same task again: same code, same environment lock, same parameters; under the caller's name. Of no sweep.
@@ -65,7 +68,7 @@ class Repeating:
             caller,
             job,
             replace(again, tracking=None, sweep=None, trial=None),
-            resources=job.resources,
+            resources=self._resources_again(job),
             retries=job.retries_left + max(0, job.attempt - 1),
             key=key,
         )
@@ -106,6 +109,14 @@ class Repeating:
         """The job's partition, while it is there and takes such work."""
         part = self.policy.partitions.get(job.partition)
         return part.name if part is not None and part.takes(qos.name) else None
+
+    def _resources_again(self, job: Job) -> Resources:
+        """What it asked for; where it ran on a machine from parts that is there no more, another one like that."""
+        row = self.jobs.attempt(job.id, job.attempt)
+        like = "" if row is None else row.hardware.get("compose", "")
+        if row is None or job.resources.compose or not like or any(node.name == row.node for node in self.nodes()):
+            return job.resources
+        return replace(job.resources, compose=write_compose(read_compose(like)))
 
     def _lock_of(self, job: Job) -> str | None:
         """The lock that the job's last attempt ran with, or None when it never had an environment."""

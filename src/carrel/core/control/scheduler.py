@@ -68,7 +68,7 @@ class Scheduler:
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
         self._ranking = Ranking(settings, self._placer, self.use, self.run_times)
-        self._queue = Queue(grace=settings.launch.limits.grace, late_by=self._ranking.late_by)
+        self._queue = Queue(grace=settings.launch.limits.grace, late_by=self._ranking.late_by, machine=settings.machines.node)
         self._devices = DeviceOffers(engine, settings, self._queue, self._placer)
         self._starting = Starting(engine, self._queue, settings.secret, build=self._build, failed=self._not_started)
         self.before_place = BeforePlace(
@@ -95,6 +95,8 @@ class Scheduler:
         self.queue_report = QueueReport(None, 0.0)
         #: Jobs that are not placed before a moment to come.
         self._paused: dict[int, float] = {}
+        #: Jobs in line for which a machine is made.
+        self._composed: set[int] = set()
         #: Jobs that are stopped, and wait for their place.
         self._stopped: set[int] = set()
         self._reserved: Sequence[Reservation] = ()
@@ -255,6 +257,10 @@ class Scheduler:
             self.start_ranges.started(job.id, now)
         else:
             self._placer.wait(self._ranking.expected(entry))
+        if isinstance(entry, Waiting) and job.resources.compose:
+            self._composed.add(job.id)
+        else:
+            self._composed.discard(job.id)
         self.use.put(job, now=now)
         if job.stopped:
             self._stopped.add(job.id)
@@ -279,6 +285,7 @@ class Scheduler:
         self._devices.make()
         self._reserved = tuple(self._settings.reserved())
         self._placer.reservations(self._reserved)
+        self._follow_machines(now)
         for job in self._preempting.go_on(self._picture(now), now) if self._stopped else ():
             self._put(job, now)
         self._ranking.hold_those_overdue(now)
@@ -290,8 +297,16 @@ class Scheduler:
             self._positions.tell(self.queue_report, self._newcomers, now)
         self._newcomers.clear()
 
+    def _follow_machines(self, now: float) -> None:
+        """Jobs whose machines came or went have another place."""
+        for waiting in [one for job_id in self._composed if (one := self._queue.waiting.get(job_id)) is not None]:
+            job = self._queue.job(waiting.id)
+            if job is not None and waiting.node != self._settings.machines.node(job.id):
+                self._put(job, now, not_before=waiting.not_before)
+
     def _start_waiting(self, now: float) -> None:
         starts = self._devices.place(now)
+        self._settings.machines.ask(self._placer.without_machine)
         if starts:
             self._carry_out(starts, now)
         qos = self._settings.rules.current.qos
@@ -308,7 +323,9 @@ class Scheduler:
     def look(self, now: float) -> QueueReport:
         """Where everybody stands who waits."""
         corrections = self.start_ranges.calibration.corrections
-        outcome = self._placer.look(now, blocked=self._devices.offer.blocked, idle=self.idle)
+        outcome = self._placer.look(
+            now, blocked=self._devices.offer.blocked, idle=self.idle, machines=self._settings.machines.waits()
+        )
         return QueueReport(outcome, now, self.run_times.remaining, corrections=corrections, halt=self._halt)
 
     def preview(self, job: Waiting) -> Wait | None:

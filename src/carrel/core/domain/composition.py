@@ -30,6 +30,23 @@ class CompositionState(StrEnum):
         return self in (CompositionState.COMPLETED, CompositionState.CANCELLED, CompositionState.FAILED)
 
 
+#: The states of those that have blocks or wait for some, and those of the others.
+LIVING, OVER = (tuple(state.value for state in CompositionState if state.over is over) for over in (False, True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRules:
+    """What an administrator says of machines from parts."""
+
+    #: Seconds for which one is kept at most, and how many one user has at the same time.
+    longest: int = 0
+    machines: int = 0
+    #: Of one that was made for a job: seconds for which it stays when the job is over, for another one that asks for the same;
+    #: and that it is there in any case.
+    linger: int = 0
+    shortest: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
     """Blocks that one user has as a machine, from when they are attached until they are given back."""
@@ -47,6 +64,8 @@ class Composition:
 
     owner: str = stamped(default="")
     account: str = stamped(default="")
+    #: The job for which it is made, that alone runs on it; 0: its owner's jobs do.
+    job: int = stamped(default=0)
     state: CompositionState = stamped(default=CompositionState.PENDING)
     #: Why it waits, what is being done, or why it ended.
     reason: str = stamped(default="")

@@ -15,7 +15,7 @@ from enum import StrEnum
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.noun import derived
-from carrel.core.domain.units import GIB, format_size
+from carrel.core.domain.units import GIB, format_count, format_size
 
 #: Blocks of one wish, at most.
 MOST = 10_000
@@ -92,6 +92,8 @@ class Block:
     rack: str = ""
     #: The account that put it in; "" for the lab's own.
     owner: str = ""
+    #: Seconds for which others may have it while that account does not ask for it; 0: it is not lent.
+    lent: int = 0
     #: True when it is built into its machine, and cannot leave it.
     fixed: bool = False
     #: The machine that it is in now; "" for none.
@@ -154,8 +156,9 @@ class Wish:
     count: int = 1
     #: Short type; "" for any.
     type: str = ""
-    #: Bytes that each has at least.
+    #: What each has at least, as `Block.size` counts it; of a CPU also bytes of memory.
     size: int = 0
+    memory: int = 0
     #: Names of blocks; then `count` is how many there are.
     names: tuple[str, ...] = ()
     #: True for slices of GPUs instead of whole ones: the smallest that has `size`, or those of this profile.
@@ -176,7 +179,7 @@ class Wish:
             raise Invalid(
                 f'"{visible(wrong[:80])}" names no block, type or profile.', remedy="`carrel compose blocks` lists all."
             )
-        if self.size < 0 or self.count > MOST:
+        if self.size < 0 or self.memory < 0 or self.count > MOST:
             raise Invalid(
                 f"{self.count} {self.kind.value} blocks of {self.size} are asked for.", remedy=f"Ask for at most {MOST}."
             )
@@ -195,7 +198,9 @@ class Wish:
     def title(self) -> str:
         """ "2 GPUs (a100, 40G at least)", "1 slice (1g.10gb)"."""
         like = f"as {self.like} took" if self.like else ""
-        about = [*self.names, self.type, self.profile, like, f"{format_size(self.size)} at least" if self.size else ""]
+        size = format_count(self.size, "processor") if self.kind is BlockKind.CPU else format_size(self.size)
+        least = [size if self.size else "", f"{format_size(self.memory)} of memory" if self.memory else ""]
+        about = [*self.names, self.type, self.profile, like, *(f"{one} at least" for one in least if one)]
         words = ", ".join(part for part in about if part)
         if self.together is not Together.ANYHOW:
             words = ", ".join(part for part in (words, "one island" if self.together is Together.ISLAND else "spread") if part)

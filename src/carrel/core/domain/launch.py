@@ -187,6 +187,8 @@ class Launch:
     more_elements: bool = False
     #: Environment variables that the lab sets for the command, beyond those of the task.
     variables: Mapping[str, str] = field(default_factory=dict)
+    #: As `Node.parts`.
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def before_place(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.noun import Moment, private
@@ -81,6 +82,8 @@ class Node:
     drained: str | None = None
     #: Slurm's shares of its GPUs (gres/shard); 0 on the lab's own nodes.
     shards: int = 0
+    #: Of a machine from parts, what records say of it: its "composition", and what a task says to have one like it ("compose").
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     def describe_gpus(self) -> str:
         """ "1 GPU", "4 GPUs (simulated)"."""

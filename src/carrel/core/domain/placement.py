@@ -52,6 +52,8 @@ class Waiting:
     late_by: float = 0.0
     #: False: it keeps its place once it has begun.
     preemptible: bool = True
+    #: The node on which alone it runs, since it was made for it; "": that is not there yet. None: it runs anywhere.
+    node: str | None = None
 
     @property
     def seconds(self) -> int:
@@ -153,6 +155,15 @@ class GpuState:
     host_left: int | None = None
 
 
+class MachineWait(NamedTuple):
+    """What the machine waits for that is made for a job."""
+
+    #: A sentence without its end.
+    why: str
+    #: When it should be there, Unix seconds; 0: that is not known.
+    expected: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything that placement may know, at one moment."""
@@ -167,6 +178,8 @@ class Snapshot:
     blocked: Mapping[str, str] = field(default_factory=dict)
     #: Sessions that do nothing now, by number; they hold memory all the same.
     idle: frozenset[int] = frozenset()
+    #: What machines wait for that are made for jobs, by the job.
+    machines: Mapping[int, MachineWait] = field(default_factory=dict)
     #: Bytes of such state that move first when a job starts on a device; 0 where a device is not named.
     moves: Mapping[str, int] = field(default_factory=dict)
     #: Seconds of waiting that outweigh one point of priority; so that no job waits for ever behind more urgent ones.

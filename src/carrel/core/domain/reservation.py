@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from carrel.core.domain.nodelist import in_nodelist
 from carrel.core.domain.noun import Moment, derived, private
 
+#: Seconds: the nodes do not come back.
+FOR_EVER = 100 * 366 * 86400.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
@@ -28,11 +31,16 @@ class Reservation:
     reason: str = ""
     #: Subject of the administrator who made it.
     by: str = private(default="")
+    #: True for a machine from parts. One that was made for a job has it alone, whoever else is admitted; and no broker lends its
+    #: GPUs, so what borrows some for its cells does not start there.
+    machine: bool = private(default=False)
     #: True when the reader's own jobs may run there, on the reader's usual account.
     admits_me: bool = derived(default=False)
 
-    def admits(self, owner: str, account: str) -> bool:
-        """True when jobs of this owner, working for this account, may run in it."""
+    def admits(self, owner: str, account: str, *, node: str | None = None, borrows: bool = False) -> bool:
+        """True when jobs of this owner, working for this account, may run in it: one that was made `node`, one that `borrows`."""
+        if self.machine and (borrows or self.nodes == (node,)):
+            return not borrows
         return owner in self.users or account in self.accounts
 
     def covers(self, node: str) -> bool:

@@ -26,11 +26,18 @@ class Resources:
     gpu_memory: int = 0
     #: Walltime limit in seconds, counted from the start of the user's command.
     time: int = 3600
+    #: What the machine has beside that is made from parts for it (`carrel.core.domain.parts`); "": it goes where there is room.
+    compose: str = ""
 
     @property
     def total_gpus(self) -> int:
         """GPUs over all nodes."""
         return self.gpus * self.nodes
+
+    @property
+    def borrows(self) -> bool:
+        """True for a session without GPUs of its own: its cells borrow some."""
+        return not (self.cpus or self.gpus)
 
     @property
     def kept_while_suspended(self) -> Resources:

@@ -24,7 +24,7 @@ class Kind(StrEnum):
     ARTIFACTS = "artifacts"
     #: What the audit log says.
     AUDIT = "audit"
-    #: When cells of sessions had GPUs.
+    #: When cells of sessions had GPUs, and machines from parts their blocks.
     CELLS = "cells"
     #: Calls of functions that have ended, with their arguments and results.
     CALLS = "calls"
@@ -45,7 +45,7 @@ class RetentionRules:
     deleted_runs: int | None = 30 * 86400
     #: What the audit log says, file by file.
     audit: int | None = None
-    #: When cells of sessions had GPUs, after that.
+    #: When cells of sessions had GPUs, and machines from parts their blocks, after that.
     cells: int | None = 365 * 86400
     #: Calls of functions, after their end.
     calls: int | None = 30 * 86400

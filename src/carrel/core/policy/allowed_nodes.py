@@ -5,13 +5,47 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
+from typing import Protocol
 
 from carrel.core.domain.partition import Partition
 from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.resources import Resources
 from carrel.core.policy.node_capacity import NodeCapacity
 
-#: The partition, and the places of those reservations that keep its owner out.
-Key = tuple[str, tuple[int, ...]]
+#: The partition, the node that was made for the job (None: none is), and the places of those reservations that keep it out.
+Key = tuple[str, str | None, tuple[int, ...]]
+#: The first two of these: what tells rooms from those of others.
+Place = tuple[str, str | None]
+
+
+class Placed(Protocol):
+    """A job as far as its place goes."""
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def account(self) -> str:
+        """What its use is charged to."""
+        ...
+
+    @property
+    def partition(self) -> str:
+        """The part of the lab that it runs in."""
+        ...
+
+    @property
+    def node(self) -> str | None:
+        """As in `Waiting`."""
+        ...
+
+    @property
+    def resources(self) -> Resources:
+        """What it asks for."""
+        ...
+
 
 _NONE: frozenset[int] = frozenset()
 
@@ -20,12 +54,13 @@ class AllowedNodes:
     """The rooms that some jobs may have, and when. Jobs with the same allowed nodes differ in what they ask for, never in where
     it may be."""
 
-    __slots__ = ("_good", "_last_ends", "_shut", "cluster", "indexes", "key", "partition", "rooms", "windows")
+    __slots__ = ("_good", "_last_ends", "_shut", "cluster", "indexes", "key", "partition", "place", "rooms", "windows")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         #: Name of the partition, or "" for the whole lab.
         self.partition = key[0]
+        self.place: Place = key[:2]
         #: What stands for the node where Slurm chooses it: then there are no rooms, and each job that may start does. Else "".
         self.cluster = ""
         self.rooms: Sequence[NodeCapacity] = ()
@@ -41,8 +76,10 @@ class AllowedNodes:
     def set_rooms(self, rooms: Sequence[NodeCapacity], partition: Partition | None, closed: Sequence[Reservation]) -> None:
         """These are all rooms from now on."""
         self.cluster = "" if partition is None else partition.cluster
-        self.rooms = rooms if partition is None else [room for room in rooms if partition.has(room.name)]
-        self.indexes = None if partition is None else frozenset(room.index for room in self.rooms)
+        node, has_all = self.key[1], partition is None and self.key[1] is None
+        inside = (room for room in rooms if (partition is None or partition.has(room.name)) and node in (None, room.name))
+        self.rooms = rooms if has_all else list(inside)
+        self.indexes = None if has_all else frozenset(room.index for room in self.rooms)
         windows = {}
         in_order = sorted(closed, key=lambda window: (window.begin, window.end, window.name))
         for room in self.rooms if in_order else ():
@@ -95,7 +132,7 @@ class AllowedNodes:
 
 
 #: That of a partition that does not exist.
-NOWHERE = AllowedNodes(("", (-1,)))
+NOWHERE = AllowedNodes(("", None, (-1,)))
 
 
 class AllowedNodesByOwner:
@@ -108,15 +145,16 @@ class AllowedNodesByOwner:
         self._partitions = partitions
         self._reservations = tuple(reservations)
         self._allowed_by_owner: dict[Key, AllowedNodes] = {}
-        self._known: dict[tuple[str, str, str], AllowedNodes | None] = {}
+        self._known: dict[tuple[str, str, str, str | None, bool], AllowedNodes | None] = {}
 
-    def of(self, owner: str, account: str, partition: str) -> AllowedNodes | None:
-        """Return where jobs of this owner, working for this account, may run; None when there is no such partition."""
-        who = (owner, account, partition) if self._reservations else ("", "", partition)
+    def of(self, job: Placed) -> AllowedNodes | None:
+        """Return where a job may run; None when there is no such partition."""
+        owner, account, borrows = (job.owner, job.account, job.resources.borrows) if self._reservations else ("", "", False)
+        who = (owner, account, job.partition, job.node, borrows)
         try:
             return self._known[who]
         except KeyError:
-            allowed_nodes = self._known[who] = self._make(owner, account, partition)
+            allowed_nodes = self._known[who] = self._make(*who)
             return allowed_nodes
 
     def set_rooms(self, rooms: Sequence[NodeCapacity]) -> None:
@@ -130,11 +168,12 @@ class AllowedNodesByOwner:
         moments = (moment for window in self._reservations for moment in (window.begin, window.end) if moment > now)
         return min(moments, default=None)
 
-    def _make(self, owner: str, account: str, partition: str) -> AllowedNodes | None:
+    def _make(self, owner: str, account: str, partition: str, node: str | None, borrows: bool) -> AllowedNodes | None:
         if partition and partition not in self._partitions:
             return None
-        shut_out = (place for place, window in enumerate(self._reservations) if not window.admits(owner, account))
-        key = (partition, tuple(shut_out))
+        windows = enumerate(self._reservations)
+        shut_out = (place for place, window in windows if not window.admits(owner, account, node=node, borrows=borrows))
+        key = (partition, node, tuple(shut_out))
         allowed_nodes = self._allowed_by_owner.get(key)
         if allowed_nodes is None:
             allowed_nodes = self._allowed_by_owner[key] = AllowedNodes(key)
@@ -142,6 +181,6 @@ class AllowedNodesByOwner:
         return allowed_nodes
 
     def _fill(self, allowed_nodes: AllowedNodes) -> None:
-        partition, closed = allowed_nodes.key
+        partition, _, closed = allowed_nodes.key
         windows = [self._reservations[place] for place in closed]
         allowed_nodes.set_rooms(self._rooms, self._partitions[partition] if partition else None, windows)

@@ -49,6 +49,16 @@ class Asked:
     machine: str
     #: Whose blocks are taken first, beside the lab's own.
     account: str = ""
+    #: Seconds for which it is kept: blocks of others may be lent for so long, or not.
+    time: int = 0
+
+    def may_have(self, block: Block) -> bool:
+        """True for the lab's own blocks, those of the account, and those that are lent for so long."""
+        return block.owner in ("", self.account) or self.time <= block.lent > 0
+
+    def rank(self, block: Block) -> int:
+        """Those of the account come first, those that are lent last."""
+        return 1 if not block.owner else 0 if block.owner == self.account else 2
 
     @property
     def names_a_cpu(self) -> bool:
@@ -62,19 +72,24 @@ def plan(blocks: Sequence[Block], asked: Asked, *, taken: Names = _NONE, avoid: 
     `taken` are the names of blocks that others have or are promised (a GPU stands for its slices, too), `avoid` those with which
     it was tried and failed.
     """
-    fabric = _Fabric(blocks, asked.account, taken, avoid)
+    fabric = _Fabric(blocks, asked, taken, avoid)
     found = min(_plans(fabric, asked), key=lambda one: one[0], default=None)
     if found is not None:
         return found[1]
+    whole = ever(blocks, asked, avoid=avoid)
+    return whole if isinstance(whole, Shortage) else Shortage(message=_not_now(fabric, asked), possible=True)
+
+
+def ever(blocks: Sequence[Block], asked: Asked, *, avoid: Names = _NONE) -> Plan | Shortage:
+    """Return the plan as if all were free and well, or why the fabric never has it."""
     whole = _free(blocks, asked, avoid)
-    if next(_plans(whole, asked), None) is None:
-        return Shortage(message=_never(whole, asked), possible=False)
-    return Shortage(message=_not_now(fabric, asked), possible=True)
+    found = next(_plans(whole, asked), None)
+    return found[1] if found is not None else Shortage(message=_never(whole, asked), possible=False)
 
 
 def wanted(blocks: Sequence[Block], asked: Asked, *, taken: Names = _NONE, avoid: Names = _NONE) -> frozenset[str]:
     """Return the free blocks of which one that waits may get some: those who came later do not get them."""
-    fabric, whole = _Fabric(blocks, asked.account, taken, avoid), _free(blocks, asked, avoid)
+    fabric, whole = _Fabric(blocks, asked, taken, avoid), _free(blocks, asked, avoid)
     found: set[str] = set()
     for zone, host in _places(fabric, asked):
         if _composed(whole, asked, zone, host) is None:
@@ -87,7 +102,7 @@ def wanted(blocks: Sequence[Block], asked: Asked, *, taken: Names = _NONE, avoid
 def _free(blocks: Sequence[Block], asked: Asked, avoid: Names) -> _Fabric:
     """The fabric as it is when all of it is free and well."""
     free = [replace(block, fault="", seen=True, machine=block.machine if block.fixed else "") for block in blocks if not block.of]
-    return _Fabric(free, asked.account, avoid=avoid)
+    return _Fabric(free, asked, avoid=avoid)
 
 
 def earliest(
@@ -114,7 +129,7 @@ def earliest(
 class _Fabric:
     """The blocks, in the order in which one account would take them, and which are free."""
 
-    def __init__(self, blocks: Sequence[Block], account: str, taken: Names = _NONE, avoid: Names = _NONE) -> None:
+    def __init__(self, blocks: Sequence[Block], asked: Asked, taken: Names = _NONE, avoid: Names = _NONE) -> None:
         self._taken = taken
         self.slices: dict[str, list[Block]] = defaultdict(list)
         self._loose: dict[tuple[str, BlockKind], list[Block]] = defaultdict(list)
@@ -125,12 +140,12 @@ class _Fabric:
         for block in blocks:
             if block.of:
                 self.slices[block.of].append(block)
-        for block in sorted(blocks, key=lambda one: (one.owner != account, one.size, one.type, one.name)):
+        for block in sorted(blocks, key=lambda one: (asked.rank(one), one.size, one.type, one.name)):
             self.zones[block.zone] = None
             well = not block.fault and block.seen
             if block.fixed and block.kind is BlockKind.CPU and well:
                 self.hosts[block.machine] = block.zone
-            usable = well and block.name not in taken and block.name not in avoid and block.owner in ("", account)
+            usable = well and block.name not in taken and block.name not in avoid and asked.may_have(block)
             if block.of or not usable:
                 continue
             if block.fixed and block.kind is not BlockKind.CPU:
@@ -175,7 +190,8 @@ class _Fabric:
 def _suits(block: Block, wish: Wish) -> bool:
     if wish.names and not wish.sliced:
         return block.name in wish.names
-    return block.kind is wish.kind and (not wish.type or block.type == wish.type) and (wish.sliced or block.size >= wish.size)
+    enough = block.size >= wish.size and block.memory >= wish.memory
+    return block.kind is wish.kind and (not wish.type or block.type == wish.type) and (wish.sliced or enough)
 
 
 def _wishes(asked: Asked) -> Sequence[Wish]:
@@ -213,7 +229,7 @@ def _composed(fabric: _Fabric, asked: Asked, zone: str, host: str) -> tuple[_Ran
                 return None
             continue
         there = [block for block in fabric.there(zone, host, wish) if block.name not in chosen.names]
-        picked = _together(there, wish)
+        picked = _together(there, wish, asked.rank)
         if picked is None:
             return None
         left += len(there) - len(picked)
@@ -246,7 +262,7 @@ class _Chosen:
         return {block.name for block in self.blocks}
 
 
-def _together(blocks: Sequence[Block], wish: Wish) -> list[Block] | None:
+def _together(blocks: Sequence[Block], wish: Wish, rank: Callable[[Block], int]) -> list[Block] | None:
     """So many of the blocks as the wish says, lying to each other as it says; None where there are not enough."""
     if len(blocks) < wish.count:
         return None
@@ -261,7 +277,7 @@ def _together(blocks: Sequence[Block], wish: Wish) -> list[Block] | None:
         return turns[: wish.count]
     islands = _groups(blocks, lambda block: block.island)
     # Small islands are broken before large ones.
-    return sorted(blocks, key=lambda block: (block.owner == "", block.size, len(islands[block.island])))[: wish.count]
+    return sorted(blocks, key=lambda block: (rank(block), block.size, len(islands[block.island])))[: wish.count]
 
 
 def _groups(blocks: Iterable[Block], key: Callable[[Block], str]) -> Mapping[str, list[Block]]:

@@ -15,7 +15,7 @@ from heapq import nsmallest
 from math import inf, isfinite
 
 from carrel.core.domain.resources import Resources
-from carrel.core.policy.allowed_nodes import AllowedNodes
+from carrel.core.policy.allowed_nodes import AllowedNodes, Place
 from carrel.core.policy.backfill import earliest
 from carrel.core.policy.limits import CODES, GPU_CODES, Limit
 from carrel.core.policy.node_capacity import NodeCapacity
@@ -116,11 +116,11 @@ class ListSchedule:
         self._now = now = situation.outcome.now
         moments = (release.at for room in situation.rooms for release in room.releases.values())
         self._next_release = max(now, min(moments, default=now))
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[Place, _Part] = {}
         self._limits: dict[Limit, list[tuple[Pool, bool]]] = {}
         #: Start of the last job that a user's GPU limit held back: the next of theirs does not overtake it.
         self._last: dict[Limit, float] = {}
-        self._floors: dict[tuple[str | None, int, int, int, str], float] = {}
+        self._floors: dict[tuple[str | None, int, int, int, Place], float] = {}
 
     def starts(self) -> Iterator[float | None]:
         """Yield the estimated start of every held job, in the order of the queue; None where nobody can say.
@@ -187,7 +187,7 @@ class ListSchedule:
         """Return when so many GPUs of that type are first free on one node."""
         if wanted.gpus == 0:
             return self._now
-        key = (wanted.gpu_type, wanted.gpu_memory, wanted.gpus, wanted.nodes, allowed_nodes.partition)
+        key = (wanted.gpu_type, wanted.gpu_memory, wanted.gpus, wanted.nodes, allowed_nodes.place)
         floor = self._floors.get(key)
         if floor is None:
             bare = replace(wanted, cpus=1, memory=1024**2)
@@ -212,9 +212,9 @@ class ListSchedule:
         return pools
 
     def _part(self, allowed_nodes: AllowedNodes) -> _Part:
-        part = self._parts.get(allowed_nodes.partition)
+        part = self._parts.get(allowed_nodes.place)
         if part is None:
-            part = self._parts[allowed_nodes.partition] = _Part(allowed_nodes.rooms, self._now)
+            part = self._parts[allowed_nodes.place] = _Part(allowed_nodes.rooms, self._now)
         return part
 
     def _limit_pools(self, limit: Limit) -> list[tuple[Pool, bool]]:

@@ -11,7 +11,7 @@ from typing import overload
 from carrel.core.domain.expectation import Corrections, Expect, NameDays, is_told_in_days
 from carrel.core.domain.job import Reason
 from carrel.core.domain.node import Node
-from carrel.core.domain.placement import Holding, Placement, Wait, Waiting
+from carrel.core.domain.placement import Holding, MachineWait, Placement, Wait, Waiting
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.session import shown_name
 from carrel.core.domain.units import format_count, format_duration, format_size
@@ -21,13 +21,15 @@ from carrel.core.policy.explain_limit import over_limit
 from carrel.core.policy.forecast import Forecast
 from carrel.core.policy.limits import CODES
 from carrel.core.policy.node_capacity import NodeCapacity, idle_room, suits
-from carrel.core.policy.situation import PRIORITY, UNAVAILABLE, NotStarted, Outcome, Shape, Situation, shape_of
+from carrel.core.policy.situation import PRIORITY, RESOURCES, UNAVAILABLE, NotStarted, Outcome, Shape, Situation, shape_of
 from carrel.core.policy.walk import BEGIN_TIME, INVALID_QOS, PARTITION_DOWN
 from carrel.core.policy.windows import explain_window
 
 #: How many drained nodes a sentence names before it counts the rest.
 NAMED = 3
 NO_CORRECTIONS = Corrections()
+#: What is said of a machine that nobody has begun to make.
+_PLANNED = MachineWait("needs a machine that is made for it")
 #: What is said of idle sessions that the reader can end.
 OF_OWNER = " of the same owner"
 
@@ -117,6 +119,8 @@ class WaitsInOrder(Sequence[Wait]):
         elif start is not None and self._forecast is not None:
             with self._lock:
                 start = self._forecast.by_walltimes(held.job.id) or start
+        elif held.job.node == "" and code == RESOURCES:
+            start = self._machine(held.job).expected or None
         message = f"{self._cause(held, code, place)}; {self._about(start, between, known=known)}"
         return Wait(
             job_id=held.job.id,
@@ -171,6 +175,8 @@ class WaitsInOrder(Sequence[Wait]):
             return "pauses before it is tried again"
         if code in CODES:
             return over_limit(held, code)
+        if held.job.node == "":
+            return self._machine(held.job).why
         if code == UNAVAILABLE:
             return _unavailable(held.job, self._situation)
         giving_way = _giving_way(held.job, self._situation) if code != PRIORITY else ""
@@ -179,6 +185,9 @@ class WaitsInOrder(Sequence[Wait]):
             ahead = self._before(ahead)
             return f"{format_count(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it; {shortage}"
         return shortage
+
+    def _machine(self, job: Waiting) -> MachineWait:
+        return self._situation.outcome.picture.machines.get(job.id, _PLANNED)
 
     def _before(self, place: int) -> int:
         """How many jobs of the same partition are ahead of the one at a place in the queue."""

@@ -9,7 +9,7 @@ from math import inf
 
 from carrel.core.domain.placement import Holding
 from carrel.core.domain.resources import Resources
-from carrel.core.policy.allowed_nodes import AllowedNodes
+from carrel.core.policy.allowed_nodes import AllowedNodes, Place
 from carrel.core.policy.node_capacity import NodeCapacity
 
 #: Free cpus, free memory, index of the room: the order in which rooms of one level are tried.
@@ -93,7 +93,7 @@ class Fit:
         self.rooms = rooms
         #: How much memory GPUs have here. Who asks for something in between is served like those who ask for the next.
         self.levels = sorted({memory for room in rooms for memory in room.gpu_memory.values()})
-        self._free_gpu_indexes: dict[tuple[str, str | None, float], FreeGpuIndex] = {}
+        self._free_gpu_indexes: dict[tuple[Place, str | None, float], FreeGpuIndex] = {}
         #: Those that each room is on.
         self._on: list[list[FreeGpuIndex]] = [[] for _ in rooms]
 
@@ -106,7 +106,7 @@ class Fit:
 
     def free_gpu_index(self, wanted: Resources, allowed_nodes: AllowedNodes) -> FreeGpuIndex:
         """Return the rooms of allowed nodes as they are to those who ask for GPUs like those of `wanted`."""
-        key = (allowed_nodes.partition, wanted.gpu_type, self.level(wanted.gpu_memory))
+        key = (allowed_nodes.place, wanted.gpu_type, self.level(wanted.gpu_memory))
         free_gpu_index = self._free_gpu_indexes.get(key)
         if free_gpu_index is None:
             free_gpu_index = self._free_gpu_indexes[key] = FreeGpuIndex(wanted, allowed_nodes.rooms)

@@ -8,7 +8,7 @@ from math import inf
 
 from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
-from carrel.core.domain.placement import ArrayLimit, Holding, Snapshot, Start, Waiting
+from carrel.core.domain.placement import ArrayLimit, Holding, MachineWait, Snapshot, Start, Waiting
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.submit_limits import SubmitLimit, SubmitScope
@@ -44,6 +44,8 @@ class Placer:
         self._promised = Promises()
         self.kept: frozenset[int] = frozenset()
         self._refusing: set[Limit] = set()
+        #: Those that only waited for the machine that is made for them, when it was placed last.
+        self.without_machine: Sequence[Waiting] = ()
         self._set_rooms()
         self._set_realms()
         self._set_limits()
@@ -114,7 +116,8 @@ class Placer:
     def wait(self, job: Waiting) -> None:
         """`job` is in line, whatever it was before."""
         self.forget(job.id)
-        kind = Kind(job.owner, job.account, job.qos, job.partition, job.resources, job.seconds, job.longest, job.array)
+        place = (job.qos, job.partition, job.resources, job.node)
+        kind = Kind(job.owner, job.account, *place, job.seconds, job.longest, job.array)
         alike = self._alike.get(kind)
         if alike is None:
             alike = self._alike[kind] = Alike(kind)
@@ -194,7 +197,7 @@ class Placer:
         `forget` when it has not.
         """
         walk = self._walk(now)
-        self._promised, self._refusing = walk.promises, walk.refusing
+        self._promised, self._refusing, self.without_machine = walk.promises, walk.refusing, walk.without_machine
         self.kept = frozenset(promise.job.id for promise in walk.promises.made)
         return walk.starts
 
@@ -203,10 +206,18 @@ class Placer:
         """What was promised in the last placement, first in line first."""
         return self._promised.made
 
-    def look(self, now: float, *, blocked: Mapping[str, str] | None = None, idle: frozenset[int] = frozenset()) -> Outcome:
+    def look(
+        self,
+        now: float,
+        *,
+        blocked: Mapping[str, str] | None = None,
+        idle: frozenset[int] = frozenset(),
+        machines: Mapping[int, MachineWait] | None = None,
+    ) -> Outcome:
         """Return what a placement at `now` would decide, and from what; nothing is changed.
 
-        `blocked` says of devices that are withheld for GPU state of `idle` sessions alone why it stays there.
+        `blocked` says of devices that are withheld for GPU state of `idle` sessions alone why it stays there, `machines` of jobs
+        what the machine waits for that is made for them.
         """
         nodes, withheld, moves = self._nodes
         picture = Snapshot(
@@ -217,6 +228,7 @@ class Placer:
             withheld=withheld,
             blocked=blocked or {},
             idle=idle,
+            machines=machines or {},
             moves=moves,
             partitions=self._partitions,
             reservations=self._reservations,
@@ -253,8 +265,8 @@ class Placer:
 
     def _know(self, alike: Alike) -> None:
         """Look up what holds for jobs of one kind."""
-        owner, account, qos, partition, *_ = alike.kind
-        alike.allowed_nodes = self._allowed_by_owner.of(owner, account, partition)
+        owner, account, qos, *_ = alike.kind
+        alike.allowed_nodes = self._allowed_by_owner.of(alike.kind)
         alike.limits = self._limits_by_owner.of(alike.kind)
         alike.offset = self._order.offset(owner, account, qos, alike.gpus)
 

@@ -85,7 +85,7 @@ class Situation:
 
     def allowed_nodes(self, job: Waiting) -> AllowedNodes:
         """Return where `job` may run: nowhere in a partition that there is not."""
-        return self.allowed_by_owner.of(job.owner, job.account, job.partition) or NOWHERE
+        return self.allowed_by_owner.of(job) or NOWHERE
 
     def promise(self, job: Waiting) -> Promise | None:
         """Return what `job` is promised, or None."""
@@ -104,6 +104,6 @@ class Situation:
         """Return the reason code of a held job, one of `carrel.core.domain.job.REASONS`."""
         if held.code != BLOCKED:
             return held.code
-        if self.outcome.promises.is_first(held.job):
+        if held.job.node == "" or self.outcome.promises.is_first(held.job):
             return RESOURCES
         return PRIORITY if self.possible(held.job) else UNAVAILABLE

@@ -39,6 +39,7 @@ class Kind(NamedTuple):
     qos: str
     partition: str
     resources: Resources
+    node: str | None
     seconds: int
     longest: int
     array: ArrayLimit | None
@@ -108,6 +109,8 @@ class Walk:
         self.promises = Promises(lab.most)
         #: Those that do not start, in the order of the line.
         self.passed: list[Passed] = []
+        #: Those that only wait for the machine that is made for them.
+        self.without_machine: list[Waiting] = []
         #: The limits that have refused a job.
         self.refusing: set[Limit] = set()
         #: The partitions that have all their promises.
@@ -151,6 +154,12 @@ class Walk:
                 if len(rooms) == wanted.nodes:
                     self._start(job, limits, start_in(rooms, job, self._now + job.seconds, self._lab.fit, self.promises))
                     return
+            if job.node == "":
+                self.without_machine.append(job)
+                limits.claim(job, self._now)  # a machine is not made for one that a limit would keep off it
+                self._claimed.append(limits)
+                self._pass(job, BLOCKED)
+                return
         # A promise that was made stays, though others use the limit until it is time.
         is_next = refusal is None or job.id in self._lab.kept
         if is_next and job.partition not in self._full and self._promise(job, alike, limits, allowed_nodes):

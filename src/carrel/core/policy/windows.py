@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from carrel.core.domain.placement import Waiting
-from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.reservation import FOR_EVER, Reservation
 from carrel.core.domain.units import format_duration
 from carrel.core.policy.allowed_nodes import AllowedNodes
 from carrel.core.policy.node_capacity import NodeCapacity
@@ -35,6 +35,12 @@ def _kept(window: Reservation, now: float) -> str:
     what = f'reservation "{window.name}"'
     if window.reason:
         what += f" ({window.reason})"
+    if window.end - window.begin >= FOR_EVER:
+        return (
+            f"kept for {what}"
+            if window.begin <= now
+            else f"there for {format_duration(window.begin - now)} more ({window.reason})"
+        )
     if window.begin <= now:
         return f"kept for {what} for {format_duration(window.end - now)} more"
     return f"kept for {what} in {format_duration(window.begin - now)}, for {format_duration(window.end - window.begin)}"

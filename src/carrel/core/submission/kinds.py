@@ -98,6 +98,12 @@ def _order(_name: str, text: str) -> str:
     return text
 
 
+def _compose(_name: str, text: str) -> str:
+    from carrel.core.domain.parts import read_compose, write_compose
+
+    return write_compose(read_compose(text))
+
+
 def _network(name: str, text: str) -> Network:
     return read_network(text, name)
 
@@ -180,6 +186,7 @@ ARRAY = Kind(plain=str, read=_array, metavar="INDICES")
 DEPENDENCY = Kind(plain=str, read=_dependency, metavar="CONDITIONS")
 DATE = Kind(plain=str, read=_date, metavar="DATE")
 ORDER = Kind(plain=str, read=_order, metavar="ORDER")
+PARTS = Kind(plain=str, read=_compose, metavar="PARTS")
 NETWORK = Kind(plain=str, read=_network, metavar="WHICH", choices=tuple(str(one) for one in Network))
 IMAGE = Kind(plain=str, read=_image, metavar="IMAGE")
 LAUNCHER = Kind(plain=str, read=_launcher, metavar="LAUNCHER", choices=tuple(str(one) for one in Launcher))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from carrel.core.domain.resources import Resources
-from carrel.core.submission.kinds import COUNT, DURATION, GPUS, SIZE, WORD
+from carrel.core.submission.kinds import COUNT, DURATION, GPUS, PARTS, SIZE, WORD
 from carrel.core.submission.option import option
 
 
@@ -31,6 +31,12 @@ class ResourceOptions:
     #: Seconds.
     time: int | None = option(kind=DURATION, flags=("--time",), help='Walltime, such as "2h" or "02:30:00".')
 
+    compose: str | None = option(
+        kind=PARTS,
+        flags=("--compose",),
+        help="Make a machine from parts for it; it has these beside, such as nvme=2 (docs/composing.md).",
+    )
+
     def over(self, other: ResourceOptions) -> ResourceOptions:
         """Return these, with what they leave open taken from `other`. No GPUs here means no kind of GPU from there."""
         said = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
@@ -41,4 +47,4 @@ class ResourceOptions:
         base = ResourceOptions(**{field.name: getattr(default, field.name) for field in fields(ResourceOptions)})
         complete = self.over(base)
         said = {field.name: getattr(complete, field.name) for field in fields(complete)}
-        return replace(default, **{**said, "gpu_memory": complete.gpu_memory or 0})
+        return replace(default, **{**said, "gpu_memory": complete.gpu_memory or 0, "compose": complete.compose or ""})

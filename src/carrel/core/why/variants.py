@@ -31,7 +31,14 @@ from carrel.core.why.changes import (
 
 #: Options of requirements that say where packages are, outside of the code.
 _SOURCE = re.compile(r"--(index-url|extra-index-url|find-links (/|[a-z+]+://))")
-_RESOURCES = {"nodes": "nodes", "cpus": "cpus", "gpus": "gpus", "memory": "memory", "gpu_memory": "gpu_memory"}
+_RESOURCES = {
+    "nodes": "nodes",
+    "cpus": "cpus",
+    "gpus": "gpus",
+    "memory": "memory",
+    "gpu_memory": "gpu_memory",
+    "compose": "compose",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

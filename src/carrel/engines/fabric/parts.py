@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from carrel.core.domain.composition import MachineRules
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.fabric import Block, BlockKind, by_name
 from carrel.core.domain.suggest import suggest
@@ -21,10 +22,25 @@ FAULTS = ("refused", "lost", "unseen")
 #: Names of machines that the lab makes (`carrel.core.control.composing.machine_name`).
 _TAKEN = re.compile(r"c\d+(-\d+)?")
 _KEYS = {
-    "simulated": ("driver", "longest", "machines", "blocks", "faults"),
-    "mig": ("driver", "longest", "machines", "gpus", "cpus", "memory"),
+    "simulated": ("driver", "longest", "machines", "linger", "shortest", "blocks", "faults"),
+    "mig": ("driver", "longest", "machines", "linger", "shortest", "gpus", "cpus", "memory"),
 }
-_BLOCK = ("kind", "name", "count", "zone", "type", "size", "memory", "island", "rack", "owner", "machine", "slices", "fault")
+_BLOCK = (
+    "kind",
+    "name",
+    "count",
+    "zone",
+    "type",
+    "size",
+    "memory",
+    "island",
+    "rack",
+    "owner",
+    "lent",
+    "machine",
+    "slices",
+    "fault",
+)
 _FAULT = ("block", "what", "times")
 
 
@@ -38,13 +54,10 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FabricFile:
+class FabricFile(MachineRules):
     """What the file says."""
 
     driver: str
-    #: Seconds for which a machine is kept at most, and machines that one user has at the same time.
-    longest: int
-    machines: int
     blocks: tuple[Block, ...]
     faults: tuple[Fault, ...] = ()
     #: Of the driver `mig`: UUIDs of the GPUs that are cut (none: all in MIG mode), and what jobs on slices have of the machine's
@@ -78,6 +91,8 @@ def read_fabric(path: Path) -> FabricFile:
         driver=driver,
         longest=_duration(found, "longest", "24h", where),
         machines=_whole(found, "machines", 2, where),
+        linger=_duration(found, "linger", "2m", where),
+        shortest=_duration(found, "shortest", "1s", where),
         blocks=tuple(blocks),
         faults=tuple(
             _fault(table, f"{where}: fault {number}") for number, table in enumerate(_tables(found, "faults", where), start=1)
@@ -126,6 +141,7 @@ def _blocks(table: Mapping[str, Any], where: str) -> Sequence[Block]:
             island=_text(table, "island", where).replace("{}", str(number)),
             rack=_text(table, "rack", where),
             owner=_text(table, "owner", where),
+            lent=_duration(table, "lent", "", where) if "lent" in table else 0,
             machine=machine,
             fixed=bool(machine),
             fault=_text(table, "fault", where),

@@ -53,9 +53,9 @@ class SentSubmissions:
             self._change(key[0], None)
         return there
 
-    def all(self) -> Sequence[ChallengeSubmission]:
-        """All there are."""
-        return self.of()
+    def all(self, **equal: Any) -> Sequence[ChallengeSubmission]:
+        """All there are, or those that have these values."""
+        return self.select(**equal) if equal else self.of()
 
     def select(self, **equal: Any) -> Sequence[ChallengeSubmission]:
         """Those that have these values."""

@@ -56,7 +56,7 @@ class References(Protocol):
         ...
 
     def cells_before(self, before: float) -> int:
-        """How many cells there are that had their GPUs before that moment and not after it."""
+        """How many cells and machines from parts there are that had their GPUs before that moment and not after it."""
         ...
 
     def drop_cells(self, before: float) -> None:
@@ -297,7 +297,7 @@ class Collector:
         count = self._references.cells_before(now - rules.cells)
         if count:
             # Rows of the database, which goes on to use their room.
-            tally.add(f"{count} cells that were over before", 0, count)
+            tally.add(f"{count} cells and machines that were over before", 0, count)
             if not dry_run:
                 self._references.drop_cells(now - rules.cells)
 

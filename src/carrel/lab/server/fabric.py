@@ -12,7 +12,9 @@ from typing import Any
 
 from carrel.core.control.composing import Composer, Fabric
 from carrel.core.control.compositions import ComposedMachines, Compositions, FabricBlocks
+from carrel.core.control.job_machines import JobMachines
 from carrel.core.control.keeper import Keeper
+from carrel.core.domain.composition import MachineRules
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.node import Node
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
@@ -44,10 +46,12 @@ class LabFabric:
         *,
         node: Node,
         took: Callable[[str, str], int] = lambda _owner, _name: 0,
+        grace: int = 0,
     ) -> None:
         """`path` is the file that says what there is, or how it is found on `node`; drivers keep what they have to in `home`.
 
-        `took` says how much of a GPU tasks of a user and a name took. Raises `Invalid`.
+        `took` says how much of a GPU tasks of a user and a name took; `grace`: seconds that a job may take to end when its
+        walltime is over. Raises `Invalid`.
         """
         self._file: FabricFile | None = None if path is None else read_fabric(Path(path))
         self._records, self._took = store.of(COMPOSITIONS), took
@@ -70,7 +74,11 @@ class LabFabric:
                 changed=lambda: self._changed(),
                 each=self._pool.map,
             )
-        self.machines = ComposedMachines(self.composer, self._records)
+        self.machines = ComposedMachines(self.composer)
+        rules = self._file or MachineRules()
+        #: Machines for jobs.
+        self.jobs = JobMachines(self.composer, self._records, rules, clock=clock, grace=grace, wake=self._wake.set)
+        self._job = store.jobs.get
         self._clock = clock
 
     def _driver(self, file: FabricFile, home: Path, node: Node) -> Fabric:
@@ -99,14 +107,14 @@ class LabFabric:
 
     def keepers(self, account: Callable[[Caller], str]) -> Iterable[Keeper[Any]]:
         """What callers do with it."""
-        about = self._file
+        about = self._file or MachineRules()
         yield Compositions(
             noun=COMPOSITIONS,
             records=self._records,
             clock=self._clock,
             composer=self.composer,
-            longest=0 if about is None else about.longest,
-            machines=0 if about is None else about.machines,
+            longest=about.longest,
+            machines=about.machines,
             account=account,
             took=self._took,
             wake=self._wake.set,
@@ -135,6 +143,8 @@ class LabFabric:
             self._wake.clear()
             moved = False
             try:
+                if self.jobs.turn(self._job):
+                    self._changed()
                 moved, trouble = composer.turn(), ""
             except CarrelError as error:
                 trouble = str(error)

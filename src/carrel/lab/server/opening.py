@@ -180,6 +180,7 @@ def open_lab(
         time.time,
         node=whole,
         took=lambda owner, name: gpu_memory_taken(of_name(store.jobs, owner, name)),
+        grace=settings.grace_time,
     )
     node = fabric.rest(whole)
     spool, code = Spool(home.spool), SnapshotStore(home.snapshots, limit=settings.snapshot_limit, files=settings.snapshot_files)
@@ -279,6 +280,7 @@ def open_lab(
             drained=drains.apply,
             fault=drains.fault,
             reserved=lambda: (*store.of(RESERVATIONS).all(), *fabric.machines.reservations()),
+            machines=fabric.jobs,
             withdrawal=describer.withdrawn if settings.tracking else untold,
             halted=storage.halted,
             held=held.current,
@@ -343,6 +345,7 @@ def open_lab(
             look_again=loop.look_again,
             clock=time.time,
         ),
+        job_machines=fabric.jobs,
         keepers=(
             *keepers(store, store.people, rules, time.time, nodes=engine.nodes, look_again=loop.look_again, seal=LabSeal(secret)),
             *fabric.keepers(lambda caller: policy.account(caller.account, caller.user)),

@@ -132,7 +132,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("keep_calls", "duration", 30 * 86400, "How long calls of functions are kept after their end, with their results."),
     Setting("keep_cached", "duration", 30 * 86400, "How long results for equal calls are kept after their last use."),
     Setting("cached_limit", "size", 20 * 1024**3, "Results for equal calls of each user; those used longest ago go first."),
-    Setting("keep_cells", "duration", 365 * 86400, "How long it is kept when cells of notebooks had GPUs."),
+    Setting(
+        "keep_cells",
+        "duration",
+        365 * 86400,
+        "How long it is kept when cells of notebooks had GPUs, and machines from parts their blocks.",
+    ),
     Setting("co2_per_kwh", "int", None, "Grams of CO2 for each kWh that GPUs take, in reports of use; not shown without it."),
     Setting("audit_reads", "text", "none", "Which reads the audit log has: none, others (of what is another user's), or all."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),

@@ -80,6 +80,7 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "gpu_type": new.resources.gpu_type,
         "gpu_memory": new.resources.gpu_memory,
         "time": new.resources.time,
+        "compose": new.resources.compose,
         "state": JobState.PENDING.value,
         "reason": _first_reason(new).code,
         "message": _first_reason(new).message,

@@ -6,7 +6,7 @@ A class that a table holds is a frozen dataclass; `carrel.core.domain.serial` wr
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -62,8 +62,8 @@ class Records(Generic[T]):
         self._database, self._table, self._rows = database, table, Rows(table, noun)
         self._keys = self._rows.keys
         self._order = attrgetter(*([noun.order] if noun.order else []), *(column.name for column in self._keys))
-        #: All there are, and the version of the table that they were read at.
-        self._known: tuple[int, Sequence[T]] | None = None
+        #: What was asked for, and the version of the table that it was read at.
+        self._known: dict[Hashable, tuple[int, Sequence[T]]] = {}
 
     def put(self, value: T) -> T:
         """Keep the value in the place of one with the same key. A key of 0 stands for the next number; returns what is kept."""
@@ -85,17 +85,20 @@ class Records(Generic[T]):
         with self._database.write() as connection:
             return bool(connection.execute(sa.delete(self._table).where(*mine)).rowcount)
 
-    def all(self) -> Sequence[T]:
-        """All there are, in order. While none is written, that is the very same sequence, and the database is not asked."""
-        version = self._database.version((self._table.name,))
-        known = self._known
+    def all(self, **equal: Any) -> Sequence[T]:
+        """As `select`. While none is written, that is the very same sequence, and the database is not asked."""
+        version, key = self._database.version((self._table.name,)), tuple(equal.items())
+        known = self._known.get(key)
         if known is None or known[0] != version:
             # The version is older than what is read: what is written meanwhile makes it old at once.
-            known = self._known = (version, self.select())
+            known = self._known[key] = (version, self.select(**equal))
         return known[1]
 
     def select(self, **equal: Any) -> Sequence[T]:
-        """Those whose columns have these values, in order."""
-        query = sa.select(self._table).where(*(self._table.c[name] == value for name, value in equal.items()))
+        """Those whose columns have these values, or one of several, in order."""
+        columns = ((self._table.c[name], value) for name, value in equal.items())
+        query = sa.select(self._table).where(
+            *(column.in_(value) if isinstance(value, tuple) else column == value for column, value in columns)
+        )
         with self._database.read() as connection:
             return tuple(sorted(map(self._rows.read, connection.execute(query).mappings()), key=self._order))

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 import sqlalchemy as sa
 
+from carrel.core.domain.composition import OVER
 from carrel.core.domain.retention import Stored
 from carrel.lab.store.call_tables import LYING_ONLY, cached_results, calls, pool_functions, pools
 from carrel.lab.store.database import Database
-from carrel.lab.store.tables import VALUE, attempts, cells, challenge_submissions, jobs, outbox, outputs, snapshots
+from carrel.lab.store.tables import VALUE, attempts, cells, challenge_submissions, compositions, jobs, outbox, outputs, snapshots
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 #: Rows that are fetched at a time.
 _MANY = 1_000
+
+
+def _old(before: float) -> Mapping[sa.Table, Sequence[sa.ColumnElement[bool]]]:
+    """What says when GPUs were used, and which rows are over since then."""
+    over = (compositions.c.state.in_(OVER), compositions.c.end < before)
+    return {cells: (cells.c.seen_at < before,), compositions: over}
 
 
 class RetentionTable:
@@ -105,14 +112,16 @@ class RetentionTable:
             connection.execute(sa.delete(snapshots).where(snapshots.c.digest == digest))
 
     def cells_before(self, before: float) -> int:
-        """How many cells there are that had their GPUs before that moment and not after it."""
+        """How many cells and machines from parts there are that had their GPUs before that moment and not after it."""
         with self._database.read() as connection:
-            return int(connection.execute(sa.select(sa.func.count()).where(cells.c.seen_at < before)).scalar_one())
+            counts = [sa.select(sa.func.count()).select_from(table).where(*old) for table, old in _old(before).items()]
+            return sum(int(connection.execute(count).scalar_one()) for count in counts)
 
     def drop_cells(self, before: float) -> None:
         """Forget them."""
         with self._database.write() as connection:
-            connection.execute(sa.delete(cells).where(cells.c.seen_at < before))
+            for table, old in _old(before).items():
+                connection.execute(sa.delete(table).where(*old))
 
     def stored(self, owner: str | None = None) -> Mapping[str, Stored]:
         """What each user has stored, or only `owner`."""

@@ -115,6 +115,7 @@ jobs = Table(
     Column("gpu_type", String(64)),
     Column("gpu_memory", BigInteger, nullable=False, server_default=text("0")),
     Column("time", Integer, nullable=False),
+    Column("compose", String(255), nullable=False, server_default=text("''")),
     Column("state", String(16), nullable=False),
     Column("reason", String(64), nullable=False),
     Column("message", Text, nullable=False),
@@ -352,7 +353,9 @@ compositions = record_table(
     "compositions",
     Column("id", ID, primary_key=True, autoincrement=True),
     Column("state", String(16), nullable=False),
-    Index(None, "state"),
+    #: As `Composition.end`.
+    Column("end", Double, nullable=False),
+    Index(None, "state", "end"),
     sqlite_autoincrement=True,
 )
 

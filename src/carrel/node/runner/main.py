@@ -358,7 +358,7 @@ class AttemptRun:
             on_sample=notes_environment(prepared.places.environment) if session is not None and prepared.view is None else None,
         )
         limits = limit_facts(self._cgroup.path if self._cgroup else None)
-        hardware = {**self._around.facts(), **limits, **device_facts(launch.devices), "network": str(network)}
+        hardware = {**self._around.facts(), **limits, **device_facts(launch.devices), "network": str(network), **launch.parts}
         self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables, prepared.secrets)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)

@@ -89,7 +89,12 @@ class _Admission:
         self.nodes = nodes
         #: Jobs that went to the second class because the first does not let them in.
         self.moved: Counter[tuple[str, str]] = Counter()
-        self._per_node = max((len(node.devices) for node in nodes), default=0)
+        types = [Counter(device.type for device in node.devices) for node in nodes]
+        #: GPUs of one node, by their type; of any type by None.
+        self._per_node: dict[str | None, int] = {None: max((each.total() for each in types), default=0)}
+        for each in types:
+            for name, count in each.items():
+                self._per_node[name] = max(count, self._per_node.get(name, 0))
         self._known: dict[tuple[JobKind, str, Resources], Impossible | None] = {}
 
     def admit(self, traced: TraceJob) -> Job:
@@ -110,10 +115,11 @@ class _Admission:
 
     def _choose(self, traced: TraceJob) -> tuple[Resources, str]:
         kind = JobKind.SESSION if traced.kind is JobKind.SESSION else JobKind.TASK
-        nodes = nodes_for(traced.gpus, self._per_node)
+        nodes = nodes_for(traced.gpus, self._per_node.get(traced.gpu_type, 0))
         resources = Resources(
             nodes=nodes,
             gpus=traced.gpus // nodes,
+            gpu_type=traced.gpu_type,
             cpus=ceil(traced.cpus / nodes),
             memory=max(ceil(traced.memory / nodes), 1024**2),
             time=max(1, traced.time if traced.time is not None else usual_walltime(traced.duration)),

@@ -133,6 +133,8 @@ class ResourceView(Response):
     #: Bytes that each of its GPUs has at least; 0 when any will do.
     gpu_memory: int = 0
     time: int
+    #: What the machine has beside that is made from parts for it; "": none is.
+    compose: str = ""
 
 
 class AlternativeView(Response):
