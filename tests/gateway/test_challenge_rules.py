@@ -28,7 +28,7 @@ from carrel.core.domain.challenge import (
     TeamView,
 )
 from carrel.core.domain.errors import CarrelError, Conflict, Invalid, NotFound
-from carrel.core.domain.nouns import CHALLENGES, SUBMISSIONS, TEAMS
+from carrel.core.domain.nouns import CHALLENGE_SAMPLES, CHALLENGES, SUBMISSIONS, TEAMS
 from carrel.core.domain.user import Caller, User
 from carrel.lab.gateway.challenge_finals import ChallengeFinals
 from carrel.lab.gateway.challenge_participating import Participating
@@ -79,7 +79,7 @@ class World:
 
     @property
     def participating(self) -> Participating:
-        return Participating(challenges=self.challenges, files=Path())
+        return Participating(challenges=self.challenges, samples=self.rig.store.of(CHALLENGE_SAMPLES), files=Path())
 
     def challenge(self, limits: Limits = LIMITS) -> str:
         """A new challenge, from the beginning of its first phase."""
@@ -460,7 +460,7 @@ def test_what_the_organisers_programs_failed_on_is_sent_again_in_a_new_version(w
     assert len(finals(world)) == 1
     challenge = world.rig.store.of(CHALLENGES).get(name)
     assert challenge is not None
-    files = {"challenge.yaml": yaml(name), "p/MLproject": PROGRAM, "s/MLproject": PROGRAM + "# mended\n"}
+    files = {"challenge.yaml": yaml(name), "p/MLproject": PROGRAM + "# mended\n", "s/MLproject": PROGRAM}
     version = world.rig.upload("root", {**files, **dict.fromkeys(("a.md", "i/x", "r/x", "i2/x", "r2/x"), "x")})
     world.challenges.programs.keep(name, version)
     world.rig.store.of(CHALLENGES).put(replace(challenge, version=version))
