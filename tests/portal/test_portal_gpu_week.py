@@ -61,6 +61,7 @@ def test_a_week_has_the_names_of_those_whose_use_one_may_see(worked: Site) -> No
         assert strips(http.get("/gpus").text)[1] == "GPU 1 in the last week: bob 5 h."
 
 
+@pytest.mark.gate
 def test_a_session_s_page_has_what_its_cells_cost_and_the_page_of_use_where_its_time_went(worked: Site) -> None:
     with worked.browser("ada") as http:
         (link,) = set(re.findall(r'href="(/notebooks/\d+)"', http.get("/notebooks").text))
