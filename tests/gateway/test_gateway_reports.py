@@ -76,6 +76,7 @@ def test_fewer_than_five_people_are_told_nowhere_without_names(work: Rig, root: 
         assert (refused.status_code, "of one person each" in refused.json()["detail"]) == (422, True)
 
 
+@pytest.mark.gate
 def test_a_user_reads_the_one_thing_that_is_worth_changing(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> None:
     body = {"snapshot": rig.upload("ada"), "name": "train", "resources": {"gpus": 1, "memory": "12G"}}
     for _ in range(3):

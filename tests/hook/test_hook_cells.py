@@ -251,6 +251,7 @@ def test_status_and_simulated_state(kernel: TestKernel, broker: BrokerProcess) -
     assert tenant["bytes"] == 3 * 2**30
 
 
+@pytest.mark.gate
 def test_what_cells_cost_is_said_where_they_are(broker: BrokerProcess, kernel_of: Callable[..., TestKernel]) -> None:
     variables = broker.session(1).variables
     with TestKernel(variables=variables) as kernel, TestKernel(variables=variables) as beside:

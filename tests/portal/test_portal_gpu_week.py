@@ -61,6 +61,7 @@ def test_a_week_has_the_names_of_those_whose_use_one_may_see(worked: Site) -> No
         assert strips(http.get("/gpus").text)[1] == "GPU 1 in the last week: bob 5 h."
 
 
+@pytest.mark.gate
 def test_a_session_s_page_has_what_its_cells_cost_and_the_page_of_use_where_its_time_went(worked: Site) -> None:
     with worked.browser("ada") as http:
         (link,) = set(re.findall(r'href="(/notebooks/\d+)"', http.get("/notebooks").text))
@@ -70,6 +71,7 @@ def test_a_session_s_page_has_what_its_cells_cost_and_the_page_of_use_where_its_
         page = http.get("/use").text.partition("Where the time of sessions went")[2]
         told = dict(re.findall(r'data-label="([^"]+)" class="num">([^<]+)<', page))
         assert (told["Cells"], told["GPU-hours"], told["Busy"], told["Computed"]) == ("2", "2.00", "35 %", "1.00")
+        assert "Where the time of sessions went" not in http.get("/use?from=2020-01-01").text
     with worked.browser("bob") as http:
         assert "Where the time of sessions went" not in http.get("/use").text
 

@@ -17,10 +17,12 @@ from carrel.lab.gateway.context import Gateway
 from carrel.lab.gateway.reports import session_report_view, start_report_view, use_report_view
 from carrel.lab.portal.requests import caller_of
 from carrel.lab.portal.templating import Templates
-from carrel.wire.v1 import UseView
+from carrel.wire.v1 import SessionTimesView, UseView
 
 #: Rows in the table; `carrel usage` has all.
 _SHOWN = 50
+#: Of a longer time each cell is not read for a page; `carrel report sessions` does it.
+_CELLS_READ = timedelta(days=93)
 #: Width of the longest bar, in the units of its picture.
 _WIDTH = 1000.0
 _LENT = "lent"
@@ -96,11 +98,13 @@ class UsePage:
         # People mean the whole of the last day.
         end = None if last is None else (last + timedelta(days=1)).timestamp()
         since = None if begin is None else begin.timestamp()
-        found = use_report_view(self._gateway.lab.gpu_use.use(caller, begin=since, end=end, by=by))
-        starts = start_report_view(self._gateway.lab.gpu_use.starts(caller, begin=since, end=end))
-        sessions = session_report_view(
-            self._gateway.lab.gpu_use.sessions(caller, begin=since, end=end, by=by if by in SESSION_ROWS else Grouping.USER)
-        )
+        gpu_use = self._gateway.lab.gpu_use
+        found = use_report_view(gpu_use.use(caller, begin=since, end=end, by=by))
+        starts = start_report_view(gpu_use.starts(caller, begin=since, end=end))
+        rows_of = by if by in SESSION_ROWS else Grouping.USER
+        sessions: Sequence[SessionTimesView] = ()
+        if found.end - found.begin <= _CELLS_READ:
+            sessions = session_report_view(gpu_use.sessions(caller, begin=since, end=end, by=rows_of)).rows
         days = {name: text for name in ("from", "to") if (text := asked.get(name))}
         return self._look.page(
             request,
@@ -112,8 +116,8 @@ class UsePage:
             left_out=max(0, len(found.rows) - _SHOWN),
             parts=PARTS,
             starts=starts.classes,
-            sessions=sessions.rows[:_SHOWN],
-            sessions_by=_TITLES[Grouping(sessions.by)],
+            sessions=sessions[:_SHOWN],
+            sessions_by=_TITLES[rows_of],
             session_times=SESSION_TIMES,
             groupings={one.value: (_TITLES[one], "/use?" + urlencode(days | {"by": one.value})) for one in Grouping},
             days=days,

@@ -103,7 +103,7 @@ class GpuUseTable:
             said = row.value or ""
             # In the very words of `carrel.lab.store.rows.dump`: a report reads many.
             busy = _BUSY.search(said)
-            yield CellFacts(*row[:-1], '"outcome":"input"' in said, None if busy is None else float(busy[1]))
+            yield CellFacts._make((*row[:-1], '"outcome":"input"' in said, None if busy is None else float(busy[1])))
 
     def held(self, within: Range) -> Iterator[HeldFacts]:
         """Which devices everybody's attempts had, and cells and calls, as far as those are over."""
