@@ -72,4 +72,4 @@ def test_the_page_is_right(lab: LabProcess, client: Client, tmp_path: Path, comm
     for trial in found.all_trials:
         assert 1e-5 <= float(trial.parameters["lr"]) <= 1e-2
         assert 2 <= int(trial.parameters["layers"]) <= 8
-        assert client.record(trial.job_id).task["parameters"] == {**trial.parameters, **fixed}
+        assert client.job(trial.job_id).parameters == {name: str(value) for name, value in {**trial.parameters, **fixed}.items()}
