@@ -1,7 +1,10 @@
 """Dask on the lab's machines: ``carrel.dask.CarrelCluster``, whose workers are jobs of the lab."""
 
+from carrel.wire.needs import importing
+
 try:
-    from carrel.client.dask_cluster import CarrelCluster
+    with importing("carrel.dask"):
+        from carrel.client.dask_cluster import CarrelCluster
 except ImportError as error:
     if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
         raise

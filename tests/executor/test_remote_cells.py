@@ -49,6 +49,15 @@ def test_variables_go_there_and_come_back(kernel: TestKernel) -> None:
     assert [kind for kind, _ in found.messages if kind == "execute_result"] == ["execute_result"]
 
 
+def test_the_cell_of_the_page_runs(kernel: TestKernel) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "functions.md").read_text()
+    (cell,) = re.findall(r"^```\n(%%remote .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    kernel.run("data = [3.0, 4.0]\ndef train(data, epochs):\n    return 'model', [sum(data) / n for n in range(1, epochs + 1)]")
+    found = kernel.run(cell)
+    assert (found.status, found.text) == ("ok", "0.35\n"), found
+    assert kernel.run("model, len(losses)").text == "('model', 20)\n"
+
+
 def test_the_last_value_comes_back_under_a_name_that_is_no_variable(kernel: TestKernel) -> None:
     assert remote(kernel, "[1, 2]", "as=values").status == "ok"
     assert kernel.run("sum(values)").text == "3\n"

@@ -88,7 +88,8 @@ def project(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(client: Client, project: Path, **more: Any) -> tuple[v1.JobDetail, list[tuple[bool, int]]]:
     """Run the project; its job, and for each step whether it came from the cache, and its job."""
-    parent = client.submit_project(project, resources=v1.ResourceRequest(cpus=1, memory="1G"), **more)
+    gpus = more.get("backend_config", {}).get("gpus", 0)
+    parent = client.submit_project(project, resources=v1.ResourceRequest(cpus=1, memory="1G", gpus=gpus), **more)
     ended = client.wait(parent.id, timeout=LONG)
     log = "".join(client.stream_log(parent.id))
     assert ended.state == "COMPLETED", log
@@ -122,7 +123,8 @@ def test_the_runs_of_an_unchanged_program_are_jobs_where_the_task_says_nested(
     (tmp_path / "MLproject").write_text(NESTED.replace("PYTHON", f"PYTHONPATH={packages}:$PYTHONPATH {python}"))
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "main.py").write_text(SEARCH)
-    config = {"nested": {"cache": True, "mem": "1G", "gpus": 1}}
+    (said,) = re.findall(r"^mlflow run \. --backend carrel --backend-config '(.*)'$", PAGE, re.MULTILINE)
+    config = json.loads(said)
     with Client(url=lab.url, token=lab.token) as client:
         parent, steps = run(client, tmp_path, backend_config=config)
         jobs = [client.job(number) for _, number in steps]
@@ -134,6 +136,24 @@ def test_the_runs_of_an_unchanged_program_are_jobs_where_the_task_says_nested(
         second, again = run(client, tmp_path, backend_config=config)
         assert again == [(True, number) for _, number in steps]
         assert "metrics 0.5 0.5" in "".join(client.stream_log(second.id))
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "steps"
+
+
+def test_the_example_is_a_search_of_four_jobs_whose_second_run_takes_them_from_the_cache(lab: LabProcess) -> None:
+    """All of them ask for the lab's one GPU, and so does their parent."""
+    config = {"gpus": 1, "nested": {"cache": True, "mem": "1G", "gpus": 1}}
+    with Client(url=lab.url, token=lab.token) as client:
+        parent, steps = run(client, EXAMPLE, backend_config=config)
+        assert [cached for cached, _ in steps] == [False] * 4
+        assert [job.entry_point for job in (client.job(number) for _, number in steps)] == ["features", *["train"] * 3]
+        stops = [event.data for event in client.events(parent.id) if event.data.get("state") == "SUSPENDED"]
+        assert len(stops) == 4, stops
+        assert "best: regularization" in "".join(client.stream_log(parent.id))
+        second, again = run(client, EXAMPLE, backend_config=config)
+        assert again == [(True, number) for _, number in steps]
+        assert second.suspended_seconds == 0
 
 
 CHOOSES = """

@@ -140,7 +140,7 @@ class CarrelCluster(SpecCluster):  # type: ignore[misc]
         scheduler_options: dict[str, Any] | None = None,
         client: Client | None = None,
         asynchronous: bool = False,
-        silence_logs: Any = False,
+        silence_logs: Any = logging.WARNING,
         loop: Any = None,
         echo: bool = False,
         **options: Any,

@@ -1,5 +1,6 @@
 """`carrel.Executor`: functions of Python that run as calls on the lab's machines."""
 
+import carrel.wire
 from carrel.client.executor.errors import (
     CallTimeout,
     DependencyFailed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ from carrel.core.domain.task import TaskSpec
 MOST_STEPS = 500
 #: Jobs around one that is no step.
 MOST_RELATED = 30
-#: An input that another job made.
+#: An input that another job made, and one that lies in a run.
 _MADE_BY = re.compile(r"job:([0-9]{1,18})(?:/|$)")
+_IN_RUN = re.compile(r"(?:runs:/{1,3}|mlflow-artifacts:\S*/)([0-9a-f]{32})(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +78,14 @@ def related_jobs(job: Job, jobs: JobStore) -> list[StepStatus]:
             children = jobs.list(JobFilter(parent=one.id), before=None, limit=MOST_RELATED - len(found))
             found |= {child.id: child for child in children}
     needs: dict[int, list[int]] = {}
+    entry_points: dict[int, str] = {}
+    by_run = {one.run_id: one.id for one in found.values() if one.run_id is not None}
     waiting = list(found)
     while waiting:
         number = waiting.pop()
-        needs[number] = _needs(found[number], jobs.task(number))
+        task = jobs.task(number)
+        entry_points[number] = task.entry_point if task is not None else ""
+        needs[number] = _needs(found[number], task, by_run)
         for other in needs[number]:
             earlier = jobs.get(other) if other not in found and len(found) < MOST_RELATED else None
             if earlier is not None:
@@ -87,11 +93,13 @@ def related_jobs(job: Job, jobs: JobStore) -> list[StepStatus]:
                 waiting.append(other)
     if len(found) == 1:
         return []
-    shown = []
+    names, shown = Counter(one.name for one in found.values()), []
     for number, one in sorted(found.items()):
         after = tuple(str(other) for other in needs[number] if other in found)
         parent_key = str(one.parent) if one.parent in found and not after else None
-        shown.append(StepStatus(key=str(number), name=one.name, job=one, cached=False, after=after, parent=parent_key))
+        # Jobs of one project have one name.
+        name = entry_points[number] if names[one.name] > 1 and entry_points[number] not in ("", "main") else one.name
+        shown.append(StepStatus(key=str(number), name=name, job=one, cached=False, after=after, parent=parent_key))
     return shown
 
 
@@ -110,10 +118,11 @@ def starts_after(job: Job, other: int, get: Callable[[int], Job | None]) -> bool
     return False
 
 
-def _needs(job: Job, task: TaskSpec | None) -> list[int]:
-    """Numbers of the earlier jobs that it waits for, or of whose outputs it takes some; each once."""
+def _needs(job: Job, task: TaskSpec | None, by_run: Mapping[str, int]) -> list[int]:
+    """Numbers of the earlier jobs that it waits for, or of whose outputs or runs (`by_run`) it takes something; each once."""
     inputs = task.all_inputs if task is not None else ()
     numbers = [one.job_id for one in _waits(job)]
+    numbers += [by_run[match[1]] for item in inputs if (match := _IN_RUN.match(item.uri)) and match[1] in by_run]
     numbers += [int(match[1]) for item in inputs if (match := _MADE_BY.match(item.uri))]
     return [number for number in dict.fromkeys(numbers) if number < job.id]
 
