@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +182,44 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others(libraries: FakeDriver, open
     machine = opened(driver)
     driver.inject("nvmlDeviceGetHandleByIndex_v2", "error", LOST)
     assert [block.name for block in machine.blocks()] == ["here-cpu", "gpu1"]
+
+
+def test_a_gpu_that_is_not_well_gets_no_new_slices(fabric: MigMachine, driver: FakeDriver) -> None:
+    lab = SmallLab(fabric)
+    one = lab.ask("1 slice 1g.18gb")
+    lab.settle()
+    driver.inject("nvmlDeviceGetRemappedRows", "failed", 0, count=-1)
+    two = lab.ask("1 slice 1g.18gb")
+    lab.settle()
+    (name,) = lab.one(one).blocks
+    assert lab.one(one).reason == f"{name}: a row of its memory could not be remapped"
+    assert lab.state(two) is CompositionState.PENDING
+    driver.clear()
+    lab.settle()
+    assert (lab.one(one).reason, lab.state(two)) == ("", CompositionState.RUNNING)
+
+
+def test_a_slice_that_somebody_has_cut_further_is_left_alone(fabric: MigMachine, driver: FakeDriver) -> None:
+    code = """
+import pynvml as nvml, ctypes
+nvml.nvmlInit()
+gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+place = nvml.c_nvmlGpuInstancePlacement_t(start=0, size=4)
+profile = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, nvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE)
+made = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile.id, ctypes.byref(place))
+nvml.nvmlGpuInstanceCreateComputeInstance(made, 0)
+"""
+    subprocess.run([sys.executable, "-c", code], env=driver.environment(), check=True)
+    gpu = the_gpu(fabric)
+    foreign = by_name(fabric.blocks())["gpu0/3g.71gb@0"]
+    assert foreign.fault == "somebody has cut it further"
+    with pytest.raises(Conflict, match="somebody has cut it further"):
+        fabric.do(cut(gpu, "3g.71gb", 0).back, fence=1)
+    lab = SmallLab(fabric)
+    one, two = lab.ask("1 slice 3g.71gb"), lab.ask("1 slice 3g.71gb")
+    lab.settle()
+    assert lab.one(one).blocks == ("gpu0/3g.71gb@4",)
+    assert lab.state(two) is CompositionState.PENDING
 
 
 def test_who_may_not_cut_gpus_reads_what_to_do(fabric: MigMachine, driver: FakeDriver) -> None:

@@ -199,7 +199,8 @@ class _Gpu:
             instance = lib.nvmlDeviceCreateGpuInstanceWithPlacement(self._handle, info.id, byref(place))
         if self._parts(instance):
             return
-        whole = next(one for one in self._part_profiles(instance) if one.sliceCount == profile.compute)
+        sizes = (one for one in self._part_profiles(instance) if one.sliceCount == profile.compute)
+        whole = max(sizes, key=lambda one: one.multiprocessorCount)  # of "1g.20gb" there is one with fewer, too
         try:
             lib.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
         except lib.NVMLError:
