@@ -46,7 +46,7 @@ Opened = Callable[..., MigMachine]
 
 @pytest.fixture
 def opened(driver: FakeDriver, tmp_path: Path) -> Iterator[Opened]:
-    """What opens a machine in a process of its own, which is ended after the test."""
+    """Open machines in processes of their own, which are ended after the test."""
     machines: list[MigMachine] = []
 
     def open_one(there: FakeDriver = driver, kind: type[MigMachine] = MigMachine, **about: Any) -> MigMachine:
@@ -238,7 +238,7 @@ def test_without_a_driver_the_lab_is_told_so(libraries: FakeDriver, opened: Open
 
 @pytest.mark.parametrize("model", MODELS)
 def test_random_creations_follow_the_rules_of_the_gpu(libraries: FakeDriver, opened: Opened, tmp_path: Path, model: str) -> None:
-    """What is told to fit can be made, and what is told not to fit is refused."""
+    """Slices that should fit can be made, and others are refused."""
     chance = random.Random(1)
     machine = opened(libraries.another(tmp_path / "another", gpus=sliceable(model)))
     gpu, there, refused = the_gpu(machine), list[Block](), 0
