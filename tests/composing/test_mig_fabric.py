@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +46,7 @@ Opened = Callable[..., MigMachine]
 
 @pytest.fixture
 def opened(driver: FakeDriver, tmp_path: Path) -> Iterator[Opened]:
-    """What opens a machine in a process of its own, which is ended after the test."""
+    """Open machines in processes of their own, which are ended after the test."""
     machines: list[MigMachine] = []
 
     def open_one(there: FakeDriver = driver, kind: type[MigMachine] = MigMachine, **about: Any) -> MigMachine:
@@ -182,6 +184,44 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others(libraries: FakeDriver, open
     assert [block.name for block in machine.blocks()] == ["here-cpu", "gpu1"]
 
 
+def test_a_gpu_that_is_not_well_gets_no_new_slices(fabric: MigMachine, driver: FakeDriver) -> None:
+    lab = SmallLab(fabric)
+    one = lab.ask("1 slice 1g.18gb")
+    lab.settle()
+    driver.inject("nvmlDeviceGetRemappedRows", "failed", 0, count=-1)
+    two = lab.ask("1 slice 1g.18gb")
+    lab.settle()
+    (name,) = lab.one(one).blocks
+    assert lab.one(one).reason == f"{name}: a row of its memory could not be remapped"
+    assert lab.state(two) is CompositionState.PENDING
+    driver.clear()
+    lab.settle()
+    assert (lab.one(one).reason, lab.state(two)) == ("", CompositionState.RUNNING)
+
+
+def test_a_slice_that_somebody_has_cut_further_is_left_alone(fabric: MigMachine, driver: FakeDriver) -> None:
+    code = """
+import pynvml as nvml, ctypes
+nvml.nvmlInit()
+gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+place = nvml.c_nvmlGpuInstancePlacement_t(start=0, size=4)
+profile = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, nvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE)
+made = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile.id, ctypes.byref(place))
+nvml.nvmlGpuInstanceCreateComputeInstance(made, 0)
+"""
+    subprocess.run([sys.executable, "-c", code], env=driver.environment(), check=True)
+    gpu = the_gpu(fabric)
+    foreign = by_name(fabric.blocks())["gpu0/3g.71gb@0"]
+    assert foreign.fault == "somebody has cut it further"
+    with pytest.raises(Conflict, match="somebody has cut it further"):
+        fabric.do(cut(gpu, "3g.71gb", 0).back, fence=1)
+    lab = SmallLab(fabric)
+    one, two = lab.ask("1 slice 3g.71gb"), lab.ask("1 slice 3g.71gb")
+    lab.settle()
+    assert lab.one(one).blocks == ("gpu0/3g.71gb@4",)
+    assert lab.state(two) is CompositionState.PENDING
+
+
 def test_who_may_not_cut_gpus_reads_what_to_do(fabric: MigMachine, driver: FakeDriver) -> None:
     driver.inject("nvmlDeviceGetGpuInstances", "error", NO_PERMISSION, count=-1)
     with pytest.raises(Unavailable, match="Run the lab as root"):
@@ -198,7 +238,7 @@ def test_without_a_driver_the_lab_is_told_so(libraries: FakeDriver, opened: Open
 
 @pytest.mark.parametrize("model", MODELS)
 def test_random_creations_follow_the_rules_of_the_gpu(libraries: FakeDriver, opened: Opened, tmp_path: Path, model: str) -> None:
-    """What is told to fit can be made, and what is told not to fit is refused."""
+    """Slices that should fit can be made, and others are refused."""
     chance = random.Random(1)
     machine = opened(libraries.another(tmp_path / "another", gpus=sliceable(model)))
     gpu, there, refused = the_gpu(machine), list[Block](), 0

@@ -1,4 +1,4 @@
-"""What programs on slices open below /dev, by the fake NVML and a file as the driver has it."""
+"""Nodes below /dev that programs on slices open, by the fake NVML and a file as the driver has it."""
 
 from __future__ import annotations
 

@@ -60,6 +60,14 @@ def test_a_machine_is_foreseen_made_seen_and_given_back(site: Site) -> None:
         wait_until(lambda: "achine 1<" not in (shown(ada, "CANCELLED") or "achine 1<"))
 
 
+def test_slices_are_asked_for_by_profile_or_by_memory(site: Site) -> None:
+    with site.browser("ada") as ada:
+        for size, of_it in ({"profile": "2g.10gb"}, "2g.10gb"), ({"memory": "12G", "profile": ""}, "3g.20gb"):
+            page = press(ada, "/machines", slices="1", **size, preview="yes").text
+            assert re.search(rf"It would take <strong>class-gpu\d/{of_it}@\d</strong>", page)
+        assert "A slice of no size is asked for" in press(ada, "/machines", slices="1", profile="").text
+
+
 def test_what_is_wrong_is_said_and_nothing_typed_is_lost(site: Site) -> None:
     with site.browser("ada") as ada:
         for fields, said in (

@@ -16,7 +16,7 @@ from carrel.core.domain.fabric import BlockKind, Wish
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
 from carrel.core.domain.units import GIB
 from carrel.testing.waiting import wait_until
-from carrel.wire.v1 import ResourceRequest
+from carrel.wire.v1 import ResourceRequest, SessionRequest
 from support.fake_driver import FakeDriver, FakeGpu, build, find_compiler
 from support.small_lab import MortalLab
 
@@ -108,6 +108,17 @@ def test_a_slice_as_large_as_tasks_of_a_name_needed(lab: MortalLab, driver: Fake
     assert [name.partition("/")[2].partition("@")[0] for name in second.blocks] == ["1g.35gb"]
     assert second.asked == "1 slice (as digits took, 19G at least)"
     assert first.id != second.id
+
+
+def test_a_session_holds_the_slice_that_was_cut_for_its_user(lab: MortalLab) -> None:
+    one = composed(lab, Wish(kind=BlockKind.GPU, sliced=True, profile="2g.35gb"))
+    whole = lab.submit("sleep 1000", resources=ResourceRequest(gpus=1, gpu_type="h200", memory="64M"))
+    lab.until(whole.id, lambda job: job.state == "RUNNING")
+    asked = SessionRequest(gpus=1, reserve=True, kind="terminal", cpus=1, memory="64M", time="30m")
+    session = lab.client.start_session(asked).job.id
+    held = lab.until(session, lambda job: job.state == "RUNNING")
+    (mine,) = (block for block in lab.client.all_of(BLOCKS) if block.composition == one.id)
+    assert held.devices == [mine.uuid]
 
 
 def test_slices_that_are_there_are_devices_for_tasks_and_for_cells(classroom: MortalLab, driver: FakeDriver) -> None:

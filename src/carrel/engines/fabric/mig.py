@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 from carrel.core.domain.errors import Conflict, NotFound
 from carrel.core.domain.fabric import Block, BlockKind, Change, Step, by_name, slice_name
 from carrel.core.domain.node import Device, short_type
+from carrel.node.devices.health import DeviceHealth
 from carrel.node.devices.locks import DeviceLocks
 from carrel.node.devices.slices import SlicedGpu, create_slice, destroy_slice, sliced_gpus
 
 #: GPUs are called by this and their number.
 GPU = "gpu"
+_FURTHER = "somebody has cut it further"
 _LIST = "`carrel compose blocks` lists all."
 
 
@@ -37,12 +40,17 @@ class MigFabric:
     def __init__(self, path: Path, host: Host, *, locks: DeviceLocks | None = None) -> None:
         """`path` is the file with the number of the newest lab; its directory is there."""
         self._path, self._host, self._locks = path, host, locks or DeviceLocks()
+        #: What reads whether GPUs are well, and of which it does: it compares with what it has read before.
+        self._health: tuple[DeviceHealth, frozenset[str]] | None = None
+        self._reading = threading.Lock()
 
     def blocks(self) -> Sequence[Block]:
         """The machine's processors, its GPUs in MIG mode, and their slices. Raises `Unavailable`."""
         host = self._host
         cpu = self._block(name=f"{host.name}-cpu", kind=BlockKind.CPU, size=host.cpus, memory=host.memory)
-        return [cpu, *(block for gpu in self._gpus() for block in self._blocks_of(gpu))]
+        gpus = self._gpus()
+        faults = self._faults(frozenset(gpu.uuid for gpu in gpus))
+        return [cpu, *(block for gpu in gpus for block in self._blocks_of(gpu, faults.get(gpu.uuid) or ""))]
 
     def do(self, change: Change, *, fence: int) -> None:
         """Make or destroy a slice. One on which something runs stays: `Conflict`."""
@@ -56,16 +64,24 @@ class MigFabric:
             if change.step is Step.CREATE_SLICE:
                 create_slice(gpu.uuid, change.profile, change.start)
                 return
-            if there is not None and there.fault:
-                raise Conflict(f"{there.name}: {there.fault}.", remedy="Whoever did that undoes it: nvidia-smi mig.")
-            if there is not None and self._locks.is_held(_device(there)):
+            if there is not None and not there.uuid:
+                raise Conflict(f"{there.name}: {_FURTHER}.", remedy="Whoever did that undoes it: nvidia-smi mig.")
+            if there is not None and self._locks.is_held(_device(there.uuid)):
                 raise Conflict(f"A job runs on {there.name}.", remedy="Nothing that is in use is taken.")
             destroy_slice(gpu.uuid, change.profile, change.start)
 
     def _gpus(self) -> Sequence[SlicedGpu]:
         return [gpu for gpu in sliced_gpus() if not self._host.gpus or gpu.uuid in self._host.gpus]
 
-    def _blocks_of(self, gpu: SlicedGpu) -> Sequence[Block]:
+    def _faults(self, gpus: frozenset[str]) -> Mapping[str, str | None]:
+        with self._reading:
+            if self._health is None or self._health[1] != gpus:
+                if self._health is not None:
+                    self._health[0].close()
+                self._health = DeviceHealth([_device(uuid) for uuid in sorted(gpus)]), gpus
+            return self._health[0].read()
+
+    def _blocks_of(self, gpu: SlicedGpu, fault: str = "") -> Sequence[Block]:
         kind = short_type(gpu.name)
         largest = max(gpu.profiles, key=lambda one: one.memory_slices, default=None)
         whole = self._block(
@@ -78,6 +94,7 @@ class MigFabric:
             compute_slices=largest.compute if largest else 0,
             memory_slices=largest.memory_slices if largest else 0,
             whole=False,
+            fault=fault,
         )
         sizes = {profile.name: profile.memory for profile in gpu.profiles}
         return [
@@ -92,7 +109,7 @@ class MigFabric:
                     of=whole.name,
                     profile=one.profile,
                     start=one.start,
-                    fault="" if one.uuid else "somebody has cut it further",
+                    fault=fault if one.uuid else _FURTHER,
                 )
                 for one in gpu.slices
             ),
@@ -124,5 +141,5 @@ def _name(gpu: SlicedGpu) -> str:
     return f"{GPU}{gpu.number}"
 
 
-def _device(block: Block) -> Device:
-    return Device(uuid=block.uuid, index=0, type=block.type, name=block.title, memory=block.size)
+def _device(uuid: str) -> Device:
+    return Device(uuid=uuid, index=0, type="", name=uuid, memory=0)

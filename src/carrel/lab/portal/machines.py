@@ -130,7 +130,8 @@ def _wishes(fields: Mapping[str, str]) -> tuple[Wish, ...]:
     if gpus := _count(fields, "gpus"):
         found.append(Wish(kind=BlockKind.GPU, count=gpus, type=fields.get("type", ""), size=size, together=together))
     if slices := _count(fields, "slices"):
-        found.append(Wish(kind=BlockKind.GPU, count=slices, sliced=True, profile=fields.get("profile", "")))
+        profile = fields.get("profile", "")
+        found.append(Wish(kind=BlockKind.GPU, count=slices, sliced=True, profile=profile, size=0 if profile else size))
     if drives := _count(fields, "nvme"):
         found.append(Wish(kind=BlockKind.STORAGE, count=drives, type="nvme"))
     return tuple(found)

@@ -199,7 +199,8 @@ class _Gpu:
             instance = lib.nvmlDeviceCreateGpuInstanceWithPlacement(self._handle, info.id, byref(place))
         if self._parts(instance):
             return
-        whole = next(one for one in self._part_profiles(instance) if one.sliceCount == profile.compute)
+        sizes = (one for one in self._part_profiles(instance) if one.sliceCount == profile.compute)
+        whole = max(sizes, key=lambda one: one.multiprocessorCount)  # of "1g.20gb" there is one with fewer, too
         try:
             lib.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
         except lib.NVMLError:
@@ -233,7 +234,7 @@ class _Gpu:
                     self._lib.nvmlGpuInstanceDestroy(instance)
 
     def _profiles(self) -> Iterator[tuple[Any, SliceProfile]]:
-        """What the driver says of each profile, and what it comes to."""
+        """Yield the driver's words about each profile, and the profile."""
         lib = self._lib
         for number in range(lib.NVML_GPU_INSTANCE_PROFILE_COUNT):
             with suppress(lib.NVMLError_NotSupported, lib.NVMLError_InvalidArgument):  # this GPU has no such profile
@@ -308,7 +309,7 @@ class _Gpu:
 
 
 def _listed(kind: Any, most: int, fill: Callable[[Any, Any], Any]) -> list[Any]:
-    """What NVML writes into an array of so many."""
+    """Return the values that NVML writes into an array of so many."""
     them, many = (kind * max(1, most))(), c_uint(most)
     fill(them, byref(many))
     return list(them[: many.value])
