@@ -120,7 +120,7 @@ def test_in_python_for_as_long_as_a_block_of_code_runs(
     assert "('node0', 'a100-0', 'a100-1')" in capsys.readouterr().out
     with Client() as client:
         wait_until(lambda: client.all_of(COMPOSITIONS)[0].state is CompositionState.CANCELLED)
-    with pytest.raises(Impossible, match="the fabric has 4 that fit"), carrel_package.compose(gpus=5):
+    with pytest.raises(Impossible, match="the fabric has 5 that fit"), carrel_package.compose(gpus=6):
         raise AssertionError("There is no such machine.")
     with carrel_package.compose(slices=["10G", "1g.5gb"]) as machine:
         assert machine.blocks == ("class-gpu0/1g.10gb@6", "class-gpu0/1g.5gb@4")

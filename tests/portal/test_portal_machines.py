@@ -71,7 +71,7 @@ def test_slices_are_asked_for_by_profile_or_by_memory(site: Site) -> None:
 def test_what_is_wrong_is_said_and_nothing_typed_is_lost(site: Site) -> None:
     with site.browser("ada") as ada:
         for fields, said in (
-            ({"gpus": "9"}, "the fabric has 4 that fit"),
+            ({"gpus": "9"}, "the fabric has 5 that fit"),
             ({"gpus": "many"}, "is no number of gpus"),
             ({"gpus": "1", "for": "100h"}, "keeps one for at most 1 d"),
             ({"gpus": "1", "memory": "40"}, "is not a size"),

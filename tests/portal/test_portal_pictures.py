@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from busy_lab import NOW, SCRIPT, a_busy_lab
+from fabric_lab import a_lab_with_machines
 from PIL import Image
 from playwright.sync_api import Page, expect
 
@@ -20,7 +22,7 @@ from support.chromium import a_chromium
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 #: Bytes of a picture and of all of them, and how many there are, at most.
-ONE, ALL, MOST = 60_000, 600_000, 12
+ONE, ALL, MOST = 60_000, 600_000, 13
 #: Colours of a picture: the pages have few, and a palette takes a fifth of the bytes.
 COLOURS = 200
 
@@ -36,6 +38,8 @@ class Picture:
     width: int = 1280
     height: int = 860
     scheme: str = "light"
+    #: Which of `LABS` it is taken of.
+    lab: str = "busy"
     act: Callable[[Page], None] = lambda _page: None
 
 
@@ -102,6 +106,13 @@ PICTURES = (
     ),
     Picture(name="gpus", path="/gpus", headings=GPUS, height=1000),
     Picture(
+        name="machines",
+        path="/machines",
+        headings=["Machines from parts", "Your machines", "The fabric"],
+        lab="fabric",
+        height=1180,
+    ),
+    Picture(
         name="sweep",
         path="/sweeps/{sweep}",
         headings=["digits-sweep", "Parameters and loss", "The best: trial 6", "Trials"],
@@ -133,6 +144,12 @@ PICTURES = (
 )
 
 
+LABS: Mapping[str, Callable[[Path], AbstractContextManager[Any]]] = {
+    "busy": a_busy_lab,
+    "fabric": lambda place: a_lab_with_machines(place, NOW),
+}
+
+
 def small(shot: bytes) -> bytes:
     """The picture in the colours that it has most of."""
     data = io.BytesIO()
@@ -162,14 +179,13 @@ def test_each_picture_is_there_is_named_and_is_small() -> None:
 
 def test_the_page_of_each_picture_has_the_headings_that_it_had(tmp_path: Path) -> None:
     seen = {}
-    with a_busy_lab(tmp_path) as lab, lab.site.browser("ada") as ada, lab.site.browser("root") as root:
-        for one in PICTURES:
-            page = (
-                (root if one.user == "root" else ada).get(lab.site.url + one.path.format(**vars(lab))).text.partition("<main")[2]
-            )
-            seen[one.name] = [
-                re.sub(r"<[^>]+>", "", text).split("\n")[0].strip() for text in re.findall(r"<h[12][^>]*>(.*?)</h[12]>", page)
-            ]
+    for kind, open_lab in LABS.items():
+        with open_lab(tmp_path / kind) as lab, lab.site.browser("ada") as ada, lab.site.browser("root") as root:
+            for one in (one for one in PICTURES if one.lab == kind):
+                reader = root if one.user == "root" else ada
+                page = reader.get(lab.site.url + one.path.format(**vars(lab))).text.partition("<main")[2]
+                found = re.findall(r"<h[12][^>]*>(.*?)</h[12]>", page)
+                seen[one.name] = [re.sub(r"<[^>]+>", "", text).split("\n")[0].strip() for text in found]
     changed = {one.name: seen[one.name] for one in PICTURES if seen[one.name] != list(one.headings)}
     assert not changed, "These pages have changed: look at them, see PICTURES, then make pictures."
 
@@ -179,22 +195,23 @@ def test_pictures_are_taken(tmp_path: Path) -> None:
     """Into `CARREL_PICTURES` where it is set, as `make pictures` does."""
     place = Path(os.environ.get("CARREL_PICTURES") or tmp_path / "pictures")
     place.mkdir(exist_ok=True)
-    with a_busy_lab(tmp_path / "lab") as lab, a_chromium() as browser:
-        for one in PICTURES:
-            context = browser.new_context(
-                viewport={"width": one.width, "height": one.height},
-                color_scheme=one.scheme,  # type: ignore[arg-type]
-                reduced_motion="reduce",
-                timezone_id="UTC",
-                locale="en-GB",
-            )
-            page = context.new_page()
-            page.clock.set_fixed_time(NOW)
-            page.goto(lab.site.link(one.user))
-            page.goto(lab.site.url + one.path.format(**vars(lab)))
-            one.act(page)
-            page.evaluate("scrollTo(0, 0)")
-            data = small(page.screenshot())
-            assert len(data) <= ONE, one.name
-            (place / f"{one.name}.png").write_bytes(data)
-            context.close()
+    for kind, open_lab in LABS.items():
+        with open_lab(tmp_path / kind) as lab, a_chromium() as browser:
+            for one in (one for one in PICTURES if one.lab == kind):
+                context = browser.new_context(
+                    viewport={"width": one.width, "height": one.height},
+                    color_scheme=one.scheme,  # type: ignore[arg-type]
+                    reduced_motion="reduce",
+                    timezone_id="UTC",
+                    locale="en-GB",
+                )
+                page = context.new_page()
+                page.clock.set_fixed_time(NOW)
+                page.goto(lab.site.link(one.user))
+                page.goto(lab.site.url + one.path.format(**vars(lab)))
+                one.act(page)
+                page.evaluate("scrollTo(0, 0)")
+                data = small(page.screenshot())
+                assert len(data) <= ONE, one.name
+                (place / f"{one.name}.png").write_bytes(data)
+                context.close()

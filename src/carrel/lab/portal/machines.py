@@ -96,8 +96,8 @@ class MachinesPage:
             "machines_live.html" if part else "machines.html",
             status=200 if problem is None else problem_of(problem)[0].status,
             zones=_zones(blocks),
-            cut={block.of for block in blocks if block.of},
             mine=_owned(caller, machines),
+            owners={one.id: one.owner for one in machines},
             machines=[one for one in machines if not one.state.over] + over,
             types=sorted({block.type for block in blocks if block.kind is BlockKind.GPU and block.type}),
             profiles=sorted({profile.name for block in blocks for profile in block.profiles}),
@@ -113,12 +113,23 @@ def _owned(caller: Caller, machines: Sequence[Composition]) -> frozenset[int]:
     return frozenset(one.id for one in machines if one.owner == caller.user.subject)
 
 
-def _zones(blocks: Sequence[Block]) -> Sequence[tuple[str, Sequence[tuple[str, Sequence[Block]]]]]:
-    """The blocks by zone and machine; those in none come last. A slice follows its GPU."""
-    zones: dict[str, dict[str, list[Block]]] = defaultdict(lambda: defaultdict(list))
+#: A block, and the slices into which it is cut.
+_Cut = tuple[Block, Sequence[Block]]
+
+
+def _zones(blocks: Sequence[Block]) -> Sequence[tuple[str, Sequence[tuple[str, Sequence[_Cut]]]]]:
+    """The blocks by zone and where they lie: their rack, else the machine that they are built into; the others come last."""
+    slices: dict[str, list[Block]] = defaultdict(list)
+    zones: dict[str, dict[str, list[_Cut]]] = defaultdict(lambda: defaultdict(list))
     for block in blocks:
-        zones[block.zone][block.machine].append(block)
-    return [(zone, sorted(machines.items(), key=lambda one: (not one[0], one[0]))) for zone, machines in zones.items()]
+        if block.of:
+            slices[block.of].append(block)
+    for block in sorted(blocks, key=lambda one: (one.kind is not BlockKind.CPU, not one.machine)):
+        if not block.of:
+            place = f"Rack {block.rack}" if block.rack else block.machine if block.fixed else ""
+            zones[block.zone][place].append((block, slices[block.name]))
+    ordered = ((zone, sorted(places.items(), key=lambda one: (not one[0], one[0]))) for zone, places in sorted(zones.items()))
+    return [(zone, [(place or "Loose blocks", found) for place, found in places]) for zone, places in ordered]
 
 
 def _wishes(fields: Mapping[str, str]) -> tuple[Wish, ...]:
