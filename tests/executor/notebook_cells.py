@@ -165,7 +165,7 @@ CELLS = {
     "shell_command": Cell("!echo out; echo err >&2\nlines = !printf 'a\\nb\\n'\nprint(lines, lines.n)\n!false\n_exit_code"),
     "shell_command_with_variables": Cell("!echo {name} $name {1 + 1}", before="name = 'run-7'"),
     "descriptors": Cell(
-        "import os, subprocess\nos.write(1, b'to the descriptor\\n')\nsubprocess.run(['echo', 'child'])\nprint('python')"
+        "import os, subprocess\nos.write(1, b'to the descriptor\\n')\nsubprocess.run(['echo', 'child'])\nos.system('echo shell')"
     ),
     "bash_cell": Cell("%%bash\nfor n in 1 2; do echo line $n; done"),
     "capture": Cell("%%capture caught\nprint('hidden')\ndisplay('too')", after="caught.stdout", line="as=caught"),
@@ -186,7 +186,9 @@ CELLS = {
     "await_that_fails": Cell(
         "import asyncio\nasync def fails():\n    await asyncio.sleep(0)\n    raise OSError('no answer')\nawait fails()"
     ),
-    "loop_that_runs": Cell("import asyncio\nasync def one():\n    return 1\nasyncio.run(one())"),
+    "loop_that_runs": Cell(
+        "import asyncio\nasync def one():\n    return 1\nwork = one()\ntry:\n    asyncio.run(work)\nfinally:\n    work.close()"
+    ),
     "input": Cell("input('name? ')"),
     "dataclass": Cell(
         "from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: int\n    y: int = 2\npoint = Point(1)\npoint",
@@ -228,7 +230,7 @@ CELLS = {
         "import threading\ndef fails():\n    raise ValueError('in a thread')\nthread = threading.Thread(target=fails, name='worker')\nthread.start()\nthread.join()\nprint('goes on')"
     ),
     "rich_console": Cell(
-        "from rich.table import Table\nfrom rich import print\ntable = Table('a', 'b')\ntable.add_row('1', '2')\nprint(table)",
+        "import rich\nfrom rich.table import Table\ntable = Table('a', 'b')\ntable.add_row('1', '2')\nrich.print(table)",
         needs=("rich",),
     ),
     "interactivity_of_home": Cell(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import linecache
 import queue
@@ -157,6 +158,8 @@ class Watch:
         self._news: queue.SimpleQueue[tuple[str, int, bytes]] = queue.SimpleQueue()
         self._texts = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self._shown: set[int] = set()
+        #: Of messages that have not come as a whole.
+        self._pieces: dict[int, list[bytes]] = {}
         self._line = Line(screen)
         self._interrupted = False
         #: It may wait for a GPU after a worker has taken it.
@@ -201,13 +204,21 @@ class Watch:
 
     def _hear(self, kind: str, number: int, data: bytes) -> None:
         if kind == "display":
-            if number not in self._shown:  # who follows anew hears it again
-                self._shown.add(number)
-                self._screen.put(json.loads(data))
+            self._hear_shown(number, data)
             return
         stream = sys.stdout if kind == "stdout" else sys.stderr
         stream.write(self._texts[kind].decode(data))
         stream.flush()
+
+    def _hear_shown(self, number: int, data: bytes) -> None:
+        if number in self._shown:  # who follows anew hears it again
+            return
+        if data[:1] == b"+":
+            self._pieces.setdefault(number, []).append(data[1:])
+            return
+        with contextlib.suppress(ValueError):  # a piece was lost on the way; the end of the call has all of it
+            self._screen.put(json.loads(b"".join([*self._pieces.pop(number, []), data])))
+            self._shown.add(number)
 
     def _over(self, future: Future[Any], began: float) -> None:
         self._line.end(f"waited {time.monotonic() - began:.0f} s; runs in job {future.job_id}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import linecache
 import os
 import sys
@@ -194,6 +195,8 @@ def make() -> ZMQInteractiveShell:
     if not ZMQInteractiveShell.initialized():
         config = Config(HistoryManager={"enabled": False}, InteractiveShell={"cache_size": 0}, IPKernelApp={"worker": True})
         ZMQInteractiveShell.instance(config=config, ipython_dir=tempfile.mkdtemp(prefix="ipython-"), user_ns={})
+        with contextlib.suppress(ImportError):  # by which tqdm knows a notebook
+            import ipykernel.zmqshell  # noqa: F401
         # The caller's shell says it as well.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         _take_comms()
