@@ -99,15 +99,17 @@ CELLS = {
     ),
     "frame_plot": Cell("import pandas as pd\npd.Series([1, 4, 9]).plot(kind='bar')", needs=("pandas", "matplotlib")),
     "tqdm": Cell(
-        "from tqdm import tqdm\nfor n in tqdm(range(3), desc='epoch'):\n    pass\nprint(n)", needs=("tqdm",), timed=True
+        "from tqdm import tqdm\nfor n in tqdm(range(3), desc='epoch', mininterval=0):\n    pass\nprint(n)",
+        needs=("tqdm",),
+        timed=True,
     ),
     "tqdm_auto": Cell(
-        "from tqdm.auto import tqdm\ntotal = 0\nfor n in tqdm(range(4), desc='steps', leave=False):\n    total += n\ntotal",
+        "from tqdm.auto import tqdm\ntotal = 0\nfor n in tqdm(range(4), desc='steps', leave=False, mininterval=0):\n    total += n\ntotal",
         needs=("tqdm",),
         timed=True,
     ),
     "tqdm_notebook": Cell(
-        "from tqdm.notebook import tqdm, trange\nfor n in trange(2, desc='outer'):\n    for m in tqdm(range(2), desc='inner', leave=False):\n        pass",
+        "from tqdm.notebook import tqdm, trange\nfor n in trange(2, desc='outer', mininterval=0):\n    for m in tqdm(range(2), desc='inner', leave=False, mininterval=0):\n        pass",
         needs=("tqdm", "ipywidgets"),
         timed=True,
     ),
@@ -165,7 +167,7 @@ CELLS = {
     "shell_command": Cell("!echo out; echo err >&2\nlines = !printf 'a\\nb\\n'\nprint(lines, lines.n)\n!false\n_exit_code"),
     "shell_command_with_variables": Cell("!echo {name} $name {1 + 1}", before="name = 'run-7'"),
     "descriptors": Cell(
-        "import os, subprocess\nos.write(1, b'to the descriptor\\n')\nsubprocess.run(['echo', 'child'])\nos.system('echo shell')"
+        "import os, subprocess\nos.write(1, b'to the descriptor\\n')\nsubprocess.run(['echo', 'child'])\nos.system('echo shell');"
     ),
     "bash_cell": Cell("%%bash\nfor n in 1 2; do echo line $n; done"),
     "capture": Cell("%%capture caught\nprint('hidden')\ndisplay('too')", after="caught.stdout", line="as=caught"),

@@ -75,10 +75,10 @@ class Screen:
         self.end()
 
     def _show(self, message: dict[str, Any]) -> None:
-        kind, data = message["kind"], message.get("data")
+        kind, data = message["kind"], message.get("data", {})
         if self._shell is None:
-            if data is not None:
-                print(data.get("text/plain", ""), flush=True)
+            if "text/plain" in data:
+                print(data["text/plain"], flush=True)
         elif kind == "clear":
             self._shell.display_pub.clear_output(wait=message["wait"])
         elif kind == "result":

@@ -25,7 +25,7 @@ def cell(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
     """Run the source of a cell among the variables in `parts`.
 
     `order`: `source`, `filename` by which tracebacks name it, `back` (names that come back), `shows` (whether the value of the
-    last expression does), `limit` (bytes that may come back).
+    last expression is shown), `limit` (bytes that may come back), and what IPython's shell has of the caller's (`shell.run`).
     """
 
     def work() -> Any:
@@ -35,8 +35,7 @@ def cell(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
         space.update(variables)
         with _as_main(space):
             value = _execute(order, space) if shell is None else shell.run(order, space)
-            back = _found(order["back"], space, value)
-        return back
+            return _found(order["back"], space, value)
 
     shell = _shell()
     return _watched(order, work, shell)
@@ -90,12 +89,14 @@ def _watched(order: dict[str, Any], work: Callable[[], Any], shell: Any) -> dict
             outcome["exception"] = None
     finally:
         display.screen = None
+        if shell is not None:
+            shell.raised = None
         if screen.messages and display.flush is not None:
             display.flush()
     return outcome
 
 
-def _no_input(prompt: object = "", /) -> str:
+def _no_input(_prompt: object = "", /) -> str:
     raise EOFError("Nobody answers input() in a remote cell. Ask in a cell of its own, and use its variable here.")
 
 

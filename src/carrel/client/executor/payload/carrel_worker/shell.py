@@ -16,7 +16,7 @@ import types
 import warnings
 from typing import Any
 
-from carrel_worker import display
+from carrel_worker import display, interrupts
 from IPython.core import display_functions
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
@@ -106,6 +106,15 @@ class ZMQInteractiveShell(InteractiveShell):
         """`exit`, which ends a kernel."""
         print("exit does nothing in a remote cell; %remote close ends its worker.", file=sys.stderr)
 
+    def _get_exc_info(self, exc_tuple: Any = None) -> Any:
+        kind, value, trace = super()._get_exc_info(exc_tuple)
+        one = trace
+        while one is not None:
+            if one.tb_next is not None and one.tb_next.tb_frame.f_code.co_filename == interrupts.__file__:
+                one.tb_next = None  # the handler of the signal, which is C at home
+            one = one.tb_next
+        return kind, value, trace
+
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         display.put({"kind": "error", "name": etype.__name__, "words": str(evalue), "lines": stb})
 
@@ -126,12 +135,12 @@ class ZMQInteractiveShell(InteractiveShell):
         self.displayhook.value = self.raised = None
         try:
             result = _completed(self._whole(order["source"]))
+            self.raised = result.error_before_exec or result.error_in_exec
+            if self.raised is not None:
+                raise self.raised
+            return self.displayhook.value
         finally:
             self._forget()
-        self.raised = result.error_before_exec or result.error_in_exec
-        if self.raised is not None:
-            raise self.raised
-        return self.displayhook.value
 
     async def _whole(self, source: str) -> Any:
         result = None
@@ -145,8 +154,8 @@ class ZMQInteractiveShell(InteractiveShell):
 
     def _forget(self) -> None:
         """What the cell has made goes with it."""
-        self.last_execution_result = None
-        self.InteractiveTB.tb = None
+        self.user_module, self.user_ns = self.prepare_user_module(None, {})
+        self.last_execution_result = self.displayhook.value = self.InteractiveTB.tb = None
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 delattr(sys, name)
@@ -158,11 +167,10 @@ def _completed(work: Any) -> Any:
     asyncio.set_event_loop(loop)
     task = loop.create_task(work)
     try:
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             return loop.run_until_complete(task)
-        except KeyboardInterrupt:
-            task.cancel()
-            return loop.run_until_complete(task)
+        task.cancel()
+        return loop.run_until_complete(task)
     finally:
         left = asyncio.all_tasks(loop)
         for one in left:
