@@ -86,7 +86,8 @@ class Screen:
         elif kind == "error":
             self._shell._showtraceback(type(message["name"], (Exception,), {}), message["words"], message["lines"])
         elif kind.startswith("comm_"):
-            self._show_comm(kind, message)
+            if getattr(self._shell, "kernel", None) is not None:
+                self._show_comm(kind, message)
         else:
             name = message.get("display_id")
             self._shell.display_pub.publish(
@@ -258,7 +259,7 @@ def run_cell(executor: Executor, order: dict[str, Any], variables: dict[str, Any
 
 def _sources(parts: list[Any]) -> dict[str, tuple[int, str]]:
     """Number and text of the notebook's cells whose functions are in there: tracebacks and `inspect` show their lines."""
-    names: dict[str, int] = notebook_shell().compile._filename_map
+    names: dict[str, int] = getattr(notebook_shell().compile, "_filename_map", {})
     pickled = bytes(parts[1].raw())  # what follows are arrays
     return {name: (number, "".join(linecache.getlines(name))) for name, number in names.items() if name.encode() in pickled}
 
@@ -276,9 +277,11 @@ def call_function(
 def _run(executor: Executor, there: There, order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
     screen = Screen()
     outcome = Watch(executor, screen).call(there, order, parts)
-    if outcome["error"] is not None:
-        raise raised(outcome, cell_names(), screen.failed() if outcome["error"]["shown"] else None)
+    if outcome["error"] is not None and outcome["error"]["shown"]:
+        raise raised(outcome, cell_names(), screen.failed())
     screen.end()
+    if outcome["error"] is not None:
+        raise raised(outcome, cell_names())
     outcome["back"] = load_parts(outcome["back"])
     return outcome
 

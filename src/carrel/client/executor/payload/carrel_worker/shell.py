@@ -22,7 +22,7 @@ from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
-from traitlets import Type
+from traitlets import TraitError, Type
 from traitlets.config import Config
 
 #: As in a kernel (ipykernel's shell): programs show colours, and page nothing.
@@ -129,7 +129,8 @@ class ZMQInteractiveShell(InteractiveShell):
             linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         self.execution_count = order["number"]
         self.ast_node_interactivity = order["interactivity"]
-        self.colors = order["colors"]
+        with contextlib.suppress(TraitError):  # another version of IPython has other names for them
+            self.colors = order["colors"]
         self.InteractiveTB.set_mode(order["mode"])
         self.kernel = types.SimpleNamespace(get_parent=lambda: {"header": {"msg_id": order["message"]}})
         self.displayhook.value = self.raised = None
