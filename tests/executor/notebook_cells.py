@@ -148,6 +148,9 @@ CELLS = {
         "try:\n    load()\nexcept ValueError:\n    int('x')"
     ),
     "exception_with_notes": Cell("error = ValueError('words')\nerror.add_note('a note')\nraise error"),
+    "displays_of_threads": Cell(
+        "import threading\nthreads = [threading.Thread(target=display, args=('one',)) for _ in range(8)]\nfor one in threads: one.start()\nfor one in threads: one.join()"
+    ),
     "exception_group": Cell("raise ExceptionGroup('several', [ValueError('one'), TypeError('two')])"),
     "exception_in_a_library": Cell("import json\njson.loads('{not json')"),
     "recursion": Cell("def again(n):\n    return again(n - 1) if n else 1 / n\nagain(50)"),

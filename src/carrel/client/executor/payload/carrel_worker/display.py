@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -35,9 +36,14 @@ class Screen:
         #: All messages, for the end of the call.
         self.messages: list[dict[str, Any]] = []
         self._size = 0
+        self._guard = threading.Lock()
 
     def put(self, message: dict[str, Any]) -> None:
-        """Show it now."""
+        """Show it now. Any thread may call this."""
+        with self._guard:
+            self._put(message)
+
+    def _put(self, message: dict[str, Any]) -> None:
         number = len(self.messages)
         data = json.dumps(message).encode()
         self._size += len(data)

@@ -17,6 +17,7 @@ import warnings
 from typing import Any
 
 from carrel_worker import display, interrupts
+from carrel_worker.failures import value_of
 from IPython.core import display_functions
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
@@ -116,7 +117,7 @@ class ZMQInteractiveShell(InteractiveShell):
         return kind, value, trace
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
-        display.put({"kind": "error", "name": etype.__name__, "words": str(evalue), "lines": stb})
+        display.put({"kind": "error", "name": etype.__name__, "words": value_of(evalue), "lines": stb})
 
     def run(self, order: dict[str, Any], space: dict[str, Any]) -> Any:
         """Run a cell among these variables; return the value of its last expression. Raises what it has raised and shown."""
@@ -202,8 +203,11 @@ def _take_comms() -> None:
 def make() -> ZMQInteractiveShell:
     """The shell of this process."""
     if not ZMQInteractiveShell.initialized():
-        config = Config(HistoryManager={"enabled": False}, InteractiveShell={"cache_size": 0}, IPKernelApp={"worker": True})
+        own = {"cache_size": 0, "warn_venv": False}
+        config = Config(HistoryManager={"enabled": False}, InteractiveShell=own, IPKernelApp={"worker": True})
+        main = sys.modules["__main__"]
         ZMQInteractiveShell.instance(config=config, ipython_dir=tempfile.mkdtemp(prefix="ipython-"), user_ns={})
+        sys.modules["__main__"] = main  # a cell is that only while it runs
         with contextlib.suppress(ImportError):  # by which tqdm knows a notebook
             import ipykernel.zmqshell  # noqa: F401
         # The caller's shell says it as well.
