@@ -99,15 +99,17 @@ CELLS = {
     ),
     "frame_plot": Cell("import pandas as pd\npd.Series([1, 4, 9]).plot(kind='bar')", needs=("pandas", "matplotlib")),
     "tqdm": Cell(
-        "from tqdm import tqdm\nfor n in tqdm(range(3), desc='epoch'):\n    pass\nprint(n)", needs=("tqdm",), timed=True
+        "from tqdm import tqdm\nfor n in tqdm(range(3), desc='epoch', mininterval=0):\n    pass\nprint(n)",
+        needs=("tqdm",),
+        timed=True,
     ),
     "tqdm_auto": Cell(
-        "from tqdm.auto import tqdm\ntotal = 0\nfor n in tqdm(range(4), desc='steps', leave=False):\n    total += n\ntotal",
+        "from tqdm.auto import tqdm\ntotal = 0\nfor n in tqdm(range(4), desc='steps', leave=False, mininterval=0):\n    total += n\ntotal",
         needs=("tqdm",),
         timed=True,
     ),
     "tqdm_notebook": Cell(
-        "from tqdm.notebook import tqdm, trange\nfor n in trange(2, desc='outer'):\n    for m in tqdm(range(2), desc='inner', leave=False):\n        pass",
+        "from tqdm.notebook import tqdm, trange\nfor n in trange(2, desc='outer', mininterval=0):\n    for m in tqdm(range(2), desc='inner', leave=False, mininterval=0):\n        pass",
         needs=("tqdm", "ipywidgets"),
         timed=True,
     ),
@@ -146,6 +148,9 @@ CELLS = {
         "try:\n    load()\nexcept ValueError:\n    int('x')"
     ),
     "exception_with_notes": Cell("error = ValueError('words')\nerror.add_note('a note')\nraise error"),
+    "displays_of_threads": Cell(
+        "import threading\nthreads = [threading.Thread(target=display, args=('one',)) for _ in range(8)]\nfor one in threads: one.start()\nfor one in threads: one.join()"
+    ),
     "exception_group": Cell("raise ExceptionGroup('several', [ValueError('one'), TypeError('two')])"),
     "exception_in_a_library": Cell("import json\njson.loads('{not json')"),
     "recursion": Cell("def again(n):\n    return again(n - 1) if n else 1 / n\nagain(50)"),
@@ -165,7 +170,7 @@ CELLS = {
     "shell_command": Cell("!echo out; echo err >&2\nlines = !printf 'a\\nb\\n'\nprint(lines, lines.n)\n!false\n_exit_code"),
     "shell_command_with_variables": Cell("!echo {name} $name {1 + 1}", before="name = 'run-7'"),
     "descriptors": Cell(
-        "import os, subprocess\nos.write(1, b'to the descriptor\\n')\nsubprocess.run(['echo', 'child'])\nprint('python')"
+        "import os, subprocess\nos.write(1, b'to the descriptor\\n')\nsubprocess.run(['echo', 'child'])\nos.system('echo shell');"
     ),
     "bash_cell": Cell("%%bash\nfor n in 1 2; do echo line $n; done"),
     "capture": Cell("%%capture caught\nprint('hidden')\ndisplay('too')", after="caught.stdout", line="as=caught"),
@@ -186,7 +191,9 @@ CELLS = {
     "await_that_fails": Cell(
         "import asyncio\nasync def fails():\n    await asyncio.sleep(0)\n    raise OSError('no answer')\nawait fails()"
     ),
-    "loop_that_runs": Cell("import asyncio\nasync def one():\n    return 1\nasyncio.run(one())"),
+    "loop_that_runs": Cell(
+        "import asyncio\nasync def one():\n    return 1\nwork = one()\ntry:\n    asyncio.run(work)\nfinally:\n    work.close()"
+    ),
     "input": Cell("input('name? ')"),
     "dataclass": Cell(
         "from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: int\n    y: int = 2\npoint = Point(1)\npoint",
@@ -228,7 +235,7 @@ CELLS = {
         "import threading\ndef fails():\n    raise ValueError('in a thread')\nthread = threading.Thread(target=fails, name='worker')\nthread.start()\nthread.join()\nprint('goes on')"
     ),
     "rich_console": Cell(
-        "from rich.table import Table\nfrom rich import print\ntable = Table('a', 'b')\ntable.add_row('1', '2')\nprint(table)",
+        "import rich\nfrom rich.table import Table\ntable = Table('a', 'b')\ntable.add_row('1', '2')\nrich.print(table)",
         needs=("rich",),
     ),
     "interactivity_of_home": Cell(

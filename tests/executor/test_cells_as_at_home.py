@@ -19,13 +19,18 @@ from support.kernel import Ran, TestKernel
 from support.lab_process import LabProcess
 
 #: Cells of which something differs, and why.
-DIFFERS: dict[str, str] = {}
+DIFFERS = {
+    "input": "nobody answers there",
+    "repr_that_fails": "the error is shown, and the cell counts as done",
+}
 _SAME = (
-    (re.compile(r"/tmp/ipykernel_\d+/\d+\.py|<cell In\[\d+\]>"), "<cell>"),
+    (re.compile(r"/tmp/ipykernel_\d+/\d+\.py|\b\d{6,}\.py\b"), "<cell>"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "<address>"),
 )
-_ID = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8}-[0-9a-f]{24}_\d+_\d+)(?![0-9a-f])")
-_TIMES = re.compile(r"\d+(?:[.:]\d+)*(?:\s?(?:ns|us|µs|ms|s|it/s|min)\b)?|\?(?:it/s)?|[█▏▎▍▌▋▊▉▌]+")
+_ID = re.compile(
+    r"(?<![0-9a-f])(?:[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8}-[0-9a-f]{24}_\d+_\d+)(?![0-9a-f])"
+)
+_TIMES = re.compile(r"\d+(?:[.:]\d+)*(?:(?:ns|us|µs|μs|ms|s|k?it/s|s/it|min)\b)?|\?(?:it/s)?|[█▏▎▍▌▋▊▉▌]+")
 Kernels = tuple[TestKernel, TestKernel]
 
 
@@ -81,7 +86,7 @@ def shown(cell: Cell, *cells: Ran) -> list[Any]:
         for pattern, text in _SAME:
             value = pattern.sub(text, value)
         value = _ID.sub(lambda found: ids.setdefault(found[0], f"<id {len(ids)}>"), value)
-        return _TIMES.sub("<n>", value) if cell.timed else value
+        return _TIMES.sub("<n>", re.sub("[ \u2007]", "", value)) if cell.timed else value
 
     found: list[Any] = []
     for ran in cells:
@@ -96,3 +101,22 @@ def shown(cell: Cell, *cells: Ran) -> list[Any]:
             streams.clear()
             found.append((kind, same(content)))
     return found
+
+
+@pytest.mark.parametrize("wait", ["import time\ntime.sleep(600)", "import asyncio\nawait asyncio.sleep(600)"])
+def test_an_interrupt_looks_as_at_home(kernels: Kernels, wait: str) -> None:
+    cell = Cell(f"print('begun', flush=True)\n{wait}")
+    seen = []
+    for kernel, line in zip(kernels, ("# %%remote ", "%%remote "), strict=True):
+        sent = kernel.send(f"{line}\n{cell.code}")
+        kernel.result(sent, until=lambda ran: "begun" in ran.text)
+        kernel.interrupt()
+        seen.append(shown(cell, kernel.result(sent)))
+    assert seen[1] == seen[0]
+
+
+@pytest.mark.parametrize("end", ["big", "raise RuntimeError(big)", "fails(big)"])
+def test_nothing_that_a_cell_has_made_stays(kernels: Kernels, end: str) -> None:
+    code = "import sys, weakref\nclass Big: pass\nbig = Big()\nsys.kept = weakref.ref(big)\ndef fails(big): 1 / 0\n"
+    kernels[1].run(f"%%remote\n{code}{end}")
+    assert kernels[1].run("%%remote\nimport gc, sys\ngc.collect()\nsys.kept()").shown == []

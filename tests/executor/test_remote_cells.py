@@ -198,6 +198,13 @@ def test_commands_of_the_shell_run_there_and_magics_say_that_they_do_not(kernel:
     assert "%cd does not work in a remote cell" in trace(remote(kernel, "%cd /"))
 
 
+@pytest.mark.parametrize("asks", ["input('name? ')", "breakpoint()"])
+def test_a_cell_that_asks_is_told_that_nobody_answers(kernel: TestKernel, asks: str) -> None:
+    found = remote(kernel, asks)
+    assert found.error == "EOFError"
+    assert "Ask in a cell of its own" in trace(found)
+
+
 def test_a_cell_may_await(kernel: TestKernel) -> None:
     assert remote(kernel, "import asyncio\nawait asyncio.sleep(0)\nawait asyncio.sleep(0, 5)").text == "5\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from carrel.client.remote import names
 from carrel.client.remote.failures import trace_lines
@@ -49,6 +50,24 @@ def test_names_that_a_cell_makes() -> None:
     assert names.made("from m import *") is None
     assert names.has_value("x = 1\nx")
     assert not names.has_value("x = 1")
+
+
+@pytest.mark.parametrize(
+    ("cell", "wanted"),
+    [
+        ("%time f(x)", {"f", "x"}),
+        ("%timeit -n 3 f(x)", {"f", "x"}),
+        ("%%time\ny = x\ny + z", {"x", "z"}),
+        ("%%capture caught\nprint(x)", {"x"}),
+        ("%%bash\necho x", set()),
+        ("!echo x $y {z + 1}", {"y", "z"}),
+        ("lines = !ls {x}", {"x"}),
+    ],
+)
+def test_names_that_magics_and_commands_need(cell: str, wanted: set[str]) -> None:
+    source = TransformerManager().transform_cell(cell)
+    assert set(names.needed(source)) & {"f", "x", "y", "z"} == wanted
+    assert names.made(TransformerManager().transform_cell("%time y = 1")) is None
 
 
 def test_options() -> None:

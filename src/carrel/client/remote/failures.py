@@ -15,7 +15,7 @@ from carrel.core.domain.errors import CarrelError
 Names = Callable[[str], str | None]
 
 
-def raised(outcome: dict[str, Any], names: Names, lines: list[str] | None) -> BaseException:
+def raised(outcome: dict[str, Any], names: Names, lines: list[str] | None = None) -> BaseException:
     """Return the exception of a call that failed. A notebook shows `lines` for it; None: it has been shown as it is there."""
     facts = outcome["error"]
     error: Any = None

@@ -32,7 +32,7 @@ class RemoteMagic:
             raise plain(error, self._shell.SyntaxTB.structured_traceback(type(error), error, [])) from None
         except (CarrelError, BrokenProcessPool) as error:
             raise plain(error) from None
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever the cell raises
             raise error.with_traceback(None)  # noqa: B904 - the same one, without frames that hold what has travelled
 
     def line(self, line: str) -> None:
@@ -76,7 +76,7 @@ class RemoteMagic:
     def _looks(self, number: int) -> dict[str, Any]:
         """What the other shell has of this one."""
         shell = self._shell
-        parent = getattr(shell, "get_parent", dict)()
+        parent: dict[str, Any] = getattr(shell, "get_parent", dict)()
         return {
             "number": number,
             "flags": shell.compile.flags,

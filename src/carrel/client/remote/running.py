@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import linecache
 import queue
@@ -74,10 +75,10 @@ class Screen:
         self.end()
 
     def _show(self, message: dict[str, Any]) -> None:
-        kind, data = message["kind"], message.get("data")
+        kind, data = message["kind"], message.get("data", {})
         if self._shell is None:
-            if data is not None:
-                print(data.get("text/plain", ""), flush=True)
+            if "text/plain" in data:
+                print(data["text/plain"], flush=True)
         elif kind == "clear":
             self._shell.display_pub.clear_output(wait=message["wait"])
         elif kind == "result":
@@ -85,7 +86,8 @@ class Screen:
         elif kind == "error":
             self._shell._showtraceback(type(message["name"], (Exception,), {}), message["words"], message["lines"])
         elif kind.startswith("comm_"):
-            self._show_comm(kind, message)
+            if getattr(self._shell, "kernel", None) is not None:
+                self._show_comm(kind, message)
         else:
             name = message.get("display_id")
             self._shell.display_pub.publish(
@@ -157,6 +159,8 @@ class Watch:
         self._news: queue.SimpleQueue[tuple[str, int, bytes]] = queue.SimpleQueue()
         self._texts = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self._shown: set[int] = set()
+        #: Of messages that have not come as a whole.
+        self._pieces: dict[int, list[bytes]] = {}
         self._line = Line(screen)
         self._interrupted = False
         #: It may wait for a GPU after a worker has taken it.
@@ -201,13 +205,21 @@ class Watch:
 
     def _hear(self, kind: str, number: int, data: bytes) -> None:
         if kind == "display":
-            if number not in self._shown:  # who follows anew hears it again
-                self._shown.add(number)
-                self._screen.put(json.loads(data))
+            self._hear_shown(number, data)
             return
         stream = sys.stdout if kind == "stdout" else sys.stderr
         stream.write(self._texts[kind].decode(data))
         stream.flush()
+
+    def _hear_shown(self, number: int, data: bytes) -> None:
+        if number in self._shown:  # who follows anew hears it again
+            return
+        if data[:1] == b"+":
+            self._pieces.setdefault(number, []).append(data[1:])
+            return
+        with contextlib.suppress(ValueError):  # a piece was lost on the way; the end of the call has all of it
+            self._screen.put(json.loads(b"".join([*self._pieces.pop(number, []), data])))
+            self._shown.add(number)
 
     def _over(self, future: Future[Any], began: float) -> None:
         self._line.end(f"waited {time.monotonic() - began:.0f} s; runs in job {future.job_id}")
@@ -247,7 +259,7 @@ def run_cell(executor: Executor, order: dict[str, Any], variables: dict[str, Any
 
 def _sources(parts: list[Any]) -> dict[str, tuple[int, str]]:
     """Number and text of the notebook's cells whose functions are in there: tracebacks and `inspect` show their lines."""
-    names: dict[str, int] = notebook_shell().compile._filename_map
+    names: dict[str, int] = getattr(notebook_shell().compile, "_filename_map", {})
     pickled = bytes(parts[1].raw())  # what follows are arrays
     return {name: (number, "".join(linecache.getlines(name))) for name, number in names.items() if name.encode() in pickled}
 
@@ -265,9 +277,11 @@ def call_function(
 def _run(executor: Executor, there: There, order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
     screen = Screen()
     outcome = Watch(executor, screen).call(there, order, parts)
-    if outcome["error"] is not None:
-        raise raised(outcome, cell_names(), screen.failed() if outcome["error"]["shown"] else None)
+    if outcome["error"] is not None and outcome["error"]["shown"]:
+        raise raised(outcome, cell_names(), screen.failed())
     screen.end()
+    if outcome["error"] is not None:
+        raise raised(outcome, cell_names())
     outcome["back"] = load_parts(outcome["back"])
     return outcome
 

@@ -14,9 +14,10 @@ import traceback
 import types
 from collections.abc import Callable
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, NoReturn
 
 from carrel_worker import display, figures, pickling
+from carrel_worker.failures import value_of
 
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -25,7 +26,7 @@ def cell(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
     """Run the source of a cell among the variables in `parts`.
 
     `order`: `source`, `filename` by which tracebacks name it, `back` (names that come back), `shows` (whether the value of the
-    last expression does), `limit` (bytes that may come back).
+    last expression is shown), `limit` (bytes that may come back), and what IPython's shell has of the caller's (`shell.run`).
     """
 
     def work() -> Any:
@@ -35,8 +36,7 @@ def cell(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
         space.update(variables)
         with _as_main(space):
             value = _execute(order, space) if shell is None else shell.run(order, space)
-            back = _found(order["back"], space, value)
-        return back
+            return _found(order["back"], space, value)
 
     shell = _shell()
     return _watched(order, work, shell)
@@ -70,7 +70,7 @@ def _shell() -> Any:
 
 def _watched(order: dict[str, Any], work: Callable[[], Any], shell: Any) -> dict[str, Any]:
     os.environ.setdefault("MPLBACKEND", figures.BACKEND)
-    builtins.input = _no_input
+    builtins.input = sys.breakpointhook = _nobody_answers
     screen = display.screen = display.Screen(display.send)
     outcome: dict[str, Any] = {"shown": screen.messages, "back": None, "error": None, "exception": None}
     try:
@@ -90,13 +90,15 @@ def _watched(order: dict[str, Any], work: Callable[[], Any], shell: Any) -> dict
             outcome["exception"] = None
     finally:
         display.screen = None
+        if shell is not None:
+            shell.raised = None
         if screen.messages and display.flush is not None:
             display.flush()
     return outcome
 
 
-def _no_input(prompt: object = "", /) -> str:
-    raise EOFError("Nobody answers input() in a remote cell. Ask in a cell of its own, and use its variable here.")
+def _nobody_answers(*_arguments: object, **_options: object) -> NoReturn:
+    raise EOFError("Nobody answers input() or a debugger in a remote cell. Ask in a cell of its own, and use its variable here.")
 
 
 def _execute(order: dict[str, Any], space: dict[str, Any]) -> Any:
@@ -230,7 +232,7 @@ def facts(error: BaseException, seen: frozenset[int] = frozenset()) -> dict[str,
     cause, context = error.__cause__, None if error.__suppress_context__ else error.__context__
     return {
         "name": type(error).__name__,
-        "value": str(error),
+        "value": value_of(error),
         "words": traceback.format_exception_only(type(error), error),
         "frames": frames,
         "cause": facts(cause, seen) if cause is not None and id(cause) not in seen else None,

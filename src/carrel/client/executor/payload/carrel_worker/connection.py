@@ -91,7 +91,7 @@ class Lab:
 
 def _read(response: http.client.HTTPResponse) -> bytearray:
     length = response.length
-    if length is None:
+    if not length:  # also of nothing: only a response that was read is over, and lets the connection take the next request
         return bytearray(response.read())
     body = bytearray(length)
     view, done = memoryview(body), 0

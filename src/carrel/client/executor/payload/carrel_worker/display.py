@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ _METHODS = {
 _BINARY = ("image/png", "image/jpeg", "application/pdf")
 #: Bytes of messages that are kept for the end of a call, in case they did not arrive while it ran.
 _KEPT = 64 * 1024 * 1024
-#: Longer messages are not passed on while the call runs: they come with its end.
+#: Bytes of a message that are passed on at once; pieces with more behind them begin with "+".
 _LIVE = 512 * 1024
 
 
@@ -35,16 +36,24 @@ class Screen:
         #: All messages, for the end of the call.
         self.messages: list[dict[str, Any]] = []
         self._size = 0
+        self._guard = threading.Lock()
 
     def put(self, message: dict[str, Any]) -> None:
-        """Show it now, if it is not too long for that."""
+        """Show it now. Any thread may call this."""
+        with self._guard:
+            self._put(message)
+
+    def _put(self, message: dict[str, Any]) -> None:
         number = len(self.messages)
         data = json.dumps(message).encode()
         self._size += len(data)
         if self._size > _KEPT:
             message = {"kind": "note", "data": {"text/plain": "[carrel: more was shown than is kept of a call]"}}
         self.messages.append(message)
-        if self._send is not None and len(data) <= _LIVE and self._size <= _KEPT:
+        if self._send is not None and self._size <= _KEPT:
+            while len(data) > _LIVE:
+                self._send(number, b"+" + data[:_LIVE])
+                data = data[_LIVE:]
             self._send(number, data)
 
 

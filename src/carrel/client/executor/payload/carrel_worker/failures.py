@@ -30,5 +30,13 @@ def words_of(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(type(error), error)).strip()
 
 
+def value_of(error: BaseException) -> str:
+    """What it says of itself, if it can."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
+
+
 def _is_ours(file: str) -> bool:
     return file == pickling.__file__ or os.path.dirname(os.path.abspath(file)) == _HERE

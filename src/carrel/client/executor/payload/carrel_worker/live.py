@@ -1,8 +1,10 @@
-"""Passes on what a call prints while it runs. What a short call prints comes with its end."""
+"""Passes on what a call prints while it runs. What a short call prints comes with its end.
+
+A call that prints faster than the lab takes it waits, so that nothing is lost; but not for a lab that is away.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 
@@ -32,6 +34,8 @@ class Live:
         #: Stream, offset and content of each piece.
         self._waiting: list[tuple[str, int, bytearray]] = []
         self._size = 0
+        #: The lab did not take something of this call.
+        self._deaf = False
 
     def begin(self) -> None:
         """Start the thread."""
@@ -40,7 +44,7 @@ class Live:
     def start(self, call: int) -> None:
         """What was told since the last call ended, and is told from now on, is of this call."""
         with self._guard:
-            self._call = call
+            self._call, self._deaf = call, False
         if self._waiting:
             self._something.set()
 
@@ -55,6 +59,8 @@ class Live:
 
     def told(self, stream: str, offset: int, data: bytes) -> None:
         """A piece was printed."""
+        if self._size > _MOST // 2 and not self._deaf:
+            self.flush()
         with self._guard:
             if self._size > _MOST:
                 return
@@ -84,5 +90,7 @@ class Live:
                 pieces = [encode({**header, "stream": one[0], "offset": one[1]}, bytes(one[2])) for one in self._waiting]
                 data, self._waiting, self._size = b"".join(pieces), [], 0
             if data:
-                with contextlib.suppress(Over):  # the end of the call has it
+                try:
                     lab.ask("POST", self.path, [data], patience=_PATIENCE)
+                except Over:  # the end of the call has it
+                    self._deaf = True

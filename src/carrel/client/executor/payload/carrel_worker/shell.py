@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import linecache
 import os
 import sys
@@ -15,13 +16,14 @@ import types
 import warnings
 from typing import Any
 
-from carrel_worker import display
+from carrel_worker import display, interrupts
+from carrel_worker.failures import value_of
 from IPython.core import display_functions
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
-from traitlets import Type
+from traitlets import TraitError, Type
 from traitlets.config import Config
 
 #: As in a kernel (ipykernel's shell): programs show colours, and page nothing.
@@ -105,8 +107,17 @@ class ZMQInteractiveShell(InteractiveShell):
         """`exit`, which ends a kernel."""
         print("exit does nothing in a remote cell; %remote close ends its worker.", file=sys.stderr)
 
+    def _get_exc_info(self, exc_tuple: Any = None) -> Any:
+        kind, value, trace = super()._get_exc_info(exc_tuple)
+        one = trace
+        while one is not None:
+            if one.tb_next is not None and one.tb_next.tb_frame.f_code.co_filename == interrupts.__file__:
+                one.tb_next = None  # the handler of the signal, which is C at home
+            one = one.tb_next
+        return kind, value, trace
+
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
-        display.put({"kind": "error", "name": etype.__name__, "words": str(evalue), "lines": stb})
+        display.put({"kind": "error", "name": etype.__name__, "words": value_of(evalue), "lines": stb})
 
     def run(self, order: dict[str, Any], space: dict[str, Any]) -> Any:
         """Run a cell among these variables; return the value of its last expression. Raises what it has raised and shown."""
@@ -119,18 +130,19 @@ class ZMQInteractiveShell(InteractiveShell):
             linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         self.execution_count = order["number"]
         self.ast_node_interactivity = order["interactivity"]
-        self.colors = order["colors"]
+        with contextlib.suppress(TraitError):  # another version of IPython has other names for them
+            self.colors = order["colors"]
         self.InteractiveTB.set_mode(order["mode"])
         self.kernel = types.SimpleNamespace(get_parent=lambda: {"header": {"msg_id": order["message"]}})
         self.displayhook.value = self.raised = None
         try:
             result = _completed(self._whole(order["source"]))
+            self.raised = result.error_before_exec or result.error_in_exec
+            if self.raised is not None:
+                raise self.raised
+            return self.displayhook.value
         finally:
             self._forget()
-        self.raised = result.error_before_exec or result.error_in_exec
-        if self.raised is not None:
-            raise self.raised
-        return self.displayhook.value
 
     async def _whole(self, source: str) -> Any:
         result = None
@@ -144,8 +156,8 @@ class ZMQInteractiveShell(InteractiveShell):
 
     def _forget(self) -> None:
         """What the cell has made goes with it."""
-        self.last_execution_result = None
-        self.InteractiveTB.tb = None
+        self.user_module, self.user_ns = self.prepare_user_module(None, {})
+        self.last_execution_result = self.displayhook.value = self.InteractiveTB.tb = None
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 delattr(sys, name)
@@ -157,11 +169,10 @@ def _completed(work: Any) -> Any:
     asyncio.set_event_loop(loop)
     task = loop.create_task(work)
     try:
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             return loop.run_until_complete(task)
-        except KeyboardInterrupt:
-            task.cancel()
-            return loop.run_until_complete(task)
+        task.cancel()
+        return loop.run_until_complete(task)
     finally:
         left = asyncio.all_tasks(loop)
         for one in left:
@@ -192,8 +203,13 @@ def _take_comms() -> None:
 def make() -> ZMQInteractiveShell:
     """The shell of this process."""
     if not ZMQInteractiveShell.initialized():
-        config = Config(HistoryManager={"enabled": False}, InteractiveShell={"cache_size": 0}, IPKernelApp={"worker": True})
+        own = {"cache_size": 0, "warn_venv": False}
+        config = Config(HistoryManager={"enabled": False}, InteractiveShell=own, IPKernelApp={"worker": True})
+        main = sys.modules["__main__"]
         ZMQInteractiveShell.instance(config=config, ipython_dir=tempfile.mkdtemp(prefix="ipython-"), user_ns={})
+        sys.modules["__main__"] = main  # a cell is that only while it runs
+        with contextlib.suppress(ImportError):  # by which tqdm knows a notebook
+            import ipykernel.zmqshell  # noqa: F401
         # The caller's shell says it as well.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         _take_comms()

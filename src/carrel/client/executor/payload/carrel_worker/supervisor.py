@@ -141,6 +141,8 @@ class Supervisor:
         answer = b""
         if kind == "finish":
             self._runs, self._next = False, math.inf
+            if any(stream.end[0] for stream in self._streams):
+                self._live.flush()  # the call's end has not all of it
             self._live.finish()
             answer = b"".join(stream.finish() for stream in self._streams)
             self._ends += answer + self._body if self._body else b""
