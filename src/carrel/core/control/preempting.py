@@ -93,9 +93,12 @@ class Preempting:
         job = self._queue.job(one.job_id)
         assert job is not None  # the picture is made from the queue
         service = picture.qos[job.qos]
-        child = one.by if self._parents.of(one.by) == job.id else self._parents.child_of(job.id)
-        child = child if one.mode is PreemptMode.SUSPEND else None
-        preemption = Preemption(mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace, waits_for=child)
+        waits = self._parents.of(one.by) == job.id
+        idle = not waits and one.mode is PreemptMode.SUSPEND and job.id in self._parents.idle(now)
+        child = self._parents.child_of(job.id) if idle else None
+        preemption = Preemption(
+            mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace, waits=waits, child=child
+        )
         falls_back = service.preempt_mode is PreemptMode.SUSPEND and one.mode is PreemptMode.REQUEUE
         stays = self._movable.why_requeued(job) if falls_back else ""
         return PreemptOrder(

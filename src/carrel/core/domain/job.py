@@ -165,8 +165,15 @@ class Preemption:
     at: float
     #: Seconds that it has between SIGTERM and SIGKILL when it is requeued.
     grace: int
-    #: The job that it submitted and waits for: it goes on when that one is over. None: it waits for none.
-    waits_for: int | None = None
+    #: True when it waits for that job, which it submitted.
+    waits: bool = False
+    #: The job that it waits for, where that is another one.
+    child: int | None = None
+
+    @property
+    def waits_for(self) -> int | None:
+        """The job that it submitted and waits for: it goes on when that one is over. None: it waits for none."""
+        return self.by if self.waits else self.child
 
     @property
     def ends_by(self) -> float:
