@@ -176,7 +176,7 @@ CELLS = {
     "capture": Cell("%%capture caught\nprint('hidden')\ndisplay('too')", after="caught.stdout", line="as=caught"),
     "time_cell": Cell("%%time\ntotal = sum(range(1000))\nprint(total)\ntotal", timed=True, after="total", line="as=total"),
     "time_line": Cell("%time scale * 2", before="scale = 21", timed=True),
-    "timeit": Cell("%timeit -n 2 -r 2 len(word)", before="word = 'word'", timed=True),
+    "timeit": Cell("%timeit -n 2 -r 1 len(word)", before="word = 'word'", timed=True),
     "timeit_cell": Cell("%%timeit -n 1 -r 1\nn = 5\nn * 2", timed=True),
     "writefile": Cell("%%writefile words.txt\nwords"),
     "unknown_magic": Cell("%there_is_no_such_magic 1"),

@@ -21,7 +21,6 @@ from support.lab_process import LabProcess
 #: Cells of which something differs, and why.
 DIFFERS = {
     "input": "nobody answers there",
-    "repr_that_fails": "the error is shown, and the cell counts as done",
 }
 _SAME = (
     (re.compile(r"/tmp/ipykernel_\d+/\d+\.py|\b\d{6,}\.py\b"), "<cell>"),

@@ -85,6 +85,8 @@ class Screen:
             self._shell.displayhook(Shown(data, message["metadata"]))
         elif kind == "error":
             self._shell._showtraceback(type(message["name"], (Exception,), {}), message["words"], message["lines"])
+            if message["fails"]:  # as ipykernel remembers it
+                self._shell._last_traceback_during_displayhook = True
         elif kind.startswith("comm_"):
             if getattr(self._shell, "kernel", None) is not None:
                 self._show_comm(kind, message)

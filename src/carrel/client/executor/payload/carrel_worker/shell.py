@@ -65,6 +65,8 @@ class Hook(DisplayHook):
     """Takes the values of expressions."""
 
     value: Any = None
+    #: An error that is shown now is one of what shows the value, and the cell has failed.
+    shows = False
 
     def __call__(self, result: Any = None) -> None:
         """Show a value, and remember it as the last one."""
@@ -72,7 +74,8 @@ class Hook(DisplayHook):
         super().__call__(result)
 
     def start_displayhook(self) -> None:
-        """Nothing is printed for it."""
+        """Representations are asked for."""
+        self.shows = True
 
     def write_output_prompt(self) -> None:
         """The notebook writes it."""
@@ -82,7 +85,8 @@ class Hook(DisplayHook):
         display.put({"kind": "result", "data": format_dict, "metadata": md_dict or {}})
 
     def finish_displayhook(self) -> None:
-        """Nothing is printed for it."""
+        """All is shown."""
+        self.shows = False
 
 
 class ZMQInteractiveShell(InteractiveShell):
@@ -117,7 +121,8 @@ class ZMQInteractiveShell(InteractiveShell):
         return kind, value, trace
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
-        display.put({"kind": "error", "name": etype.__name__, "words": value_of(evalue), "lines": stb})
+        message = {"kind": "error", "name": etype.__name__, "words": value_of(evalue), "lines": stb}
+        display.put({**message, "fails": self.displayhook.shows})
 
     def run(self, order: dict[str, Any], space: dict[str, Any]) -> Any:
         """Run a cell among these variables; return the value of its last expression. Raises what it has raised and shown."""
@@ -134,7 +139,7 @@ class ZMQInteractiveShell(InteractiveShell):
             self.colors = order["colors"]
         self.InteractiveTB.set_mode(order["mode"])
         self.kernel = types.SimpleNamespace(get_parent=lambda: {"header": {"msg_id": order["message"]}})
-        self.displayhook.value = self.raised = None
+        self.displayhook.value, self.displayhook.shows, self.raised = None, False, None
         try:
             result = _completed(self._whole(order["source"]))
             self.raised = result.error_before_exec or result.error_in_exec
