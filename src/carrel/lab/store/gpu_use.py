@@ -21,6 +21,8 @@ from carrel.lab.store.tables import attempts, cells, events, jobs
 
 #: Rows that are fetched at a time.
 _MANY = 1_000
+#: Brokers round for how long a cell computed: what is left up to here is no pause. Seconds.
+_ROUNDED = 0.01
 _BUSY = re.compile(r'"busy":([0-9.]+)')
 _PROJECT = sa.case((jobs.c.experiment != "", jobs.c.experiment), else_=jobs.c.name)
 
@@ -215,9 +217,9 @@ def _lent(*conditions: sa.ColumnElement[bool], alone: sa.ColumnElement[int] | No
             sa.func.min(cells.c.asked_at).label("asked_at"),
             sa.func.max(granted).label("since"),
             sa.func.max(seen).label("until"),
-            sa.func.sum(_at_least_0(granted - cells.c.asked_at)).label("waited"),
+            sa.func.sum(_or_0(granted - cells.c.asked_at)).label("waited"),
             sa.func.sum(computed).label("computed"),
-            sa.func.sum(_at_least_0(seen - granted - computed)).label("paused"),
+            sa.func.sum(_or_0(seen - granted - computed, above=_ROUNDED)).label("paused"),
             sa.func.sum(cells.c.gpus * computed).label("lent"),
         )
         .where(seen > granted, *conditions)
@@ -232,8 +234,8 @@ def _lent(*conditions: sa.ColumnElement[bool], alone: sa.ColumnElement[int] | No
     ).select_from(by_job.join(jobs, jobs.c.id == told.session))  # fmt: skip
 
 
-def _at_least_0(seconds: sa.ColumnElement[float]) -> sa.ColumnElement[float]:
-    return sa.case((seconds > 0, seconds), else_=0.0)
+def _or_0(seconds: sa.ColumnElement[float], above: float = 0.0) -> sa.ColumnElement[float]:
+    return sa.case((seconds > above, seconds), else_=0.0)
 
 
 def _first() -> sa.ColumnElement[bool]:
