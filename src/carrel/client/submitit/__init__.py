@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from carrel.wire.needs import add_packages
-
 if TYPE_CHECKING:
     from carrel.client.submitit.checkpointing import Checkpointable, FunctionSequence
     from carrel.client.submitit.errors import FailedJobError, FailedSubmissionError, UncompletedJobError
@@ -44,6 +42,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for module, names in _WHERE.items():
         if name in names:
-            add_packages()
             return getattr(importlib.import_module(f"carrel.client.submitit.{module}"), name)
     raise AttributeError(f"carrel.submitit has no attribute {name!r}. It has: {', '.join(__all__)}.")

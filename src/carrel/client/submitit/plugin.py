@@ -15,7 +15,6 @@ from submitit.core import core, utils
 from submitit.core.job_environment import JobEnvironment as TheirEnvironment
 from submitit.slurm.slurm import SlurmExecutor
 
-import carrel.wire  # noqa: F401 - so that a copy which travelled finds what it needs beside it
 import submitit
 from carrel.client.submitit import parameters as asked
 from carrel.client.submitit.errors import FailedSubmissionError

@@ -1,6 +1,5 @@
 """submitit's `core.utils`."""
 
-import carrel.wire  # noqa: F401 - so that a copy which travelled finds what it needs beside it
 from carrel.client.submitit.errors import FailedJobError, FailedSubmissionError, UncompletedJobError
 from carrel.client.submitit.helpers import CommandFunction, environment_variables
 from carrel.client.submitit.paths import JobPaths
