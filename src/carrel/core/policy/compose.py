@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from carrel.core.domain.fabric import Block, BlockKind, Change, Step, Together, Wish, slice_name
+from carrel.core.domain.fabric import Block, BlockKind, Change, Step, Together, Wish, nominal, slice_name
 from carrel.core.policy.slices import best_start, room_of, smallest_profile, still_fits
 
 #: Names of blocks.
@@ -95,13 +95,13 @@ def wanted(blocks: Sequence[Block], asked: Asked, *, taken: Names = _NONE, avoid
         if _composed(whole, asked, zone, host) is None:
             continue  # it would not come together there even if all were free
         for wish in asked.wishes if host else _wishes(asked):
-            found |= {block.name for block in fabric.there(zone, host, replace(wish, names=()) if wish.sliced else wish)}
+            found |= {block.name for block in fabric.there(zone, host, wish)}
     return frozenset(found)
 
 
 def _free(blocks: Sequence[Block], asked: Asked, avoid: Names) -> _Fabric:
     """The fabric as it is when all of it is free and well."""
-    free = [replace(block, fault="", seen=True, machine=block.machine if block.fixed else "") for block in blocks if not block.of]
+    free = [replace(block, fault="", seen=True, machine=block.machine if block.fixed else "") for block in blocks]
     return _Fabric(free, asked, avoid=avoid)
 
 
@@ -223,7 +223,7 @@ def _composed(fabric: _Fabric, asked: Asked, zone: str, host: str) -> tuple[_Ran
     left = 0
     # The rarest first: what is named, then the largest slices, which find no room after smaller ones.
     wishes = asked.wishes if host else _wishes(asked)
-    for wish in sorted(wishes, key=lambda one: (not one.names, one.sliced, -one.size)):
+    for wish in sorted(wishes, key=lambda one: (not one.names, one.sliced, -(one.size or nominal(one.profile)))):
         if wish.sliced:
             if not cuts.take(wish, chosen):
                 return None
@@ -307,12 +307,13 @@ class _Cuts:
         return True
 
     def _one(self, wish: Wish, name: str, chosen: _Chosen) -> Block | None:
-        gpus = [gpu for gpu in self._gpus if gpu.name not in chosen.names and _suits(gpu, replace(wish, names=()))]
+        gpus = [gpu for gpu in self._gpus if gpu.name not in chosen.names and _suits(gpu, wish)]
         idle = [
             one
             for gpu in gpus
             for one in self._fabric.idle_slices(gpu.name)
             if one.name not in chosen.names and (one.name == name if name else _fits(gpu, one, wish))
+            if self._lies_free(gpu, one)
         ]
         if idle:
             best = min(idle, key=lambda one: (one.size, not self._fabric.used_slices(one.of), one.name))
@@ -353,6 +354,11 @@ class _Cuts:
         # A slice that the fabric has given up as faulty lies where it lies.
         faulty = [one for one in self._fabric.slices[gpu.name] if one.fault]
         return list({one.name: one for one in (*self._fabric.used_slices(gpu.name), *faulty, *mine)}.values())
+
+    def _lies_free(self, gpu: Block, one: Block) -> bool:
+        """Whether an idle slice can stay beside those that are to be made."""
+        profile = gpu.profile_named(one.profile)
+        return profile is not None and room_of(gpu, self._staying(gpu)).takes(profile, one.start)
 
     def gone(self, chosen: _Chosen) -> list[Block]:
         """Idle slices that lie where new ones are to be, or on a GPU that is taken whole."""
@@ -427,6 +433,6 @@ def _count(blocks: Sequence[Block], wish: Wish) -> int:
 
 def _slices_there(fabric: _Fabric, host: str, wish: Wish) -> int:
     count, cuts, chosen = 0, _Cuts(fabric, host), _Chosen()
-    while count < wish.count and cuts.take(replace(wish, count=1, names=()), chosen):
+    while count < wish.count and cuts.take(replace(wish, count=1, names=wish.names[count : count + 1]), chosen):
         count += 1
     return count
