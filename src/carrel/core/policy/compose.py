@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from carrel.core.domain.fabric import Block, BlockKind, Change, Step, Together, Wish, nominal, slice_name
+from carrel.core.domain.fabric import Block, BlockKind, Change, SliceProfile, Step, Together, Wish, nominal, slice_name
 from carrel.core.policy.slices import Room, best_start, room_of, smallest_profile, still_fits
 
 #: Where the lab's own blocks come, between those of the account and those that are lent.
@@ -155,6 +155,7 @@ class _Fabric:
             elif not block.fixed and not block.machine:
                 self._loose[block.zone, block.kind].append(block)
         self._found: dict[tuple[str, Wish], list[Block]] = {}
+        self._cuts: dict[tuple[int, str, Room], tuple[int, tuple[int, ...]] | None] = {}
 
     def there(self, zone: str, host: str, wish: Wish) -> list[Block]:
         """Free blocks that a machine of the zone can have. A host is shared: nothing is added to it."""
@@ -189,6 +190,15 @@ class _Fabric:
         """What is left of a GPU beside slices that somebody has or that are faulty, which stay; True where there are none."""
         staying = [one for one in self.slices[gpu.name] if one.fault or one.name in self._taken]
         return room_of(gpu, staying), not staying
+
+    def cut_of(self, gpu: Block, room: Room, profile: SliceProfile) -> tuple[int, tuple[int, ...]] | None:
+        """Where a slice begins best, and how little fits beside it then (smaller is better); None where it has no room."""
+        key = (id(gpu.profiles), profile.name, room)
+        if key not in self._cuts:
+            start = best_start(gpu, room, profile)
+            after = () if start is None else tuple(-count for count in still_fits(gpu, room.without(profile, start)))
+            self._cuts[key] = None if start is None else (start, after)
+        return self._cuts[key]
 
     def signature(self, host: str, rank: Callable[[Block], int]) -> object:
         """What is the same for machines that are as good as each other."""
@@ -362,17 +372,17 @@ class _Cuts:
         options, seen = [], set[object]()
         for gpu in gpus if not name else ():
             room, fresh = self._left[gpu.name]
-            alike = (self._rank(gpu), gpu.type, gpu.profiles, room, fresh)
+            alike = (self._rank(gpu), gpu.type, id(gpu.profiles), room, fresh)
             if alike in seen:
                 continue  # the first by name is as good
             seen.add(alike)
             profile = gpu.profile_named(wish.profile) if wish.profile else smallest_profile(gpu.profiles, wish.size)
             if profile is None or profile.nominal < wish.size:
                 continue
-            start = best_start(gpu, room, profile)
-            if start is None:
+            cut = self._fabric.cut_of(gpu, room, profile)
+            if cut is None:
                 continue
-            after = tuple(-count for count in still_fits(gpu, room.without(profile, start)))
+            start, after = cut
             # Whose it is, the smallest slice, then a GPU that is cut already, then the one where least is spoilt.
             rank = (self._rank(gpu), profile.memory_slices, profile.memory, fresh, after, gpu.name)
             options.append((rank, gpu, profile, start))
