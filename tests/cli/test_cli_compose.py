@@ -151,10 +151,11 @@ def test_machines_are_exported_and_made_again(carrel: CommandLine, home: Path, t
     told = carrel("compose", "history", "a100-0").out
     assert told.count("vision") == 2
     assert "hours in 2 machines." in told
-    file.write_text("{}")
-    told = carrel("compose", "apply", str(file))
-    assert told.code == 2
-    assert "is not what `carrel compose export` prints" in told.err
+    for text in ("{}", "[" * 100_000):
+        file.write_text(text)
+        told = carrel("compose", "apply", str(file))
+        assert told.code == 2
+        assert "is not what `carrel compose export` prints" in told.err
 
 
 def test_a_lab_without_a_fabric_says_so(tmp_path: Path) -> None:

@@ -115,7 +115,11 @@ class SmallLab:
 
     def ask(self, text: str, *, time: int = 3600, **about: Any) -> int:
         """Ask for a machine."""
-        return self.records.put(Composition(wishes=wish(text), time=time, owner="ada", submitted=self.now, **about)).id
+        return self.ask_for(*wish(text), time=time, **about)
+
+    def ask_for(self, *wishes: Wish, time: int = 3600, **about: Any) -> int:
+        """The same with other wishes."""
+        return self.records.put(Composition(wishes=wishes, time=time, owner="ada", submitted=self.now, **about)).id
 
     def settle(self, turns: int = 1000) -> None:
         """Turn until nothing is done any more."""

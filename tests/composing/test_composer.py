@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from small_fabric import SmallLab, blocks, gpus, host, in_file
+from small_fabric import Kept, SmallLab, blocks, gpus, host, in_file, wish
 
-from carrel.core.domain.composition import CompositionState
+from carrel.core.control.compositions import Compositions
+from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.errors import Conflict, Unavailable
-from carrel.core.domain.fabric import Block, BlockKind, Change, Step, by_name
+from carrel.core.domain.fabric import Block, BlockKind, Change, Step, Wish, by_name
+from carrel.core.domain.nouns import COMPOSITIONS
+from carrel.core.domain.user import Caller, User
 from carrel.core.policy.slices import room_of
 from carrel.engines.fabric import Fault, SimulatedFabric
 
@@ -164,6 +170,51 @@ def test_slices_are_kept_for_the_next_and_go_where_they_are_in_the_way(tmp_path:
     lab.settle()
     assert lab.state(two) is CompositionState.RUNNING
     assert [block.name for block in lab.fabric.blocks() if block.of] == ["h1-gpu0/7g.40gb@0"]
+
+
+def test_a_slice_is_had_by_its_name_and_waited_for(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    first = lab.ask("1 slice 1g.5gb")
+    lab.settle()
+    named = Wish(kind=BlockKind.GPU, sliced=True, names=lab.one(first).blocks)
+    waits, other = lab.ask_for(named), lab.ask("1 gpu")
+    assert lab.composer.possible(lab.one(waits))
+    lab.settle()
+    assert lab.state(other) is CompositionState.RUNNING
+    assert lab.one(waits).reason == "needs 1 slice (h1-gpu0/1g.5gb@6); none is free"
+    lab.composer.release(lab.one(first), "released by ada", CompositionState.CANCELLED)
+    lab.settle()
+    assert lab.one(waits).blocks == lab.one(first).blocks
+
+
+@pytest.mark.parametrize("asked", ["1 slice 1g.5gb, 1 slice 4g.20gb", "1 slice 4g.20gb, 1 slice 1g.5gb"])
+def test_an_idle_slice_that_lies_where_a_larger_one_has_to_be_gives_way(tmp_path: Path, asked: str) -> None:
+    lab = _lab(tmp_path)
+    idle = Change(step=Step.CREATE_SLICE, block="h1-gpu0/1g.5gb@0", of="h1-gpu0", profile="1g.5gb", start=0)
+    lab.fabric.do(idle, fence=1)
+    one = lab.ask(asked)
+    lab.settle()
+    assert lab.state(one) is CompositionState.RUNNING
+    assert set(lab.one(one).blocks) == {"h1-gpu0/4g.20gb@0", "h1-gpu0/1g.5gb@6"}
+
+
+def test_a_user_has_no_more_machines_than_allowed_when_they_ask_at_once(tmp_path: Path) -> None:
+    both = threading.Barrier(2)
+
+    class Slow(Kept):
+        def get(self, *key: Any) -> Composition | None:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)  # where one has to wait for the other, it goes on alone
+            return super().get(*key)
+
+    lab = SmallLab(SimulatedFabric(in_file(tmp_path), PARTS), records=Slow())
+    about = {"composer": lab.composer, "longest": 3600, "machines": 1}
+    keeper = Compositions(noun=COMPOSITIONS, records=lab.records, clock=lambda: lab.now, **about)  # type: ignore[arg-type]
+    ada = Caller(user=User(subject="ada", name="Ada"))
+    with ThreadPoolExecutor(2) as several:
+        asked = [several.submit(keeper.put, ada, Composition(wishes=wish("1 gpu"), time=60)) for _ in range(2)]
+    assert [type(one.exception()) for one in asked].count(Conflict) == 1
+    assert len(lab.records.all()) == 1
 
 
 def test_a_block_that_goes_missing_is_named(tmp_path: Path) -> None:

@@ -115,6 +115,45 @@ def test_the_next_job_that_asks_for_the_same_has_the_machine_of_the_last(jobs: J
     assert jobs.lab.state(1) is CompositionState.COMPLETED
 
 
+def test_what_others_wait_for_is_not_kept_for_the_next_job(jobs: Jobs) -> None:
+    first = jobs.submit(gpus=4)
+    jobs.settle()
+    jobs.lab.used.add("c1")
+    other = jobs.lab.ask("4 gpu")
+    jobs.settle()
+    jobs.lab.now += 200
+    jobs.end(first)
+    jobs.lab.used.clear()
+    second = jobs.submit(gpus=4)
+    jobs.settle()
+    assert jobs.lab.state(other) is CompositionState.RUNNING
+    assert jobs.machines.node(second) == ""
+
+
+def test_a_lent_block_is_not_kept_for_a_job_that_is_longer_than_it_is_lent_for(tmp_path: Path) -> None:
+    parts = [*blocks(BlockKind.CPU, 2, memory=64 * GIB), *gpus(2)]
+    jobs = Jobs(SmallLab(SimulatedFabric(in_file(tmp_path), [replace(one, owner="vision", lent=3700) for one in parts])))
+    first = jobs.submit(gpus=1)
+    jobs.settle()
+    jobs.end(first)
+    longer = jobs.submit(gpus=1, time=4000)
+    jobs.settle()
+    assert jobs.machines.node(longer) == ""
+
+
+def test_a_machine_that_was_given_back_is_not_kept_for_the_next_job(jobs: Jobs) -> None:
+    first = jobs.submit()
+    jobs.settle()
+    jobs.lab.used.add("c1")
+    jobs.lab.composer.release(jobs.lab.one(1), "released by ada", CompositionState.CANCELLED)
+    jobs.end(first)
+    jobs.lab.used.clear()
+    second = jobs.submit()
+    jobs.settle()
+    assert jobs.machines.node(second) == "c2"
+    assert (jobs.lab.state(1), jobs.lab.one(1).reason) == (CompositionState.CANCELLED, "released by ada")
+
+
 def test_what_waits_says_for_what_and_until_when(jobs: Jobs) -> None:
     first, second = jobs.submit(gpus=3), jobs.submit(gpus=3)
     third = jobs.submit(gpus=1)

@@ -128,6 +128,29 @@ def test_slices_in_use_stay_and_idle_ones_make_room() -> None:
     assert {change.step for change in whole.changes} == {Step.DESTROY_SLICE}
 
 
+@pytest.mark.parametrize("together", Together)
+def test_blocks_that_are_lent_are_taken_only_where_the_labs_own_are_not_enough(together: Together) -> None:
+    lent = [replace(block, name=f"a-{block.name}", rack="of-vision", owner="vision", lent=4000) for block in gpus(2)]
+    two = Asked(wishes=(Wish(kind=BlockKind.GPU, count=2, together=together),), machine="c1", time=3600, account="physics")
+    cpu = blocks(BlockKind.CPU, 1)
+    assert not any(name.startswith("a-") for name in _planned(plan([*cpu, *lent, *gpus(4)], two)).blocks)
+    assert _planned(plan([*cpu, *lent, *gpus(4)], replace(two, account="vision"))).blocks[-2:] == (lent[0].name, lent[1].name)
+    if together is Together.ANYHOW:
+        # Nor where they lie in the zone, or in the machine, in which less would be left over.
+        west = [*blocks(BlockKind.CPU, 1, zone="west"), *gpus(6, zone="west")]
+        assert _planned(plan([*cpu, *lent, *west], two)).zone == "west"
+        small, owned = host("h2", 1), [replace(block, owner="vision", lent=4000) for block in host("h1", 1)]
+        assert _planned(plan([*owned, *small], replace(two, wishes=wish("1 slice 1g.5gb")))).machine == "h2"
+
+
+def test_machines_that_are_alike_are_looked_at_once() -> None:
+    """Ten thousand blocks: the plan is the one of two such machines."""
+    there = [block for number in range(1111) for block in host(f"h{number:04}", 8)]
+    for asked in ("30 slice 1g.5gb", "10000 slice 1g.5gb"):
+        many, few = plan(there, _ask(asked)), plan(there[:18], _ask(asked))
+        assert many == few
+
+
 def test_when_it_is_free_is_told_by_what_comes_back() -> None:
     one, two, three = ({"east-a100-0", "east-cpu-0"}, {"east-a100-1", "east-a100-2"}, {"east-a100-3"})
     holders = [(300.0, two), (100.0, one), (float("inf"), three)]

@@ -246,7 +246,7 @@ def _mine(client: Client) -> Sequence[Composition]:
 def _read(file: Path) -> Sequence[Composition]:
     try:
         return [from_plain(Composition, {name: one[name] for name in _KEPT}) for one in json.loads(file.read_text())["machines"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         told = f"{file} is not what `carrel compose export` prints: {error}."
         raise Invalid(told, remedy="Export the machines again.") from None
 

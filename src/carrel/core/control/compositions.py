@@ -58,7 +58,8 @@ class Compositions(Keeper[Composition]):
     def put(self, caller: Caller, asked: Composition) -> tuple[bool, Composition]:
         """Keep what is asked for, or tell what it would be."""
         if not asked.preview:
-            return Keeper.put(self, caller, asked)
+            with self._composer().lock:  # two that come at once are not both the last one that a user may have
+                return Keeper.put(self, caller, asked)
         value = self.checked(caller, asked)
         return False, self._foreseen(value)
 

@@ -145,7 +145,7 @@ class JobMachines:
             over = f"job {one.job} is over"
             if one.state in (CompositionState.PENDING, CompositionState.CONFIGURING):
                 composer.release(one, over, CompositionState.CANCELLED)
-            elif one.state is CompositionState.RUNNING:
+            elif one.state is CompositionState.RUNNING and one.end > now:
                 end = min(one.end, max(now + linger, one.begin + self._rules.shortest))
                 if (end, over) != (one.end, one.ending):
                     self._records.put(replace(one, end=end, ending=over))
@@ -157,26 +157,34 @@ class JobMachines:
         for job in jobs:
             if job.id in have:
                 continue
-            wishes, mine = wishes_of(job.resources), [one for one in living if one.owner == job.owner]
+            mine = [one for one in living if one.owner == job.owner]
             time, now = job.resources.time + self._grace, self._clock()
-            alike = (
-                one
-                for one in mine
-                if one.job and one.ending and one.state is CompositionState.RUNNING
-                if (one.wishes, one.account) == (wishes, job.account)
-            )
-            if (spare := next(alike, None)) is not None:
+            asked = Asked(wishes=wishes_of(job.resources), machine="", account=job.account, time=time)
+            if (spare := self._spare(composer, asked, mine)) is not None:
                 made = replace(spare, job=job.id, name=job.name, time=time, end=now + time, ending="", reason="")
             elif why := self._refuses(job, len(mine)):
                 self._refused[job.id] = why
                 continue
             else:
                 linger = max(self._rules.linger, self._rules.shortest)
-                made = Composition(wishes=wishes, time=time, linger=linger, name=job.name, submitted=now)
+                made = Composition(wishes=asked.wishes, time=time, linger=linger, name=job.name, submitted=now)
                 made = replace(made, owner=job.owner, account=job.account, job=job.id)
             made = self._records.put(made)
             self._made[job.id] = made.id
             living = [*(one for one in living if one.id != made.id), made]
+
+    def _spare(self, composer: Composer, asked: Asked, mine: Sequence[Composition]) -> Composition | None:
+        """One that was made for such a job, which is over. None while others wait, or want what it has: they come first."""
+        if any(one.state is CompositionState.PENDING for one in composer.living()):
+            return None
+        for one in mine:
+            if not one.job or not one.ending or one.state is not CompositionState.RUNNING or one.end <= self._clock():
+                continue
+            if (one.wishes, one.account) == (asked.wishes, asked.account):
+                blocks = by_name(composer.blocks())
+                if all(asked.may_have(blocks[name]) for name in one.blocks if name in blocks):
+                    return one
+        return None
 
     def _refuses(self, job: Job, machines: int) -> str:
         """Why no machine is begun for the job now; "" where one is."""

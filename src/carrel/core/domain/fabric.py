@@ -37,6 +37,12 @@ class BlockKind(StrEnum):
     FPGA = "fpga"
 
 
+def nominal(profile: str) -> int:
+    """Return the bytes that the name of a profile says ("1g.10gb"); 0 where it says none."""
+    found = _GIGABYTES.search(profile)
+    return int(found[1]) * GIB if found else 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceProfile:
     """One size into which a GPU can be cut (NVML: a GPU instance profile)."""
@@ -54,8 +60,7 @@ class SliceProfile:
     @property
     def nominal(self) -> int:
         """Bytes that its name says, by which people ask; it has up to an eighth less ("1g.18gb" of an H200: 16 GiB)."""
-        found = _GIGABYTES.search(self.name)
-        return max(self.memory, int(found[1]) * GIB) if found else self.memory
+        return max(self.memory, nominal(self.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from carrel.core.domain.fabric import Block, BlockKind, Change, Step, Together, Wish, slice_name
-from carrel.core.policy.slices import best_start, room_of, smallest_profile, still_fits
+from carrel.core.domain.fabric import Block, BlockKind, Change, SliceProfile, Step, Together, Wish, nominal, slice_name
+from carrel.core.policy.slices import Room, best_start, room_of, smallest_profile, still_fits
 
+#: Where the lab's own blocks come, between those of the account and those that are lent.
+_LABS = 1
 #: Names of blocks.
 Names = Set[str]
 _NONE: Names = frozenset()
@@ -58,7 +60,7 @@ class Asked:
 
     def rank(self, block: Block) -> int:
         """Those of the account come first, those that are lent last."""
-        return 1 if not block.owner else 0 if block.owner == self.account else 2
+        return _LABS if not block.owner else 0 if block.owner == self.account else 2
 
     @property
     def names_a_cpu(self) -> bool:
@@ -95,13 +97,13 @@ def wanted(blocks: Sequence[Block], asked: Asked, *, taken: Names = _NONE, avoid
         if _composed(whole, asked, zone, host) is None:
             continue  # it would not come together there even if all were free
         for wish in asked.wishes if host else _wishes(asked):
-            found |= {block.name for block in fabric.there(zone, host, replace(wish, names=()) if wish.sliced else wish)}
+            found |= {block.name for block in fabric.there(zone, host, wish)}
     return frozenset(found)
 
 
 def _free(blocks: Sequence[Block], asked: Asked, avoid: Names) -> _Fabric:
     """The fabric as it is when all of it is free and well."""
-    free = [replace(block, fault="", seen=True, machine=block.machine if block.fixed else "") for block in blocks if not block.of]
+    free = [replace(block, fault="", seen=True, machine=block.machine if block.fixed else "") for block in blocks]
     return _Fabric(free, asked, avoid=avoid)
 
 
@@ -153,6 +155,7 @@ class _Fabric:
             elif not block.fixed and not block.machine:
                 self._loose[block.zone, block.kind].append(block)
         self._found: dict[tuple[str, Wish], list[Block]] = {}
+        self._cuts: dict[tuple[int, str, Room], tuple[int, tuple[int, ...]] | None] = {}
 
     def there(self, zone: str, host: str, wish: Wish) -> list[Block]:
         """Free blocks that a machine of the zone can have. A host is shared: nothing is added to it."""
@@ -183,6 +186,34 @@ class _Fabric:
         """Slices of a GPU that are there, well, and free."""
         return [one for one in self.slices[gpu] if one.name not in self._taken and not one.fault]
 
+    def left_of(self, gpu: Block) -> tuple[Room, bool]:
+        """What is left of a GPU beside slices that somebody has or that are faulty, which stay; True where there are none."""
+        staying = [one for one in self.slices[gpu.name] if one.fault or one.name in self._taken]
+        return room_of(gpu, staying), not staying
+
+    def cut_of(self, gpu: Block, room: Room, profile: SliceProfile) -> tuple[int, tuple[int, ...]] | None:
+        """Where a slice begins best, and how little fits beside it then (smaller is better); None where it has no room."""
+        key = (id(gpu.profiles), profile.name, room)
+        if key not in self._cuts:
+            start = best_start(gpu, room, profile)
+            after = () if start is None else tuple(-count for count in still_fits(gpu, room.without(profile, start)))
+            self._cuts[key] = None if start is None else (start, after)
+        return self._cuts[key]
+
+    def signature(self, host: str, rank: Callable[[Block], int]) -> object:
+        """What is the same for machines that are as good as each other."""
+        places: dict[tuple[str, str], int] = {}
+        return tuple(
+            (
+                (one.kind, one.type, one.size, one.memory, one.whole, rank(one), one.profiles),
+                (self.left_of(one), self._in_use(one), bool(one.island)),
+                tuple((each.profile, each.start) for each in self.idle_slices(one.name)) if one.profiles else (),
+                places.setdefault(("island", one.island), len(places)),
+                places.setdefault(("rack", one.rack), len(places)),
+            )
+            for one in self._fixed[host]
+        )
+
     def _in_use(self, gpu: Block) -> bool:
         return bool(self.used_slices(gpu.name))
 
@@ -198,8 +229,9 @@ def _wishes(asked: Asked) -> Sequence[Wish]:
     return asked.wishes if asked.names_a_cpu else (Wish(kind=BlockKind.CPU), *asked.wishes)
 
 
-#: What tells a better plan from a worse one: a shared machine, changes and blocks left beside it, how GPUs are cut, its place.
-_Rank = tuple[int, int, tuple[int, ...], str, str]
+#: What tells a better plan from a worse one: whose blocks it has, a shared machine, changes and blocks left beside it, how GPUs
+#: are cut, its place.
+_Rank = tuple[int, int, int, tuple[int, ...], str, str]
 
 
 def _places(fabric: _Fabric, asked: Asked) -> Iterator[tuple[str, str]]:
@@ -210,8 +242,19 @@ def _places(fabric: _Fabric, asked: Asked) -> Iterator[tuple[str, str]]:
         yield from ((zone, host) for host, zone in fabric.hosts.items())
 
 
+def _unlike(fabric: _Fabric, asked: Asked) -> Iterator[tuple[str, str]]:
+    """The same without machines that are as good as one before: a fabric has many, and few that differ."""
+    seen: set[object] = set()
+    named = any(wish.names for wish in asked.wishes)
+    for zone, host in sorted(_places(fabric, asked)):
+        alike = fabric.signature(host, asked.rank) if host and not named else (zone, host)
+        if alike not in seen:
+            seen.add(alike)
+            yield zone, host
+
+
 def _plans(fabric: _Fabric, asked: Asked) -> Iterator[tuple[_Rank, Plan]]:
-    for zone, host in _places(fabric, asked):
+    for zone, host in _unlike(fabric, asked):
         found = _composed(fabric, asked, zone, host)
         if found is not None:
             yield found
@@ -219,11 +262,11 @@ def _plans(fabric: _Fabric, asked: Asked) -> Iterator[tuple[_Rank, Plan]]:
 
 def _composed(fabric: _Fabric, asked: Asked, zone: str, host: str) -> tuple[_Rank, Plan] | None:
     """What the machine gets in this zone; with `host`, the machine that stands there."""
-    machine, chosen, cuts = host or asked.machine, _Chosen(), _Cuts(fabric, host)
+    machine, chosen, cuts = host or asked.machine, _Chosen(), _Cuts(fabric, host, asked.rank)
     left = 0
     # The rarest first: what is named, then the largest slices, which find no room after smaller ones.
     wishes = asked.wishes if host else _wishes(asked)
-    for wish in sorted(wishes, key=lambda one: (not one.names, one.sliced, -one.size)):
+    for wish in sorted(wishes, key=lambda one: (not one.names, one.sliced, -(one.size or nominal(one.profile)))):
         if wish.sliced:
             if not cuts.take(wish, chosen):
                 return None
@@ -245,8 +288,8 @@ def _composed(fabric: _Fabric, asked: Asked, zone: str, host: str) -> tuple[_Ran
     ]
     made = Plan(zone=zone, machine=machine, blocks=tuple(block.name for block in chosen.blocks), changes=tuple(changes))
     # A host is shared: whole blocks make a machine of their own where they can.
-    shared = int(bool(host))
-    return (shared, len(changes) + left, cuts.spoilt(), zone, host), made
+    shared, lent = int(bool(host)), sum(asked.rank(block) - _LABS for block in chosen.blocks)
+    return (lent, shared, len(changes) + left, cuts.spoilt(), zone, host), made
 
 
 def _slice_change(step: Step, one: Block) -> Change:
@@ -264,6 +307,13 @@ class _Chosen:
 
 def _together(blocks: Sequence[Block], wish: Wish, rank: Callable[[Block], int]) -> list[Block] | None:
     """So many of the blocks as the wish says, lying to each other as it says; None where there are not enough."""
+    for last in sorted({rank(block) for block in blocks}):
+        if found := _lying([block for block in blocks if rank(block) <= last], wish, rank):
+            return found
+    return None
+
+
+def _lying(blocks: Sequence[Block], wish: Wish, rank: Callable[[Block], int]) -> list[Block] | None:
     if len(blocks) < wish.count:
         return None
     if wish.together is Together.ISLAND:
@@ -290,12 +340,12 @@ def _groups(blocks: Iterable[Block], key: Callable[[Block], str]) -> Mapping[str
 class _Cuts:
     """How the GPUs of one host are cut for what is asked for."""
 
-    def __init__(self, fabric: _Fabric, host: str) -> None:
-        self._fabric = fabric
+    def __init__(self, fabric: _Fabric, host: str, rank: Callable[[Block], int]) -> None:
+        self._fabric, self._rank = fabric, rank
         self._gpus = fabric.gpus(host) if host else []
         self.made: list[Block] = []
-        #: Idle slices that are taken as they are.
-        self._kept: list[Block] = []
+        #: Of each GPU: what is left of it beside the slices that stay, and whether there are none.
+        self._left = {gpu.name: fabric.left_of(gpu) for gpu in self._gpus}
 
     def take(self, wish: Wish, chosen: _Chosen) -> bool:
         """Choose slices for the wish: first those that lie idle, then new ones where they leave the most room."""
@@ -307,52 +357,64 @@ class _Cuts:
         return True
 
     def _one(self, wish: Wish, name: str, chosen: _Chosen) -> Block | None:
-        gpus = [gpu for gpu in self._gpus if gpu.name not in chosen.names and _suits(gpu, replace(wish, names=()))]
+        gpus = [gpu for gpu in self._gpus if gpu.name not in chosen.names and _suits(gpu, wish)]
         idle = [
             one
             for gpu in gpus
             for one in self._fabric.idle_slices(gpu.name)
             if one.name not in chosen.names and (one.name == name if name else _fits(gpu, one, wish))
+            if self._lies_free(gpu, one)
         ]
         if idle:
-            best = min(idle, key=lambda one: (one.size, not self._fabric.used_slices(one.of), one.name))
-            self._kept.append(best)
+            best = min(idle, key=lambda one: (self._rank(one), one.size, not self._fabric.used_slices(one.of), one.name))
+            self._stays(next(gpu for gpu in gpus if gpu.name == best.of), best)
             return best
-        options = []
+        options, seen = [], set[object]()
         for gpu in gpus if not name else ():
+            room, fresh = self._left[gpu.name]
+            alike = (self._rank(gpu), gpu.type, id(gpu.profiles), room, fresh)
+            if alike in seen:
+                continue  # the first by name is as good
+            seen.add(alike)
             profile = gpu.profile_named(wish.profile) if wish.profile else smallest_profile(gpu.profiles, wish.size)
             if profile is None or profile.nominal < wish.size:
                 continue
-            room = room_of(gpu, self._staying(gpu))
-            start = best_start(gpu, room, profile)
-            if start is None:
+            cut = self._fabric.cut_of(gpu, room, profile)
+            if cut is None:
                 continue
-            fresh = not self._staying(gpu)
-            after = still_fits(gpu, room.without(profile, start))
-            block = Block(
-                name=slice_name(gpu.name, profile.name, start),
-                kind=BlockKind.GPU,
-                zone=gpu.zone,
-                type=gpu.type,
-                size=profile.memory,
-                machine=gpu.machine,
-                of=gpu.name,
-                profile=profile.name,
-                start=start,
-            )
-            # The smallest slice, then a GPU that is cut already, then the one where least is spoilt.
-            options.append(((profile.memory_slices, profile.memory, fresh, tuple(-count for count in after), gpu.name), block))
+            start, after = cut
+            # Whose it is, the smallest slice, then a GPU that is cut already, then the one where least is spoilt.
+            rank = (self._rank(gpu), profile.memory_slices, profile.memory, fresh, after, gpu.name)
+            options.append((rank, gpu, profile, start))
         if not options:
             return None
-        made = min(options, key=lambda one: one[0])[1]
+        _, gpu, profile, start = min(options, key=lambda one: one[0])
+        made = Block(
+            name=slice_name(gpu.name, profile.name, start),
+            kind=BlockKind.GPU,
+            zone=gpu.zone,
+            type=gpu.type,
+            size=profile.memory,
+            owner=gpu.owner,
+            lent=gpu.lent,
+            machine=gpu.machine,
+            of=gpu.name,
+            profile=profile.name,
+            start=start,
+        )
         self.made.append(made)
+        self._stays(gpu, made)
         return made
 
-    def _staying(self, gpu: Block) -> list[Block]:
-        mine = [one for one in (*self._kept, *self.made) if one.of == gpu.name]
-        # A slice that the fabric has given up as faulty lies where it lies.
-        faulty = [one for one in self._fabric.slices[gpu.name] if one.fault]
-        return list({one.name: one for one in (*self._fabric.used_slices(gpu.name), *faulty, *mine)}.values())
+    def _stays(self, gpu: Block, one: Block) -> None:
+        profile = gpu.profile_named(one.profile)
+        if profile is not None:
+            self._left[gpu.name] = self._left[gpu.name][0].without(profile, one.start), False
+
+    def _lies_free(self, gpu: Block, one: Block) -> bool:
+        """Whether an idle slice can stay beside those that are to be made."""
+        profile = gpu.profile_named(one.profile)
+        return profile is not None and self._left[gpu.name][0].takes(profile, one.start)
 
     def gone(self, chosen: _Chosen) -> list[Block]:
         """Idle slices that lie where new ones are to be, or on a GPU that is taken whole."""
@@ -362,7 +424,7 @@ class _Cuts:
             new = [one for one in self.made if one.of == gpu.name]
             if not new:
                 continue
-            room = room_of(gpu, self._staying(gpu))
+            room = self._left[gpu.name][0]
             for one in self._fabric.idle_slices(gpu.name):
                 if one.name in chosen.names:
                     continue
@@ -377,7 +439,7 @@ class _Cuts:
         """How little fits afterwards on the GPUs that were cut: smaller is better."""
         cut = [gpu for gpu in self._gpus if any(one.of == gpu.name for one in self.made)]
         fresh = sum(1 for gpu in cut if not self._fabric.used_slices(gpu.name))
-        return (fresh, *(-count for gpu in cut for count in still_fits(gpu, room_of(gpu, self._staying(gpu)))))
+        return (fresh, *(-count for gpu in cut for count in still_fits(gpu, self._left[gpu.name][0])))
 
 
 def _fits(gpu: Block, one: Block, wish: Wish) -> bool:
@@ -411,10 +473,10 @@ def _not_now(fabric: _Fabric, asked: Asked) -> str:
 def _most(fabric: _Fabric, asked: Asked, wish: Wish) -> tuple[str, int]:
     """In which zone most blocks for a wish are free in one place, and how many of them."""
     best = ("", 0)
-    for zone, host in _places(fabric, asked):
+    for zone, host in _unlike(fabric, asked):
         if host and wish.kind is BlockKind.CPU:
             continue
-        count = _slices_there(fabric, host, wish) if wish.sliced else _count(fabric.there(zone, host, wish), wish)
+        count = _slices_there(fabric, host, wish, asked) if wish.sliced else _count(fabric.there(zone, host, wish), wish)
         best = max(best, (zone, count), key=lambda one: one[1])
     return best
 
@@ -425,8 +487,8 @@ def _count(blocks: Sequence[Block], wish: Wish) -> int:
     return max((len(group) for name, group in _groups(blocks, lambda block: block.island).items() if name), default=0)
 
 
-def _slices_there(fabric: _Fabric, host: str, wish: Wish) -> int:
-    count, cuts, chosen = 0, _Cuts(fabric, host), _Chosen()
-    while count < wish.count and cuts.take(replace(wish, count=1, names=()), chosen):
+def _slices_there(fabric: _Fabric, host: str, wish: Wish, asked: Asked) -> int:
+    count, cuts, chosen = 0, _Cuts(fabric, host, asked.rank), _Chosen()
+    while count < wish.count and cuts.take(replace(wish, count=1, names=wish.names[count : count + 1]), chosen):
         count += 1
     return count

@@ -57,8 +57,11 @@ def still_fits(gpu: Block, room: Room) -> tuple[int, ...]:
 def free_slices(blocks: Sequence[Block]) -> Sequence[FreeSlices]:
     """Return how many slices of each size can be had now, the smallest first; blocks say which composition has them."""
     found: dict[tuple[str, int, str], list[int]] = {}
+    slices: dict[str, list[Block]] = {}
+    for block in blocks:
+        slices.setdefault(block.of, []).append(block)
     for gpu in blocks:
-        mine = [one for one in blocks if one.of == gpu.name]
+        mine = slices.get(gpu.name, [])
         staying = [one for one in mine if one.composition or one.fault]
         counts = _still_fits(gpu.profiles, Room(0, frozenset()) if gpu.composition or gpu.fault else room_of(gpu, staying))
         for profile, free in zip(_largest_first(gpu.profiles), counts, strict=True):
