@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import typst
 from roi_sample import SAMPLE, sample, sample_page
 
 from carrel.cli.roi.command import period_of
@@ -79,6 +80,18 @@ def test_csv_and_json_have_every_figure() -> None:
         assert bool(line["source"]) != bool(line["formula"])
 
 
+def test_texts_of_the_cost_file_are_no_formulas_in_a_spreadsheet_and_numbers_stay_numbers() -> None:
+    costs = (
+        '[lab]\nname = "L"\ncurrency = "EUR"\n[[costs]]\nname = "=cmd|x"\nkind = "staff"\ncost = "5 EUR/year"\n'
+        'years = [2026]\nsource = "@SUM(1)"\n[[prices]]\nname = "A"\non_demand = "3 EUR/GPU-hour"\n'
+        'years = [2026]\nsource = "-2+3"\n'
+    )
+    lines = list(csv.DictReader(io.StringIO(as_csv(assess(read_costs(costs, "c"), YEAR, Measured(source="the lab"))))))
+    assert not [cell for line in lines for key, cell in line.items() if key != "value" and cell[:1] in ("=", "+", "-", "@")]
+    assert {line["source"] for line in lines} >= {"'@SUM(1)", "'-2+3"}
+    assert min(float(line["value"]) for line in lines) == -5
+
+
 def test_numbers_of_programs_have_no_exponents() -> None:
     assert [plain(Fraction(one)) for one in ("520000", "1/4", "0", "-1/3", "1e-9")] == [
         "520000",
@@ -137,6 +150,20 @@ def test_the_pdf_has_the_words_of_the_page_and_names_are_text_there_too() -> Non
     assert pdf(hostile).startswith(b"%PDF-")
     (title,) = re.findall(r"heading\(level: 1, \{(.*?)\}\)\n?;?", source(hostile))[:1]
     assert title.startswith('"#read(')
+
+
+def test_a_path_of_windows_is_in_the_pdf_as_it_was_entered() -> None:
+    path = r"K:\finance\budget.xlsx, \u0041"
+    costs = (
+        '[lab]\nname = "L"\ncurrency = "EUR"\n[[costs]]\nname = "A"\nkind = "staff"\ncost = "5 EUR/year"\nyears = [2026]\n'
+        f"source = {json.dumps(path)}\n"
+    )
+    made = source(page(assess(read_costs(costs, "c"), YEAR, Measured(source="the lab")), costs="c", sha256="0", simulated=False))
+    texts = {text for text in re.findall(r'"[^"\n]*"', made) if "xlsx" in text}
+    assert texts
+    for text in texts:
+        read = json.loads(typst.query(f"#metadata({text})<it>".encode(), "<it>", field="value", one=True))
+        assert path in read
 
 
 def test_without_typst_a_pdf_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
-#: What a spreadsheet reads as the beginning of a formula (OWASP, "CSV Injection").
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: What a spreadsheet reads as a formula (OWASP, "CSV Injection"): by its beginning, where it is no number.
+_FORMULA = re.compile(r"(?!-\d+(\.\d+)?\Z)[=+\-@\t\r]")
 #: Colour of each state of a job.
 STATE_STYLES = {
     "PENDING": "yellow",
@@ -80,7 +81,7 @@ def print_csv(heads: Sequence[str], rows: Iterable[Sequence[object]], file: Text
     writer = csv.writer(file or sys.stdout, lineterminator="\n")
     writer.writerow(heads)
     for row in rows:
-        writer.writerow(f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row)
+        writer.writerow(f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell for cell in row)
 
 
 def print_table(

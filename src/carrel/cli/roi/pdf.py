@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from types import MappingProxyType
 from carrel.core.domain.errors import Unavailable
 
 _VOID = frozenset({"br", "wbr", "meta", "link"})
-#: Fonts that Typst brings with it, so that a report looks alike everywhere.
+#: A font that Typst brings with it, so that reports look alike everywhere. What it lacks comes from fonts of the machine.
 _FONT = "Libertinus Serif"
 _PREAMBLE = """\
 #set document(title: {title}, date: none)
@@ -97,7 +96,7 @@ def pdf(page: str) -> bytes:
             "A PDF is written by Typst, which is not installed here.",
             remedy="Install `carrel-lab[report]`, or write report.html, open it in a browser and print it into a file.",
         ) from None
-    made: bytes = typst.compile(source(page).encode(), format="pdf", ignore_system_fonts=True)
+    made: bytes = typst.compile(source(page).encode(), format="pdf")
     return made
 
 
@@ -110,10 +109,8 @@ def source(page: str) -> str:
 
 
 def _string(text: str) -> str:
-    """A string of Typst: as in JSON, but for the escapes of characters."""
-    return re.sub(
-        r"\\u([0-9a-f]{4})|\\[bf]", lambda found: f"\\u{{{found[1]}}}" if found[1] else " ", json.dumps(text, ensure_ascii=False)
-    )
+    """A string of Typst: characters that it could take for an end, an escape or a line are written by their number."""
+    return '"' + re.sub(r'["\\\x00-\x1f\x7f]', lambda found: f"\\u{{{ord(found[0]):x}}}", text) + '"'
 
 
 def _all(element: _Element) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
 
+from carrel.cli.screen import print_csv
 from carrel.core.worth import Assessment, Figure, Quantity
 
 _DIGITS = Context(prec=15)
@@ -46,11 +46,8 @@ def as_json(found: Assessment, *, sha256: str, simulated: bool) -> dict[str, Any
 def as_csv(found: Assessment) -> str:
     """One line for each figure."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("id", "name", "value", "unit", "formula", "source"))
-    for figure in found.sheet:
-        unit = str(figure.quantity.unit)
-        writer.writerow((figure.id, figure.name, plain(figure.quantity.value), unit, figure.formula, figure.source))
+    rows = ((one.id, one.name, plain(one.quantity.value), str(one.quantity.unit), one.formula, one.source) for one in found.sheet)
+    print_csv(("id", "name", "value", "unit", "formula", "source"), rows, file=text)
     return text.getvalue()
 
 

@@ -102,7 +102,7 @@ def _cause(look: Look, resources: Resources, mean: float) -> tuple[str, str]:
         where = f" in {stack.words}" if stack is not None else ""
         return "WaitsForDisk", (
             f"Its main thread waits for the disk for {look.disk} % of the time{where}. "
-            "Read larger pieces, or have workers read ahead."
+            "Read larger pieces, or have workers read ahead; write checkpoints less often."
         )
     return _input(look, cpus) or _others(look, cpus, mean)
 
@@ -177,7 +177,11 @@ def _others(look: Look, cpus: int, mean: float) -> tuple[str, str]:
         )
     has_room = look.gpu_memory is not None and look.gpu_memory < _ROOM
     room = f" {100 * (look.gpu_memory or 0):.0f} % of its memory is in use:" if has_room else ""
-    return (
-        "SmallSteps",
-        f"Its processors were not the limit{where}: steps are probably small for this GPU.{room} Try larger batches.",
-    )
+    said = f"Its processors were not the limit{where}: steps"
+    if look.stack is not None and look.stack.percent >= _MOSTLY:
+        # One thread may be the limit while processors are free: what it does may be input, and larger batches no help.
+        said = (
+            f"Its main thread was in {look.stack.words} for {look.stack.percent} % of the time. If that prepares input, give it "
+            "to worker processes, or do it once before; else steps"
+        )
+    return "SmallSteps", f"{said} are probably small for this GPU.{room} Try larger batches."
