@@ -56,6 +56,13 @@ def test_each_figure_has_a_source_or_a_formula_that_gives_it(file: CostFile, len
     assert _value(found, "hours.used") == file.used + lent
 
 
+def test_an_account_of_few_people_is_not_told_with_its_grant() -> None:
+    known = Measured(accounts={"vision": Fraction(7)}, small=frozenset({"vision"}), source="the lab")
+    found = assess(read_costs(EXAMPLE.read_text(), "costs.toml"), _year(2026), known)
+    assert found.sheet.get("grants.1.hours") is None
+    assert any(note.startswith("EX-2025-17: GPU-hours are not told") for note in found.notes)
+
+
 def test_each_figure_of_the_example_too() -> None:
     known = Measured(
         held={"completed": Fraction(60_000), "continued": Fraction(500), "failed": Fraction(5_000), "session": Fraction(100)},

@@ -62,6 +62,8 @@ def test_every_table_that_is_no_setting_asks_for_a_source() -> None:
         ('source = "Invented contract of the campus"', 'source = " "', "Write a text"),
         ('source = "Invented contract of the campus"\n', "", "has no source"),
         ('users = ["ada", "bob", "chen", "eli", "fay"]', 'users = ["ada", 1]', "a list of texts"),
+        ('doi = "10.5555/12345678"', 'doi = "see our page"', '"see our page", which is no DOI. Write such as 10.5555/12345678'),
+        ("jobs = [1]", f"jobs = {'[' * 5000}{']' * 5000}", "is not valid TOML: lists in lists, too deep"),
         ("jobs = [1]", "jobs = [0]", "a list of numbers of jobs"),
         ('currency = "EUR"', 'currency = "euro"', "three letters"),
         ('rate = "0.90 EUR/USD"', 'rate = "0.90 USD/EUR"', "Say what one unit of the other currency is in EUR"),

@@ -156,7 +156,9 @@ def measure(client: Client, period: Period, model: CostModel) -> Measured:
     if users.owner is not None:
         raise Denied("This report is about everybody's use, and you see your own.", remedy="Ask an administrator of the lab.")
     accounts = client.report_use(begin=begin, end=end, by="account")
+    told = {row.name for row in client.report_use(begin=begin, end=end, by="account", anonymous=True).rows}
     return Measured(
+        small=frozenset(row.name for row in accounts.rows if row.name not in told),
         held={end: _hours(seconds) for end, seconds in users.total.held_by_end.items()},
         lent=_hours(users.total.lent),
         observed=_hours(users.total.measured),

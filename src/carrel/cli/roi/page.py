@@ -278,5 +278,6 @@ METHODS = (
     "say nothing of how likely a value is.",
     "The award of a grant is spread evenly over its days. That a grant used the GPUs does not say that it would not "
     "have been given without them.",
-    "Groups of fewer than five people are told with others only, and not at all where these are as few.",
+    "Groups of fewer than five people are told with others only, and not at all where these are as few. GPU-hours of grants, "
+    "courses and partners are told where at least five people used each of their accounts.",
 )

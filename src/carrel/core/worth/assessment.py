@@ -100,6 +100,10 @@ def _notes(entered: Entered, measured: Measured, clouds: Sequence[Cloud]) -> Ite
     small = [people for _, people in entered.of_year("people") if 0 < len(measured.users.keys() & {*people.users}) < LEAST_PEOPLE]
     if small:
         yield f"Groups of fewer than {LEAST_PEOPLE} people are told with others only, and not at all where these are as few."
+    those = [one.name for table in ("grants", "courses", "partners") for _, one in entered.of_year(table)
+             if measured.small & {*one.accounts}]  # fmt: skip
+    if those:
+        yield f"{', '.join(those)}: GPU-hours are not told, since fewer than {LEAST_PEOPLE} people used an account of theirs."
     placed = {user for _, people in entered.of_year("people") for user in people.users}
     others = len(measured.users.keys() - placed)
     if placed and others:

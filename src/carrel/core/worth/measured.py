@@ -21,6 +21,8 @@ class Measured:
     #: Held and lent, by user and by account.
     users: Mapping[str, Fraction] = field(default_factory=dict)
     accounts: Mapping[str, Fraction] = field(default_factory=dict)
+    #: Accounts of which a report without names does not tell: fewer than five people used them, or told with such.
+    small: frozenset[str] = frozenset()
     #: How many jobs waited or had a place.
     jobs: int = 0
     #: Of the jobs that publications cite: the state in which they are; None where the lab does not know them.

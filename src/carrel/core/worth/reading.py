@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -17,6 +18,8 @@ from carrel.core.worth.quantities import MONEY, Quantity, parse_quantity, parse_
 _YEARS = range(1970, 9999)
 #: Keys where 0 makes no sense: something is divided by them.
 _MORE_THAN_NONE = frozenset(["life", "rate"])
+#: ISO 26324, as Crossref and DataCite give them away.
+_DOI = re.compile(r"10\.[0-9]{4,9}/\S+")
 
 
 def read_costs(text: str, file: str) -> CostModel:
@@ -26,6 +29,8 @@ def read_costs(text: str, file: str) -> CostModel:
         found = tomllib.loads(text, parse_float=str)
     except tomllib.TOMLDecodeError as error:
         raise Invalid(f"{file} is not valid TOML: {error}.") from error
+    except RecursionError as error:
+        raise Invalid(f"{file} is not valid TOML: lists in lists, too deep to be read.") from error
     tables: dict[str, Any] = {}
     for name, value in found.items():
         if name in SINGLE:
@@ -152,6 +157,11 @@ def _check(model: CostModel, file: str) -> None:
     for grant in model.grants:
         if grant.end < grant.begin:
             raise Invalid(f'{file}: [[grants]] ("{grant.name}"): it ends before it begins.', remedy="Correct a date.")
+    for paper in model.publications:
+        if not _DOI.fullmatch(paper.doi):
+            raise Invalid(
+                f'{file}: [[publications]] has "{paper.doi}", which is no DOI.', remedy="Write such as 10.5555/12345678."
+            )
     for prices in model.prices:
         if prices.on_demand is None and prices.reserved is None:
             raise Invalid(f'{file}: [[prices]] ("{prices.name}") has no on_demand and no reserved.', remedy="Write one of them.")

@@ -116,7 +116,7 @@ _ROWS: Mapping[str, Callable[[Entered, Measured, str, Any], Return | None]] = {
 
 
 def _of_accounts(entered: Entered, measured: Measured, id: str, entry: Any) -> Sequence[Figure]:
-    if not entry.accounts:
+    if not entry.accounts or measured.small & {*entry.accounts}:
         return []
     source = f"{measured.source} Accounts {', '.join(entry.accounts)}: {entry.source}"
     return [_used(entered, f"{id}.hours", entry.name, measured.accounts, entry.accounts, source)]
