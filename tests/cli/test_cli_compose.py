@@ -122,6 +122,9 @@ def test_in_python_for_as_long_as_a_block_of_code_runs(
         wait_until(lambda: client.all_of(COMPOSITIONS)[0].state is CompositionState.CANCELLED)
     with pytest.raises(Impossible, match="the fabric has 5 that fit"), carrel_package.compose(gpus=6):
         raise AssertionError("There is no such machine.")
+    for asked, said in (({"island": True}, "one island"), ({"nics": 1}, "1 network card"), ({"slices": "9g.90gb"}, "9g.90gb")):
+        with pytest.raises(Impossible, match=said), carrel_package.compose(gpus=2, **asked):
+            raise AssertionError("There is no such machine.")
     with carrel_package.compose(slices=["10G", "1g.5gb"]) as machine:
         assert machine.blocks == ("class-gpu0/1g.10gb@6", "class-gpu0/1g.5gb@4")
         with (

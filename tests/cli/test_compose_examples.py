@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Path:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     tables = re.findall(r"```toml\n(# fabric.toml.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "fabric.toml").write_text("\n".join(tables))
+    (tmp_path / "fabric.toml").write_text("\n".join(table for table in tables if 'driver = "mig"' not in table))
     rules = '\n[accounts.default]\n[accounts.vision]\nusers = ["eve"]\n'
     (home / "carrel.toml").write_text(f'fabric = "{tmp_path}/fabric.toml"\nisolation = "none"\n{rules}')
     return home

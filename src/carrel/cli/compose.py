@@ -18,7 +18,7 @@ from carrel.cli.screen import clean
 from carrel.cli.words import local
 from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.fabric import Block, BlockKind, Together
+from carrel.core.domain.fabric import Block, BlockKind
 from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.units import format_duration, format_size, parse_duration
@@ -99,11 +99,9 @@ def compose(
     """
     if ctx.invoked_subcommand is not None:
         return OK
-    from carrel.client.composing import told, waited, wishes_of
+    from carrel.client.composing import together_of, told, waited, wishes_of
 
-    together = Together.ISLAND if island else Together.SPREAD if spread else Together.ANYHOW
-    if island and spread:
-        raise Invalid("--island and --spread are asked for.", remedy="Choose one.")
+    together = together_of(island=island, spread=spread)
     with open_client(home) as client:
         wishes = wishes_of(
             client,

@@ -54,6 +54,13 @@ def wishes_of(
     return tuple(found)
 
 
+def together_of(*, island: bool, spread: bool) -> Together:
+    """Return how GPUs are to lie to each other. Raises `Invalid` for both."""
+    if island and spread:
+        raise Invalid("island and spread are asked for.", remedy="Choose one.")
+    return Together.ISLAND if island else Together.SPREAD if spread else Together.ANYHOW
+
+
 def _counted(kind: BlockKind, count: int, **about: object) -> list[Wish]:
     return [Wish(kind=kind, count=count, **about)] if count else []  # type: ignore[arg-type]
 
@@ -92,14 +99,19 @@ def compose(
     gpu_type: str = "",
     gpu_memory: str = "",
     slices: Sequence[str] = (),
+    island: bool = False,
+    spread: bool = False,
     cpus: int = 0,
+    memory: str = "",
     nvme: int = 0,
+    nics: int = 0,
+    fpgas: int = 0,
     blocks: Sequence[str] = (),
     time: str = "1h",
     name: str = "",
     timeout: float | None = None,
 ) -> Iterator[Composition]:
-    """Make a machine from parts, and give it back at the end of the `with` block.
+    """Make a machine from parts, and give it back at the end of the `with` block; the words are those of `carrel compose`.
 
     The block begins when the machine is there; until then the reason why it waits is printed when it changes. Jobs that the
     user submits meanwhile may run on it, and those that run at the end keep it until they are over. `timeout` are the seconds
@@ -109,7 +121,18 @@ def compose(
 
     with Client() as client:
         wishes = wishes_of(
-            client, gpus=gpus, gpu_type=gpu_type, gpu_memory=gpu_memory, slices=slices, cpus=cpus, nvme=nvme, blocks=blocks
+            client,
+            gpus=gpus,
+            gpu_type=gpu_type,
+            gpu_memory=gpu_memory,
+            slices=[slices] if isinstance(slices, str) else slices,
+            together=together_of(island=island, spread=spread),
+            cpus=cpus,
+            memory=memory,
+            nvme=nvme,
+            nics=nics,
+            fpgas=fpgas,
+            blocks=[blocks] if isinstance(blocks, str) else blocks,
         )
         made = client.add(COMPOSITIONS, Composition(wishes=wishes, time=parse_duration(time), name=name))
         try:
