@@ -51,7 +51,7 @@ def test_a_machine_is_made_used_and_given_back(carrel: CommandLine, lab: LabProc
     told = carrel("compose", "--gpus", "2", "--type", "a100", "--nvme", "1", "--preview").out
     assert "It would take node0, a100-0, a100-1, nvme0." in told
     asked = ("--gpus", "2", "--type", "a100", "--nvme", "1", "--for", "2h")
-    assert re.search(r"GPU +SLICE +MEMORY +FREE NOW +USED\na100 +1g\.5gb +5G +14 +–\n", carrel("gpus").out)
+    assert re.search(r"GPU +SLICE +MEMORY +FREE NOW +USED\na100 +1g\.5gb +5G +35 +–\n", carrel("gpus").out)
     (made,) = carrel("compose", *asked, "--wait", "--json").json["compositions"]
     assert (made["state"], made["blocks"]) == ("RUNNING", ["node0", "a100-0", "a100-1", "nvme0"])
     task = script(tmp_path / "task", "echo $CUDA_VISIBLE_DEVICES\n")

@@ -43,7 +43,7 @@ def test_a_machine_is_foreseen_made_seen_and_given_back(site: Site) -> None:
     with site.browser("ada") as ada, site.browser("bob") as bob:
         page = ada.get("/machines").text
         assert '<a href="/machines" aria-current="page">Machines</a>' in page
-        assert "<strong>a100 1g.5gb</strong> 14, " in page  # of two GPUs that can be cut
+        assert "<strong>a100 1g.5gb</strong> 35, " in page  # of five GPUs that can be cut
         page = press(ada, "/machines", **asked, preview="yes").text
         assert "It would take <strong>node0, a100-0, a100-1, nvme0</strong>" in page
         assert 'name="gpus" inputmode="numeric" value="2"' in page
