@@ -1,4 +1,4 @@
-"""The sample of a report in the examples: `python tests/cli/roi_sample.py` writes it anew."""
+"""The samples of a report in the examples: `python tests/cli/roi_sample.py` writes them anew."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from fractions import Fraction
 from pathlib import Path
 
 from carrel.cli.roi.page import page
+from carrel.cli.roi.pdf import pdf
 from carrel.core.worth import Assessment, Measured, Period, assess, read_costs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "roi"
 SAMPLE = EXAMPLE / "report.html"
+PDF = EXAMPLE / "report.pdf"
 COSTS = EXAMPLE / "costs.toml"
 
 
@@ -55,3 +57,4 @@ def sample_page() -> str:
 
 if __name__ == "__main__":
     SAMPLE.write_text(sample_page(), encoding="utf-8", newline="\n")
+    PDF.write_bytes(pdf(sample_page()))

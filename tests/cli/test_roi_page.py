@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import typst
-from roi_sample import SAMPLE, sample, sample_page
+from roi_sample import PDF, SAMPLE, sample, sample_page
 
 from carrel.cli.roi.command import period_of
 from carrel.cli.roi.page import METHODS, page
@@ -34,6 +34,8 @@ YEAR = Period(date(2026, 1, 1), date(2027, 1, 1))
 def test_the_sample_is_what_the_program_writes() -> None:
     """`python tests/cli/roi_sample.py` writes it anew."""
     assert SAMPLE.read_text() == sample_page()
+    # Its bytes depend on the fonts of the machine.
+    assert PDF.read_bytes().startswith(b"%PDF-")
 
 
 class _Page(HTMLParser):
