@@ -128,7 +128,7 @@ def test_in_python_for_as_long_as_a_block_of_code_runs(
     with carrel_package.compose(slices=["10G", "1g.5gb"]) as machine:
         assert machine.blocks == ("class-gpu0/1g.10gb@6", "class-gpu0/1g.5gb@4")
         with (
-            pytest.raises(Conflict, match="has 2 machines already"),
+            pytest.raises(Conflict, match="has 2 machines from parts, and may have 2"),
             carrel_package.compose(gpus=1),
             carrel_package.compose(gpus=1),
         ):

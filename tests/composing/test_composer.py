@@ -15,7 +15,7 @@ import pytest
 from small_fabric import Kept, SmallLab, blocks, gpus, host, in_file, wish
 
 from carrel.core.control.compositions import Compositions
-from carrel.core.domain.composition import Composition, CompositionState
+from carrel.core.domain.composition import Composition, CompositionState, MachineRules
 from carrel.core.domain.errors import Conflict, Unavailable
 from carrel.core.domain.fabric import Block, BlockKind, Change, Step, Wish, by_name
 from carrel.core.domain.nouns import COMPOSITIONS
@@ -208,13 +208,30 @@ def test_a_user_has_no_more_machines_than_allowed_when_they_ask_at_once(tmp_path
             return super().get(*key)
 
     lab = SmallLab(SimulatedFabric(in_file(tmp_path), PARTS), records=Slow())
-    about = {"composer": lab.composer, "longest": 3600, "machines": 1}
+    about = {"composer": lab.composer, "rules": MachineRules(longest=3600, machines=1)}
     keeper = Compositions(noun=COMPOSITIONS, records=lab.records, clock=lambda: lab.now, **about)  # type: ignore[arg-type]
     ada = Caller(user=User(subject="ada", name="Ada"))
     with ThreadPoolExecutor(2) as several:
         asked = [several.submit(keeper.put, ada, Composition(wishes=wish("1 gpu"), time=60)) for _ in range(2)]
     assert [type(one.exception()) for one in asked].count(Conflict) == 1
     assert len(lab.records.all()) == 1
+
+
+def test_a_user_has_no_more_gpus_and_slices_than_allowed(tmp_path: Path) -> None:
+    lab = SmallLab(SimulatedFabric(in_file(tmp_path), PARTS))
+    rules = MachineRules(longest=3600, machines=9, max_gpus_per_user=3)
+    keeper = Compositions(noun=COMPOSITIONS, records=lab.records, clock=lambda: lab.now, composer=lab.composer, rules=rules)
+
+    def ask(user: str, *words: str) -> None:
+        caller = Caller(user=User(subject=user, name=user))
+        keeper.put(caller, Composition(wishes=tuple(one for word in words for one in wish(word)), time=60))
+
+    ask("ada", "2 gpu")
+    with pytest.raises(Conflict, match="ada has 2 GPUs and slices in machines from parts and asks for 2 more, and may have 3"):
+        ask("ada", "2 gpu")
+    ask("bob", "2 gpu")
+    ask("ada", "1 gpu")
+    assert [(one.owner, one.wishes[0].count) for one in lab.records.all()] == [("ada", 2), ("bob", 2), ("ada", 1)]
 
 
 def test_a_block_that_goes_missing_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from carrel.core.control.composing import Composer, machine_name
 from carrel.core.control.keeper import Keeper
-from carrel.core.domain.composition import LIVING, Composition, CompositionState
+from carrel.core.domain.composition import LIVING, Composition, CompositionState, MachineRules
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Conflict, Impossible, Invalid, NotFound
 from carrel.core.domain.fabric import Block, BlockKind, Wish, by_name
@@ -38,9 +38,7 @@ class Compositions(Keeper[Composition]):
 
     #: None: the lab has no fabric.
     composer: Composer | None
-    #: Seconds for which a machine is kept at most, and machines that one user has at the same time.
-    longest: int = 0
-    machines: int = 0
+    rules: MachineRules = field(default_factory=MachineRules)
     #: Which account is charged for a caller who names none.
     account: Callable[[Caller], str] = lambda caller: caller.user.account
     #: Bytes of a GPU that tasks of a user (by subject) and a name took, with room; 0: that was not measured.
@@ -73,10 +71,10 @@ class Compositions(Keeper[Composition]):
             raise Invalid(
                 f"{len(asked.wishes)} kinds of blocks are asked for.", remedy=f"Ask for 1 to {_WISHES}, such as `--gpus 2`."
             )
-        if not 0 < asked.time <= self.longest:
+        if not 0 < asked.time <= self.rules.longest:
             raise Invalid(
                 f"The machine is asked for {format_duration(asked.time) if asked.time > 0 else 'no time'}.",
-                remedy=f"This lab keeps one for at most {format_duration(self.longest)}.",
+                remedy=f"This lab keeps one for at most {format_duration(self.rules.longest)}.",
             )
         if asked.linger < 0:
             raise Invalid(f"linger is {asked.linger}.", remedy="Say seconds, or 0 to keep the machine for its time.")
@@ -93,12 +91,9 @@ class Compositions(Keeper[Composition]):
         plan, why, _ = composer.preview(value)
         if plan is None and not composer.possible(value):
             raise Impossible(f"{why[:1].upper()}{why[1:]}.", remedy="`carrel compose blocks` shows what there is.")
-        mine = sum(one.owner == value.owner for one in composer.living())
-        if not asked.preview and mine >= self.machines:
-            raise Conflict(
-                f"{caller.user.name} has {mine} machines already, and may have {self.machines}.",
-                remedy="Give one back: `carrel compose release`.",
-            )
+        mine = [one for one in composer.living() if one.owner == value.owner]
+        if not asked.preview and (why := self.rules.refuses(mine, value.wishes)):
+            raise Conflict(f"{caller.user.name} {why}.", remedy="Give one back: `carrel compose release`.")
         return value
 
     def seen(self, caller: Caller, value: Composition) -> Composition | None:

@@ -15,7 +15,7 @@ from carrel.core.control.compositions import node_of, none_here
 from carrel.core.control.keeper import RecordStore
 from carrel.core.domain.composition import Composition, CompositionState, MachineRules
 from carrel.core.domain.errors import CarrelError, Impossible
-from carrel.core.domain.fabric import by_name
+from carrel.core.domain.fabric import Wish, by_name
 from carrel.core.domain.job import Job
 from carrel.core.domain.node import Node
 from carrel.core.domain.parts import wishes_of
@@ -162,7 +162,7 @@ class JobMachines:
             asked = Asked(wishes=wishes_of(job.resources), machine="", account=job.account, time=time)
             if (spare := self._spare(composer, asked, mine)) is not None:
                 made = replace(spare, job=job.id, name=job.name, time=time, end=now + time, ending="", reason="")
-            elif why := self._refuses(job, len(mine)):
+            elif why := self._refuses(job, mine, asked.wishes):
                 self._refused[job.id] = why
                 continue
             else:
@@ -186,14 +186,13 @@ class JobMachines:
                     return one
         return None
 
-    def _refuses(self, job: Job, machines: int) -> str:
+    def _refuses(self, job: Job, mine: Sequence[Composition], wishes: Sequence[Wish]) -> str:
         """Why no machine is begun for the job now; "" where one is."""
         last = self._records.get(self._made.get(job.id, 0))
         if last is not None and last.state is CompositionState.FAILED and self._clock() < last.end + AGAIN_SECONDS:
             return f"its machine could not be made ({last.reason}); it is tried again"
-        if machines >= self._rules.machines:
-            return f"its owner has {machines} machines from parts, and may have {self._rules.machines}"
-        return ""
+        why = self._rules.refuses(mine, wishes)
+        return f"its owner {why}" if why else ""
 
     def _found(self, composer: Composer) -> Mapping[int, MachineWait]:
         found = {job: MachineWait(why) for job, why in self._refused.items()}

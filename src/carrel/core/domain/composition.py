@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from carrel.core.domain.fabric import Change, Wish
+from carrel.core.domain.fabric import BlockKind, Change, Wish
 from carrel.core.domain.noun import Moment, derived, given, private, shown, stamped
+from carrel.core.domain.units import format_count
 
 
 class CompositionState(StrEnum):
@@ -41,10 +43,29 @@ class MachineRules:
     #: Seconds for which one is kept at most, and how many one user has at the same time.
     longest: int = 0
     machines: int = 0
+    #: GPUs and slices of GPUs in those of one user together; 0: as many as there are.
+    max_gpus_per_user: int = 0
     #: Of one that was made for a job: seconds for which it stays when the job is over, for another one that asks for the same;
     #: and that it is there in any case.
     linger: int = 0
     shortest: int = 0
+
+    def refuses(self, mine: Collection[Composition], wishes: Iterable[Wish]) -> str:
+        """Return why a user with these machines cannot have another one, as the end of a sentence about them; "" if they can."""
+        if len(mine) >= self.machines:
+            return f"has {format_count(len(mine), 'machine')} from parts, and may have {self.machines}"
+        have, more = sum(gpus_of(one.wishes) for one in mine), gpus_of(wishes)
+        if self.max_gpus_per_user and more and have + more > self.max_gpus_per_user:
+            return (
+                f"has {have} GPUs and slices in machines from parts and asks for {more} more,"
+                f" and may have {self.max_gpus_per_user}"
+            )
+        return ""
+
+
+def gpus_of(wishes: Iterable[Wish]) -> int:
+    """Return how many GPUs and slices of GPUs are asked for."""
+    return sum(wish.count for wish in wishes if wish.kind is BlockKind.GPU)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ FAULTS = ("refused", "lost", "unseen")
 #: Names of machines that the lab makes (`carrel.core.control.composing.machine_name`).
 _TAKEN = re.compile(r"c\d+(-\d+)?")
 _KEYS = {
-    "simulated": ("driver", "longest", "machines", "linger", "shortest", "blocks", "faults"),
-    "mig": ("driver", "longest", "machines", "linger", "shortest", "gpus", "cpus", "memory"),
+    "simulated": ("driver", "longest", "machines", "max_gpus_per_user", "linger", "shortest", "blocks", "faults"),
+    "mig": ("driver", "longest", "machines", "max_gpus_per_user", "linger", "shortest", "gpus", "cpus", "memory"),
 }
 _BLOCK = (
     "kind",
@@ -91,6 +91,7 @@ def read_fabric(path: Path) -> FabricFile:
         driver=driver,
         longest=_duration(found, "longest", "24h", where),
         machines=_whole(found, "machines", 2, where),
+        max_gpus_per_user=_whole(found, "max_gpus_per_user", 1, where) if "max_gpus_per_user" in found else 0,
         linger=_duration(found, "linger", "2m", where),
         shortest=_duration(found, "shortest", "1s", where),
         blocks=tuple(blocks),
