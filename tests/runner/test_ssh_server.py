@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import socket
 import subprocess
@@ -44,6 +45,7 @@ class Place:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(root / "socket"))
         self.listener.listen()
+        self.listener.settimeout(PATIENCE)  # a client that fails before it connects fails its test
 
     def keygen(self, *words: str) -> None:
         subprocess.run(["ssh-keygen", "-q", *words], cwd=self.root, check=True, stdin=subprocess.DEVNULL, capture_output=True)
@@ -63,7 +65,7 @@ class Place:
         done = subprocess.run(
             [
                 *("ssh", "-F", "none", "-o", "ProxyUseFdpass=yes", "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"),
-                *("-o", f"ProxyCommand={sys.executable} pass.py socket", "-o", "UserKnownHostsFile=known"),
+                *("-o", f"ProxyCommand={shlex.quote(sys.executable)} pass.py socket", "-o", "UserKnownHostsFile=known"),
                 *("-o", "StrictHostKeyChecking=yes", "-i", "user", *options, "12.carrel", command),
             ],
             cwd=self.root,
