@@ -25,8 +25,9 @@ from carrel.core.domain.challenge import (
     SubmissionState,
     Team,
 )
-from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeKind
+from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind, one_line
 from carrel.core.domain.challenge_report import ChallengeReport
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
@@ -293,3 +294,11 @@ def test_an_exception_has_its_name() -> None:
     assert failure_kind(replace(job, state=JobState.TIMEOUT), Fault.TEAM, log) == "time limit"
     assert failure_kind(job, Fault.ORGANISER, log) == "programs: NonZeroExitCode"
     assert failure_kind(job, Fault.LAB, log) == "lab"
+
+
+def test_a_text_is_one_line_and_is_refused_where_it_would_be_cut() -> None:
+    assert one_line(" dates\n were  wrong ") == "dates were wrong"
+    assert len(one_line("x" * LONGEST)) == LONGEST
+    for text in ("x" * (LONGEST + 1), " \n "):
+        with pytest.raises(Invalid, match="characters"):
+            one_line(text)

@@ -196,7 +196,7 @@ class Lab:
         `parent`: the job for which it is submitted, where the caller is not one.
         """
         about: Any = {"qos": qos, "kind": kind, "partition": partition, "account": account}
-        chosen, resources = self._settled(caller, spec, resources=resources, **about)
+        chosen, resources = self.check(caller, spec, resources=resources, **about)
         indices = () if not array else read_array(array).indices if only is None else (only,)
         parent = caller.job_id if parent is None else parent
         new = NewJob(
@@ -249,7 +249,7 @@ class Lab:
         Raises what `submit` would raise. What a job waits for before it is in line (other jobs, its environment, its inputs) is
         not foreseen.
         """
-        chosen, resources = self._settled(caller, spec, resources=resources, qos=qos, partition=partition, account=account)
+        chosen, resources = self.check(caller, spec, resources=resources, qos=qos, partition=partition, account=account)
         return self.loop.preview(
             Waiting(
                 id=_NOT_SUBMITTED,
@@ -306,23 +306,11 @@ class Lab:
         kind: JobKind = JobKind.TASK,
         partition: str | None = None,
         account: str | None = None,
-    ) -> str:
-        """Raise what keeps such a job from being submitted now; return the partition that it would go to."""
-        asked: Any = {"qos": qos, "kind": kind, "partition": partition, "account": account}
-        return self._settled(caller, spec, resources=resources, **asked)[0]
-
-    def _settled(
-        self,
-        caller: Caller,
-        spec: TaskSpec,
-        *,
-        resources: Resources,
-        qos: QoS,
-        kind: JobKind = JobKind.TASK,
-        partition: str | None = None,
-        account: str | None = None,
     ) -> tuple[str, Resources]:
-        """As `check`; with what the job asks for: where no machine has that, one is made from parts for it."""
+        """Raise what keeps such a job from being submitted now; return the partition that it would go to, and what it asks for.
+
+        Where no machine has that, it asks for one from parts, too.
+        """
         allowed(caller, Action.SUBMIT if spec.session is None else Action.START_SESSION).check()
         self.storage.check()
         check_state(caller.user)  # a job of somebody who is suspended goes on, and starts nothing

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from carrel.core.domain.control_characters import visible
+from carrel.core.domain.errors import Invalid
 from carrel.core.domain.noun import Moment, private, stamped
 
 #: Characters of a text.
@@ -59,3 +61,11 @@ class NoticeList:
     """Notices that their reader may see, newest first."""
 
     notices: tuple[ChallengeNotice, ...]
+
+
+def one_line(text: str) -> str:
+    """Return text of a user's on one line. Raises `Invalid` where there is none, or too much."""
+    found = visible(" ".join(text.split()))
+    if not 0 < len(found) <= LONGEST:
+        raise Invalid(f"The text has {len(found)} characters.", remedy=f"Write 1 to {LONGEST}.")
+    return found

@@ -16,9 +16,8 @@ from carrel.core.challenges.notices import seen
 from carrel.core.challenges.teams import renamed
 from carrel.core.control.keeper import RecordStore
 from carrel.core.domain.challenge import Challenge, ChallengeSubmission, Team
-from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind, NoticeList
+from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeKind, NoticeList, one_line
 from carrel.core.domain.challenge_report import ChallengeReport, Likeness, TeamLine
-from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Conflict, Invalid, NotFound
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import Action, allowed
@@ -61,7 +60,7 @@ class Organising:
     def announce(self, caller: Caller, name: str, text: str) -> ChallengeNotice:
         """Tell everybody something."""
         self.challenges.organised(caller, name)
-        return self._put(caller, ChallengeNotice(challenge=name, kind=NoticeKind.ANNOUNCEMENT, text=_line(text)))
+        return self._put(caller, ChallengeNotice(challenge=name, kind=NoticeKind.ANNOUNCEMENT, text=one_line(text)))
 
     def grant(self, caller: Caller, name: str, team: str, *, today: int, total: int, reason: str) -> ChallengeNotice:
         """Give a team submissions more in the phase of now, today or in all, or take some away; its members read why."""
@@ -78,7 +77,7 @@ class Organising:
         if not (today or total):
             raise Invalid("Nothing is given, and nothing taken away.", remedy="Say how many: --today 1, or --total 5.")
         more = [f"{count:+d} {words}" for count, words in ((today, "today"), (total, f"in {phase.name}")) if count]
-        text = f"Submissions of {found.name}: {', '.join(more)}. {_line(reason)}"
+        text = f"Submissions of {found.name}: {', '.join(more)}. {one_line(reason)}"
         asked = ChallengeNotice(challenge=name, kind=NoticeKind.QUOTA, text=text, team=found.name, members=found.members)
         return self._put(caller, replace(asked, phase=phase.name, today=today, total=total))
 
@@ -92,7 +91,7 @@ class Organising:
             mine = [one for one in self.notices.select(challenge=name) if one.by == caller.user.subject and not one.answer]
             if sum(one.kind is NoticeKind.QUESTION for one in mine) >= _MOST_QUESTIONS:
                 raise Conflict(f"{_MOST_QUESTIONS} of your questions have no answer yet.", remedy="Ask again when they have one.")
-            return self._put(caller, ChallengeNotice(challenge=name, kind=NoticeKind.QUESTION, text=_line(text)))
+            return self._put(caller, ChallengeNotice(challenge=name, kind=NoticeKind.QUESTION, text=one_line(text)))
 
     def answer(self, caller: Caller, name: str, number: int, text: str, *, publish: bool) -> ChallengeNotice:
         """Answer a question, to its asker or to everybody; again changes the answer."""
@@ -102,7 +101,7 @@ class Organising:
             if found is None or (found.challenge, found.kind) != (name, NoticeKind.QUESTION):
                 raise NotFound(f"There is no question {number}.", remedy=f"`carrel challenge notices {name}` lists them.")
             by, now = caller.user.subject, self.challenges.lab.clock()
-            return self.notices.put(replace(found, answer=_line(text), answered_by=by, answered_at=now, published=publish))
+            return self.notices.put(replace(found, answer=one_line(text), answered_by=by, answered_at=now, published=publish))
 
     def _put(self, caller: Caller, notice: ChallengeNotice) -> ChallengeNotice:
         return self.notices.put(replace(notice, by=caller.user.subject, made_at=self.challenges.lab.clock()))
@@ -209,12 +208,4 @@ def _predictions(stored: tuple[tuple[str, Path], ...]) -> Mapping[str, Sequence[
         with place.open("rb") as file:
             found[path] = lines(file.read(_LARGEST), left)
         left -= len(found[path])
-    return found
-
-
-def _line(text: str) -> str:
-    """Text of a user's on one line. Raises `Invalid` where there is none, or too much."""
-    found = visible(" ".join(text.split()))
-    if not 0 < len(found) <= LONGEST:
-        raise Invalid(f"The text has {len(found)} characters.", remedy=f"Write 1 to {LONGEST}.")
     return found

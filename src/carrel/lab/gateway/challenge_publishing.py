@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from carrel.core.challenges.notices import changes
 from carrel.core.domain.challenge import BoardChange, Challenge, ChallengeSpec, Rescore, RescoredLine, SubmissionState
-from carrel.core.domain.challenge_notice import LONGEST, ChallengeNotice, NoticeKind
-from carrel.core.domain.control_characters import visible
+from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeKind, one_line
 from carrel.core.domain.errors import Conflict, Invalid
 from carrel.core.domain.launch import LaunchWalls
 from carrel.core.domain.user import Caller
@@ -90,9 +89,8 @@ class Publishing:
                     remedy=f'Say it: `carrel challenge publish {name} --reason "…"`.',
                 )
             self._tell_changes(caller, challenge, spec, reason)
-            now = dict.fromkeys(
-                changed, BoardChange(at=self.challenges.lab.clock(), reason=visible(" ".join(reason.split()))[:LONGEST])
-            )
+            at = self.challenges.lab.clock()
+            now = {phase: BoardChange(at=at, reason=one_line(reason)) for phase in changed}
             versions = tuple(dict.fromkeys((*challenge.versions, draft)))
             made = replace(challenge, version=draft, draft="", train=spec.copied, versions=versions)
             published = self.challenges.challenges.put(replace(made, rescored={**challenge.rescored, **now}))
@@ -133,7 +131,7 @@ class Publishing:
             ChallengeNotice(
                 challenge=challenge.name,
                 kind=NoticeKind.CHANGE,
-                text=f"{'; '.join(found)}. Reason: {visible(' '.join(reason.split()))[:LONGEST]}",
+                text=f"{'; '.join(found)}. Reason: {one_line(reason)}",
                 by=caller.user.subject,
                 made_at=self.challenges.lab.clock(),
                 version=challenge.draft,

@@ -120,7 +120,7 @@ class Submissions:
         task, options = self._read(caller, request)
         resources = change(options["resources"])
         asked = {name: options[name] for name in ("qos", "partition", "account")}
-        return task, resources, self._lab.check(caller, task, resources=resources, **asked)
+        return task, resources, self._lab.check(caller, task, resources=resources, **asked)[0]
 
     def sweep_options(self, caller: Caller, request: TaskRequest) -> SweepOptions:
         """What the task's own file says of sweeps. Raises `NotFound` for code that is not the caller's."""
