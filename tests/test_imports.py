@@ -22,10 +22,11 @@ def _modules() -> dict[str, Path]:
 
 
 def _imported(path: Path, modules: dict[str, Path], *, at_once: bool = False) -> set[str]:
-    """The modules that one names; `at_once`: those that are imported when it is."""
+    """The modules that one names; `at_once`: those that are imported when it is; of the wire a client may use each name."""
     found = set()
     tree = ast.parse(path.read_text())
-    for node in tree.body if at_once else ast.walk(tree):
+    later = [node for block in tree.body if isinstance(block, ast.If) and "wire" in path.parts for node in ast.walk(block)]
+    for node in [*tree.body, *later] if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

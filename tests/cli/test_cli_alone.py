@@ -89,6 +89,26 @@ def test_help_loads_neither_client_nor_server(words: list[str]) -> None:
     assert not {"carrel.client.client", "carrel.wire.v1", "carrel.lab.server.up", "carrel.core.tasks", "rich.console"} & modules
 
 
+def test_a_client_loads_what_it_speaks_of() -> None:
+    modules = modules_after("from carrel.wire import v1; import carrel.client.client")
+    assert {"carrel.wire.v1.base", "carrel.client.challenges"} <= modules
+    assert (
+        not {"carrel.wire.v1.jobs", "carrel.wire.v1.sessions", "carrel.core.domain.challenge", "carrel.core.submission"} & modules
+    )
+    more = modules_after("from carrel.wire import v1; assert v1.JobView.__name__ in dir(v1); from carrel.wire.v1 import Board")
+    assert {"carrel.wire.v1.jobs", "carrel.core.domain.challenge"} <= more
+    words = modules_after(
+        "from carrel.wire import v1\ntry: v1.JobVeiw\nexcept AttributeError as error: print(error, file=sys.stderr)"
+    )
+    assert {"'carrel.wire.v1'", "'JobVeiw'.", "JobView,"} <= words
+
+
+@pytest.mark.gate
+def test_a_command_does_not_load_the_command_line_of_its_http_library() -> None:
+    code = "sys.argv = ['carrel', 'version', '--help']; from carrel.cli.main import main; main(); import httpx"
+    assert not {"rich.console", "pygments"} & modules_after(code)
+
+
 def test_client_and_commands_work_without_the_servers_packages(lab: LabProcess, lab_home: Path, tmp_path: Path) -> None:
     task = script(tmp_path / "code", "echo from a laptop; mkdir outputs; echo 1 > outputs/one\n")
     code = (

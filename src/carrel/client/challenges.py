@@ -10,19 +10,6 @@ from typing import Any
 from urllib.parse import quote
 
 from carrel.client.transport import Transport
-from carrel.core.domain.challenge import (
-    Board,
-    Challenge,
-    ChallengeLines,
-    ChallengeView,
-    Rescore,
-    SubmissionList,
-    SubmissionView,
-    TeamView,
-)
-from carrel.core.domain.challenge_notice import ChallengeNotice, NoticeList
-from carrel.core.domain.challenge_report import ChallengeReport, Likeness
-from carrel.core.domain.challenge_sample import SampleList
 from carrel.core.domain.errors import Conflict
 from carrel.wire import v1
 
@@ -36,45 +23,45 @@ class ChallengeCalls:
     _http: Transport
     upload: Callable[[Path], str]
 
-    def challenges(self) -> ChallengeLines:
+    def challenges(self) -> v1.ChallengeLines:
         """Those that one may see."""
-        return v1.value_of(ChallengeLines, self._http.get(v1.shown_of(ChallengeLines), "/challenges"))
+        return self._http.get(v1.ChallengeLines, "/challenges")
 
-    def challenge(self, name: str, *, draft: bool = False) -> ChallengeView:
+    def challenge(self, name: str, *, draft: bool = False) -> v1.ChallengeView:
         """One challenge, with what is left to one's team; with `draft`, for organisers, as its draft will be."""
         params = {"draft": True} if draft else {}
-        return v1.value_of(ChallengeView, self._http.get(v1.shown_of(ChallengeView), _path(name), params=params))
+        return self._http.get(v1.ChallengeView, _path(name), params=params)
 
-    def keep_challenge(self, directory: Path) -> Challenge:
+    def keep_challenge(self, directory: Path) -> v1.Challenge:
         """Send a directory as a draft. Its baselines begin."""
         request = v1.CodeRequest(snapshot=self.upload(directory))
-        return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), "/challenges", request))
+        return self._http.post(v1.Challenge, "/challenges", request)
 
-    def challenge_checks(self, name: str) -> SubmissionList:
+    def challenge_checks(self, name: str) -> v1.SubmissionList:
         """The baselines of the draft, as they are doing."""
         return self._submissions(f"{_path(name)}/checks")
 
-    def publish_challenge(self, name: str, *, reason: str = "", without_failed: bool = False) -> Challenge:
+    def publish_challenge(self, name: str, *, reason: str = "", without_failed: bool = False) -> v1.Challenge:
         """Show the draft to everybody. A change of dates, limits, rules or boards needs a reason, which everybody is told.
 
         `without_failed`: what could not be scored again loses its place.
         """
         request = v1.PublishRequest(reason=reason, without_failed=without_failed)
-        return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), f"{_path(name)}/publish", request))
+        return self._http.post(v1.Challenge, f"{_path(name)}/publish", request)
 
-    def rescore_challenge(self, name: str, *, ask: bool = True) -> Rescore:
+    def rescore_challenge(self, name: str, *, ask: bool = True) -> v1.Rescore:
         """Score all submissions by the draft, and return old scores beside new ones; without `ask` only that."""
         call = self._http.post if ask else self._http.get
-        return v1.value_of(Rescore, call(v1.shown_of(Rescore), f"{_path(name)}/rescore"))
+        return call(v1.Rescore, f"{_path(name)}/rescore")
 
     def challenge_record(self, name: str, number: int) -> dict[str, Any]:
         """What explains a score: all of it for organisers, for the team what tells nothing of the data."""
         found: dict[str, Any] = self._http.call("GET", f"{_path(name)}/submissions/{number}/record").json()
         return found
 
-    def freeze_challenge(self, name: str) -> Challenge:
+    def freeze_challenge(self, name: str) -> v1.Challenge:
         """End it."""
-        return v1.value_of(Challenge, self._http.post(v1.shown_of(Challenge), f"{_path(name)}/freeze"))
+        return self._http.post(v1.Challenge, f"{_path(name)}/freeze")
 
     def join_challenge(
         self,
@@ -84,28 +71,28 @@ class ChallengeCalls:
         code: str = "",
         accept_rules: bool = False,
         answers: Mapping[str, str] = MappingProxyType({}),
-    ) -> TeamView:
+    ) -> v1.TeamView:
         """Take part: in a new team, or in the one that has this code. `answers` are to what the challenge asks."""
         request = v1.TeamRequest(team=team, code=code, accept_rules=accept_rules, answers=dict(answers))
-        return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/join", request))
+        return self._http.post(v1.TeamView, f"{_path(name)}/join", request)
 
-    def new_team_code(self, name: str) -> TeamView:
+    def new_team_code(self, name: str) -> v1.TeamView:
         """Give one's team a new code; the one before is void."""
-        return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/invite"))
+        return self._http.post(v1.TeamView, f"{_path(name)}/invite")
 
     def leave_challenge(self, name: str) -> None:
         """Leave one's team."""
         self._http.call("POST", f"{_path(name)}/leave")
 
-    def merge_teams(self, name: str, *, code: str = "", team: str = "") -> TeamView:
+    def merge_teams(self, name: str, *, code: str = "", team: str = "") -> v1.TeamView:
         """Ask the team with this code to merge, or agree with the one of this name that has asked."""
         request = v1.MergeRequest(code=code, team=team)
-        return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/merge", request))
+        return self._http.post(v1.TeamView, f"{_path(name)}/merge", request)
 
-    def choose_submissions(self, name: str, numbers: Sequence[int]) -> TeamView:
+    def choose_submissions(self, name: str, numbers: Sequence[int]) -> v1.TeamView:
         """Choose which submissions go on to the next final."""
         request = v1.ChoiceRequest(submissions=list(numbers))
-        return v1.value_of(TeamView, self._http.post(v1.shown_of(TeamView), f"{_path(name)}/choose", request))
+        return self._http.post(v1.TeamView, f"{_path(name)}/choose", request)
 
     def challenge_starter(self, name: str, directory: Path) -> None:
         """Write what the challenge begins with into a directory that is not there. Raises `Conflict`."""
@@ -124,15 +111,14 @@ class ChallengeCalls:
         """Have what it begins with among the files of one's sessions; return its directory there."""
         return self._http.post(v1.StarterView, f"{_path(name)}/start").directory
 
-    def submit_to_challenge(self, name: str, directory: Path) -> SubmissionView:
+    def submit_to_challenge(self, name: str, directory: Path) -> v1.SubmissionView:
         """Send a directory of code to the phase of now."""
         request = v1.CodeRequest(snapshot=self.upload(directory))
-        found = self._http.post(v1.shown_of(SubmissionView), f"{_path(name)}/submissions", request)
-        return v1.value_of(SubmissionView, found)
+        return self._http.post(v1.SubmissionView, f"{_path(name)}/submissions", request)
 
-    def challenge_submissions(self, name: str, *, limit: int | None = None) -> SubmissionList:
+    def challenge_submissions(self, name: str, *, limit: int | None = None) -> v1.SubmissionList:
         """Those of one's team, newest first; organisers get those of all. `limit`: so many at most; None: all, page by page."""
-        there: tuple[SubmissionView, ...] = ()
+        there: tuple[v1.SubmissionView, ...] = ()
         query: dict[str, int] = {}
         while True:
             query["limit"] = _PAGE if limit is None else min(_PAGE, limit - len(there))
@@ -142,68 +128,66 @@ class ChallengeCalls:
                 return replace(found, submissions=there)
             query["before"] = found.next
 
-    def challenge_submission(self, name: str, number: int) -> SubmissionView:
+    def challenge_submission(self, name: str, number: int) -> v1.SubmissionView:
         """One of them."""
-        found = self._http.get(v1.shown_of(SubmissionView), f"{_path(name)}/submissions/{number}")
-        return v1.value_of(SubmissionView, found)
+        return self._http.get(v1.SubmissionView, f"{_path(name)}/submissions/{number}")
 
     def challenge_log(self, name: str, number: int) -> str:
         """The end of the log of a submission's last job, for organisers; its team gets what its code printed, where it may."""
         return self._http.call("GET", f"{_path(name)}/submissions/{number}/log").text
 
-    def challenge_board(self, name: str, phase: str | None = None) -> Board:
+    def challenge_board(self, name: str, phase: str | None = None) -> v1.Board:
         """The board of a phase, by default of that of now."""
         params = {} if phase is None else {"phase": phase}
-        return v1.value_of(Board, self._http.get(v1.shown_of(Board), f"{_path(name)}/board", params=params))
+        return self._http.get(v1.Board, f"{_path(name)}/board", params=params)
 
-    def challenge_notices(self, name: str) -> NoticeList:
+    def challenge_notices(self, name: str) -> v1.NoticeList:
         """What it tells one, newest first."""
-        return v1.value_of(NoticeList, self._http.get(v1.shown_of(NoticeList), f"{_path(name)}/notices"))
+        return self._http.get(v1.NoticeList, f"{_path(name)}/notices")
 
-    def announce_in_challenge(self, name: str, text: str) -> ChallengeNotice:
+    def announce_in_challenge(self, name: str, text: str) -> v1.ChallengeNotice:
         """Tell everybody something; for organisers."""
         return self._notice(f"{_path(name)}/notices", v1.TextRequest(text=text))
 
-    def ask_in_challenge(self, name: str, text: str) -> ChallengeNotice:
+    def ask_in_challenge(self, name: str, text: str) -> v1.ChallengeNotice:
         """Ask the organisers something."""
         return self._notice(f"{_path(name)}/questions", v1.TextRequest(text=text))
 
-    def answer_in_challenge(self, name: str, number: int, text: str, *, publish: bool = False) -> ChallengeNotice:
+    def answer_in_challenge(self, name: str, number: int, text: str, *, publish: bool = False) -> v1.ChallengeNotice:
         """Answer a question, to its asker or to everybody; for organisers."""
         return self._notice(f"{_path(name)}/questions/{number}/answer", v1.AnswerRequest(text=text, publish=publish))
 
-    def change_quota(self, name: str, team: str, *, today: int = 0, total: int = 0, reason: str) -> ChallengeNotice:
+    def change_quota(self, name: str, team: str, *, today: int = 0, total: int = 0, reason: str) -> v1.ChallengeNotice:
         """Give a team submissions more, or take some away; for organisers."""
         request = v1.QuotaRequest(team=team, today=today, total=total, reason=reason)
         return self._notice(f"{_path(name)}/quotas", request)
 
-    def challenge_report(self, name: str) -> ChallengeReport:
+    def challenge_report(self, name: str) -> v1.ChallengeReport:
         """What became of it; for organisers."""
-        return v1.value_of(ChallengeReport, self._http.get(v1.shown_of(ChallengeReport), f"{_path(name)}/report"))
+        return self._http.get(v1.ChallengeReport, f"{_path(name)}/report")
 
-    def challenge_likeness(self, name: str, phase: str | None = None) -> Likeness:
+    def challenge_likeness(self, name: str, phase: str | None = None) -> v1.Likeness:
         """Pairs of teams whose best submissions in a phase, by default that of now, are alike; for organisers."""
         params = {} if phase is None else {"phase": phase}
-        found = self._http.get(v1.shown_of(Likeness), f"{_path(name)}/likeness", params=params)
-        return v1.value_of(Likeness, found)
+        return self._http.get(v1.Likeness, f"{_path(name)}/likeness", params=params)
 
-    def _notice(self, path: str, request: v1.TextRequest | v1.QuotaRequest) -> ChallengeNotice:
-        return v1.value_of(ChallengeNotice, self._http.post(v1.shown_of(ChallengeNotice), path, request))
+    def _notice(self, path: str, request: v1.TextRequest | v1.QuotaRequest) -> v1.ChallengeNotice:
+        return self._http.post(v1.ChallengeNotice, path, request)
 
     def try_challenge(self, name: str, directory: Path) -> v1.DryRunView:
         """Run a directory of code on training data, as two jobs of one's own."""
         return self._http.post(v1.DryRunView, f"{_path(name)}/try", v1.CodeRequest(snapshot=self.upload(directory)))
 
-    def challenge_samples(self, name: str) -> SampleList:
+    def challenge_samples(self, name: str) -> v1.SampleList:
         """Files of the training data that are shown one by one, what was shown, and how many are left today."""
-        return v1.value_of(SampleList, self._http.get(v1.shown_of(SampleList), f"{_path(name)}/samples"))
+        return self._http.get(v1.SampleList, f"{_path(name)}/samples")
 
     def challenge_sample(self, name: str, sample: str) -> bytes:
         """The content of one of them. It counts today, unless one's team has seen it before."""
         return self._http.call("POST", f"{_path(name)}/samples", json={"sample": sample}).content
 
-    def _submissions(self, path: str, query: Mapping[str, int] = MappingProxyType({})) -> SubmissionList:
-        return v1.value_of(SubmissionList, self._http.get(v1.shown_of(SubmissionList), path, params=query))
+    def _submissions(self, path: str, query: Mapping[str, int] = MappingProxyType({})) -> v1.SubmissionList:
+        return self._http.get(v1.SubmissionList, path, params=query)
 
 
 def _path(name: str) -> str:

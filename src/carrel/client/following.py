@@ -7,12 +7,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from carrel.core.domain.job import ENDED
-from carrel.wire.v1 import EventView
+from carrel.wire import v1
 
 #: Seconds between two looks for a lab that is away.
 _SHORTEST, _LONGEST = 0.05, 1.0
-_ENDED = frozenset(state.value for state in ENDED)
 
 
 class Backoff:
@@ -55,9 +53,11 @@ class Position:
     #: True when the last state of the job that is followed has been seen.
     ended: bool = False
 
-    def take(self, event_id: str, data: str) -> Iterator[EventView]:
+    def take(self, event_id: str, data: str) -> Iterator[v1.EventView]:
         """The event of one message, or nothing when it was seen before."""
-        event = EventView.model_validate_json(data)
+        from carrel.core.domain.job import ENDED
+
+        event = v1.EventView.model_validate_json(data)
         if event.type == "log":
             piece = event.id, int(event.data.get("offset", 0))
             if piece[0] == self.piece[0] and piece[1] <= self.piece[1]:
@@ -65,6 +65,6 @@ class Position:
             self.piece = piece
         if event_id.isdigit():
             self.after = max(self.after, int(event_id))
-        if self.job_id == event.job_id and event.type == "state" and event.data.get("state") in _ENDED:
+        if self.job_id == event.job_id and event.type == "state" and event.data.get("state") in ENDED:
             self.ended = True
         yield event

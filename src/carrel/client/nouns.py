@@ -24,12 +24,12 @@ class NounCalls:
 
     def one_of(self, noun: Noun[T], key: str | int) -> T:
         """One of them."""
-        return v1.value_of(noun.type, self._http.get(v1.shown_of(noun.type), _path(noun, key)))
+        return self._http.get(noun.type, _path(noun, key))
 
     def add(self, noun: Noun[T], asked: T) -> T:
         """Keep a new one; the lab numbers it."""
         request = v1.asked_of(noun).model_validate(asked, from_attributes=True)
-        return v1.value_of(noun.type, self._http.post(v1.shown_of(noun.type), f"/{noun.plural}", request))
+        return self._http.post(noun.type, f"/{noun.plural}", request)
 
     def put(self, noun: Noun[T], asked: T) -> tuple[bool, T]:
         """Keep one in the place of one with the same key; return whether there was none like it, and what is kept."""

@@ -6,22 +6,19 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from carrel.client.nouns import NounCalls
-from carrel.core.domain.nouns import SECRETS, TOKENS
-from carrel.core.domain.secret import Secret
-from carrel.core.domain.token import MadeToken, Token
 from carrel.wire import v1
 
 
 class PeopleCalls(NounCalls):
     """The part of a `carrel.Client` that is about users, tokens and secrets. A lifetime of 0 seconds means: without an end."""
 
-    def tokens(self, *, everybody: bool = False) -> list[Token]:
+    def tokens(self, *, everybody: bool = False) -> list[v1.Token]:
         """One's tokens, or those of everybody (administrators); also those that are void."""
-        return self.all_of(TOKENS, all=everybody)
+        return self.all_of(v1.TOKENS, all=everybody)
 
     def create_token(
         self, name: str = "", *, scopes: Sequence[str] = (), account: str | None = None, expires_in: int | None = None
-    ) -> MadeToken:
+    ) -> v1.MadeToken:
         """Make a token for no more than one's own is good for; it is not shown again."""
         asked = {"name": name, "scopes": list(scopes), "account": account, "expires_in": expires_in}
         return self._made("/tokens", v1.TokenRequest.model_validate(asked))
@@ -72,7 +69,7 @@ class PeopleCalls(NounCalls):
         asked = {"name": name, "role": role, "expires_in": expires_in, "without_isolation": without_isolation}
         return self._http.post(v1.Invitation, "/invitations", v1.InvitationRequest.model_validate(asked))
 
-    def redeem_invitation(self, name: str = "") -> MadeToken:
+    def redeem_invitation(self, name: str = "") -> v1.MadeToken:
         """Exchange the invitation that this client has as its token."""
         return self._made("/invitations/current/redeem", v1.RedeemRequest(name=name))
 
@@ -80,21 +77,21 @@ class PeopleCalls(NounCalls):
         """No token of the user is valid any more (administrators)."""
         self._http.call("POST", self._user(subject, "revoke"))
 
-    def secrets(self) -> list[Secret]:
+    def secrets(self) -> list[v1.Secret]:
         """One's own, by name. Nobody is shown a value again."""
-        return self.all_of(SECRETS)
+        return self.all_of(v1.SECRETS)
 
     def set_secret(self, name: str, value: str) -> bool:
         """Keep a value for jobs that name it, in the place of an earlier one; return whether there was none."""
-        request = v1.asked_of(SECRETS).model_validate({"value": value})
+        request = v1.asked_of(v1.SECRETS).model_validate({"value": value})
         return self._http.put(v1.SecretChange, f"/secrets/{quote(name, safe='')}", request).created
 
     def remove_secret(self, name: str) -> None:
         """Forget a value. Jobs that run keep what they were given."""
-        self.remove(SECRETS, name)
+        self.remove(v1.SECRETS, name)
 
     def _user(self, subject: str, what: str) -> str:
         return f"/users/{quote(subject, safe='')}/{what}"
 
-    def _made(self, path: str, request: v1.Request) -> MadeToken:
-        return v1.value_of(MadeToken, self._http.post(v1.shown_of(MadeToken), path, request))
+    def _made(self, path: str, request: v1.Request) -> v1.MadeToken:
+        return self._http.post(v1.MadeToken, path, request)

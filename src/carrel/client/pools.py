@@ -11,9 +11,7 @@ from typing import Any
 from carrel.client import body_files
 from carrel.client.nouns import NounCalls
 from carrel.client.transport import LabUnreachable
-from carrel.core.domain.call import WorkerPool
 from carrel.core.domain.errors import CarrelError, Conflict
-from carrel.core.domain.nouns import POOLS
 from carrel.wire import frames, v1
 
 _FRAMES = "application/vnd.carrel.frames"
@@ -29,24 +27,21 @@ class PoolCalls(NounCalls):
     #: Since when files of the lab's are tried (again): they cannot be had on other machines.
     _files_from = 0.0
 
-    def open_pool(self, request: v1.WorkerPoolRequest) -> WorkerPool:
+    def open_pool(self, request: v1.WorkerPoolRequest) -> v1.WorkerPool:
         """Open a pool."""
-        return v1.value_of(WorkerPool, self._http.post(v1.shown_of(WorkerPool), "/pools", request))
+        return self._http.post(v1.WorkerPool, "/pools", request)
 
-    def pools(self, *, closed: bool = False) -> list[WorkerPool]:
+    def pools(self, *, closed: bool = False) -> list[v1.WorkerPool]:
         """One's own pools, newest first."""
-        return self.all_of(POOLS, closed="true" if closed else "false")
+        return self.all_of(v1.POOLS, closed="true" if closed else "false")
 
-    def pool(self, pool_id: int) -> WorkerPool:
+    def pool(self, pool_id: int) -> v1.WorkerPool:
         """One pool."""
-        return self.one_of(POOLS, pool_id)
+        return self.one_of(v1.POOLS, pool_id)
 
-    def close_pool(self, pool_id: int, *, cancel: bool = False) -> WorkerPool:
+    def close_pool(self, pool_id: int, *, cancel: bool = False) -> v1.WorkerPool:
         """Let a pool take no more calls; with `cancel`, those that wait do not begin."""
-        found = self._http.post(
-            v1.shown_of(WorkerPool), f"/pools/{pool_id}/close", params={"cancel": "true" if cancel else "false"}
-        )
-        return v1.value_of(WorkerPool, found)
+        return self._http.post(v1.WorkerPool, f"/pools/{pool_id}/close", params={"cancel": "true" if cancel else "false"})
 
     def remove_pool(self, pool_id: int) -> None:
         """Forget a pool that is over, with its calls and their results. Raises `Conflict` while there is something left to do."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from carrel.client.recorded import Changes, Recorded, read_recorded, task_again
 from carrel.core.domain.errors import Invalid
 from carrel.wire import v1
 
 if TYPE_CHECKING:
+    from carrel.client.recorded import Changes, Recorded
     from carrel.client.transport import Transport
     from carrel.core.comparison import Comparison, Metrics, Results
     from carrel.core.crates import Crate
@@ -75,6 +75,8 @@ class ReplayCalls:
         The code and the outputs of a crate are checked against its record before anything is sent, and it gets no secrets but
         those that `changes` name: whoever wrote the crate has chosen their names.
         """
+        from carrel.client.recorded import Changes, task_again
+
         recorded, changes = original.recorded, changes or Changes()
         request, notes = task_again(recorded, self.lab().lab_id, changes)
         if crate is not None:
@@ -112,6 +114,8 @@ def _all_ignored(metrics: Metrics, ignore: Sequence[str]) -> bool:
 
 
 def _original(plain: Mapping[str, Any], metrics: Mapping[str, Any] | None, where: str) -> Original:
+    from carrel.client.recorded import read_recorded
+
     recorded = read_recorded(plain, where)
     job = recorded.job
     if job.state != "COMPLETED":

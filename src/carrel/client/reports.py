@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from carrel.client.transport import Transport
-from carrel.core.domain.cells import CellPage
 from carrel.wire import v1
 
 #: Seconds: of a year of a large lab much is read.
@@ -63,7 +62,7 @@ class ReportCalls:
             # What the first page took for now is when the others end, too.
             asked, after = _asked(page.begin.isoformat(), page.end.isoformat()), page.next
 
-    def cells(self, owner: str = "me", *, since: float | None = None) -> Iterator[CellPage]:
+    def cells(self, owner: str = "me", *, since: float | None = None) -> Iterator[v1.CellPage]:
         """Page by page, in the order in which the lab heard of them; asked for at `since` (Unix seconds) or later.
 
         `owner` is "me" or (operators, administrators) "all".
@@ -71,8 +70,7 @@ class ReportCalls:
         after: int | None = 0
         while after is not None:
             query = {"owner": owner, "since": since, "after": after, "limit": _CELLS}
-            found = self._http.get(v1.shown_of(CellPage), "/cells", params={k: v for k, v in query.items() if v is not None})
-            page = v1.value_of(CellPage, found)
+            page = self._http.get(v1.CellPage, "/cells", params={k: v for k, v in query.items() if v is not None})
             yield page
             after = page.next
 

@@ -19,9 +19,9 @@ from carrel.client.locate import Lab
 from carrel.client.problems import error_of
 from carrel.client.renewing import Fixed, Renewing
 from carrel.core.domain import errors
-from carrel.wire.v1 import API, STORAGE_HEADER, HealthView
+from carrel.wire import v1
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 #: How OpenSSL begins to say why a certificate is not believed.
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _LOOPBACK = ("localhost", "127.", "::1")
@@ -93,12 +93,12 @@ class Transport:
         """One request under the API's prefix. Raises the error that the lab names, or `Unavailable` when it does not answer."""
         with self._explained():
             try:
-                response = self._http.request(method, API + path, headers=headers, **request)
+                response = self._http.request(method, v1.API + path, headers=headers, **request)
             except httpx.ConnectError:
                 # Nothing was sent, so the request may be sent to where the lab is now.
                 if not self.look_again():
                     raise
-                response = self._http.request(method, API + path, headers=headers, **request)
+                response = self._http.request(method, v1.API + path, headers=headers, **request)
             self.answered = True
             self._look_at(response)
         if response.status_code >= 400 and not (method == "HEAD" and response.status_code == 404):
@@ -106,25 +106,25 @@ class Transport:
         return response
 
     def get(self, model: type[M], path: str, **request: Any) -> M:
-        """GET, as a model."""
-        return model.model_validate_json(self.call("GET", path, **request).content)
+        """GET, as a model or a value of the domain."""
+        return _read(model, self.call("GET", path, **request))
 
     def delete(self, model: type[M], path: str, **request: Any) -> M:
-        """DELETE, as a model."""
-        return model.model_validate_json(self.call("DELETE", path, **request).content)
+        """DELETE, as a model or a value of the domain."""
+        return _read(model, self.call("DELETE", path, **request))
 
     def post(self, model: type[M], path: str, body: BaseModel | None = None, **request: Any) -> M:
-        """POST, as a model."""
+        """POST, as a model or a value of the domain."""
         return self._send("POST", model, path, body, **request)
 
     def put(self, model: type[M], path: str, body: BaseModel | None = None, **request: Any) -> M:
-        """PUT, as a model."""
+        """PUT, as a model or a value of the domain."""
         return self._send("PUT", model, path, body, **request)
 
     def _send(self, method: str, model: type[M], path: str, body: BaseModel | None, **request: Any) -> M:
         content = None if body is None else body.model_dump_json(exclude_none=True)
         headers = {"Content-Type": "application/json", **request.pop("headers", {})}
-        return model.model_validate_json(self.call(method, path, content=content, headers=headers, **request).content)
+        return _read(model, self.call(method, path, content=content, headers=headers, **request))
 
     @contextmanager
     def stream(
@@ -142,7 +142,7 @@ class Transport:
         """
         with self._explained():
             timeout = httpx.Timeout(60.0, read=silence)
-            with self._http.stream(method, API + path, headers=headers, timeout=timeout, **request) as response:
+            with self._http.stream(method, v1.API + path, headers=headers, timeout=timeout, **request) as response:
                 self.answered = True
                 self._look_at(response)
                 if response.status_code >= 400:
@@ -151,7 +151,7 @@ class Transport:
                 yield response
 
     def _look_at(self, response: httpx.Response) -> None:
-        room, _, message = response.headers.get(STORAGE_HEADER, "").partition("; ")
+        room, _, message = response.headers.get(v1.STORAGE_HEADER, "").partition("; ")
         self.tell(room, unquote(message))
 
     def tell(self, room: str, message: str) -> None:
@@ -164,12 +164,12 @@ class Transport:
         from carrel.client.tunnel import carry
 
         with self._explained():
-            carry(self.url + API + path, self.token(), None if self.authority is None else _trust(self.authority), read, write)
+            carry(self.url + v1.API + path, self.token(), None if self.authority is None else _trust(self.authority), read, write)
 
-    def health(self) -> HealthView:
+    def health(self) -> v1.HealthView:
         """What the lab says without sign-in. Raises `Unavailable` when it does not answer."""
         with self._explained():
-            return HealthView.model_validate_json(self._http.get("/health", auth=None).content)
+            return v1.HealthView.model_validate_json(self._http.get("/health", auth=None).content)
 
     def _explained(self) -> AbstractContextManager[None]:
         return explained(self.url)
@@ -255,6 +255,12 @@ def _trust(authority: Path) -> ssl.SSLContext:
             f"The certificates in {authority} cannot be used: {errors.in_words(error)}.",
             remedy="CARREL_CA_FILE, or `carrel login URL --trust FINGERPRINT`, says whom to trust.",
         ) from None
+
+
+def _read(model: type[M], response: httpx.Response) -> M:
+    if issubclass(model, BaseModel):
+        return model.model_validate_json(response.content)
+    return v1.value_of(model, v1.shown_of(model).model_validate_json(response.content))
 
 
 def plain(response: httpx.Response) -> Any:

@@ -28,6 +28,7 @@ PARTS = (
     "client",
     "core/__init__.py",
     "core/domain",
+    "core/lazy_imports.py",
     "core/snapshots",
     "core/submission",
     "core/tasks",

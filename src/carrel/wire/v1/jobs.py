@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.core.submission import ResourceOptions, SlurmOptions, TaskOptions
-from carrel.wire.v1.base import Request, Response, request_of
+from carrel.wire.v1.base import Request, Response
+from carrel.wire.v1.declared import request_of
 from carrel.wire.v1.reports import SessionTimesView
 
 
@@ -378,3 +380,15 @@ class RunView(Response):
     run_id: str
     experiment_id: str
     uri: str
+
+
+class ExportedAttemptPage(Response):
+    """Attempts of some jobs: ``GET /api/v1/report/jobs``."""
+
+    begin: datetime
+    #: What happened then or later is left out.
+    end: datetime
+    #: In the order of jobs, and of the attempts of each.
+    attempts: list[ExportedAttempt]
+    #: What to ask with as `after` for the jobs that follow; None where there are no more.
+    next: int | None = None

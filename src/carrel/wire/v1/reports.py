@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from carrel.core.domain.exported_attempt import ExportedAttempt
 from carrel.wire.v1.base import Response
 
 
@@ -142,18 +141,6 @@ class SessionReportView(Response):
     owner: str | None
     accounts: list[str]
     rows: list[SessionTimesView]
-
-
-class ExportedAttemptPage(Response):
-    """Attempts of some jobs: ``GET /api/v1/report/jobs``."""
-
-    begin: datetime
-    #: What happened then or later is left out.
-    end: datetime
-    #: In the order of jobs, and of the attempts of each.
-    attempts: list[ExportedAttempt]
-    #: What to ask with as `after` for the jobs that follow; None where there are no more.
-    next: int | None = None
 
 
 class AuditPage(Response):

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from carrel.core.domain.sweep import MOST_TRIALS
 from carrel.core.submission import SweepOptions
-from carrel.wire.v1.base import Request, Response, request_of
+from carrel.wire.v1.base import Request, Response
+from carrel.wire.v1.declared import request_of
 from carrel.wire.v1.jobs import TaskRequest
 
 _TrialState = Literal["RUNNING", "COMPLETED", "PRUNED", "FAILED", "CANCELLED"]
