@@ -27,7 +27,7 @@ def lazy_imports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}. It has: {', '.join(sorted(homes))}.")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
         home, original = homes[name]
         value = getattr(import_module(home), original)
         setattr(module, name, value)
