@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -15,9 +15,11 @@ from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
-    from carrel.client import Client
-    from carrel.core.domain.challenge import ChallengeView, Rescore, SubmissionList
+    from collections.abc import Callable, Iterable
 
+    from carrel.core.domain.challenge import ChallengeView, Rescore
+
+T = TypeVar("T")
 publish_commands = typer.Typer()
 #: Seconds between two looks at what is run.
 _LOOK = 1.0
@@ -35,7 +37,11 @@ def check(
     """
     with open_client(home) as client:
         made = client.keep_challenge(directory)
-        found = _checked(client, made.name)
+        found = _ended(
+            lambda: client.challenge_checks(made.name),
+            lambda found: (one.submission.state.ended for one in found.submissions),
+            "baselines were run",
+        )
         view = client.challenge(made.name, draft=True)
     failed = [one for one in found.submissions if not one.submission.scores]
     if as_json:
@@ -50,15 +56,16 @@ def check(
     return OTHER if failed else OK
 
 
-def _checked(client: Client, name: str) -> SubmissionList:
+def _ended(look: Callable[[], T], states: Callable[[T], Iterable[bool]], done: str) -> T:
+    """Look until all of these have ended, and say on stderr how many have."""
     told = -1
     while True:
-        found = client.challenge_checks(name)
-        ended = sum(one.submission.state.ended for one in found.submissions)
-        if ended != told:
-            print(f"{ended} of {len(found.submissions)} baselines were run ...", file=sys.stderr)
-            told = ended
-        if ended == len(found.submissions):
+        found = look()
+        ended = [*states(found)]
+        if sum(ended) != told:
+            told = sum(ended)
+            print(f"{told} of {len(ended)} {done} ...", file=sys.stderr)
+        if told == len(ended):
             return found
         time.sleep(_LOOK)
 
@@ -169,14 +176,12 @@ def rescore(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     Boards stay as they are until the draft is published. For organisers.
     """
     with open_client(home) as client:
-        found = client.rescore_challenge(name)
-        told = -1
-        while (ended := sum(bool(one.after and one.after.state.ended) for one in found.lines)) < len(found.lines):
-            if ended != told:
-                print(f"{ended} of {len(found.lines)} submissions were scored again ...", file=sys.stderr)
-                told = ended
-            time.sleep(_LOOK)
-            found = client.rescore_challenge(name, ask=False)
+        client.rescore_challenge(name)
+        found = _ended(
+            lambda: client.rescore_challenge(name, ask=False),
+            lambda found: (bool(one.after and one.after.state.ended) for one in found.lines),
+            "submissions were scored again",
+        )
     failed = any(one.after and one.after.state.value == "FAILED" for one in found.lines)
     if as_json:
         print_found(found)
