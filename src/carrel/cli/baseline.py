@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, argument, find_job, flag, open_client, option
 from carrel.core.domain.errors import Denied, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ baseline_command = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Compare later jobs of a project with one that is its baseline.",
 )
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help='Name of the project; "USER/NAME" for that of another user.', show_default=False)
-]
+Name = Annotated[str, argument("NAME", 'Name of the project; "USER/NAME" for that of another user.')]
 _STYLES = {"moved": "red", "same": "green", "not known": "yellow"}
 _AGREEMENTS = {"identical": "green", "within tolerance": "green", "different": "red", "unknown": "yellow"}
 #: Things of a kind that a cell of the table names.
@@ -38,15 +36,13 @@ _HEADS = ("job", "owner", "submitted_at", "ended_at", "state", "calibration", "a
 def set_baseline(
     job_id: JobId,
     project: Annotated[
-        str | None,
-        typer.Option("--project", metavar="NAME", help="Name of the jobs that are compared with it.  [the job's name]"),
+        str | None, option("--project", "NAME", "Name of the jobs that are compared with it.  [the job's name]")
     ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", metavar="X", min=0.0, max=1.0, help="How far a metric may be away, such as 1e-6.")
     ] = 0.0,
     ignore: Annotated[
-        list[str] | None,
-        typer.Option("--ignore", metavar="PATTERN", help="What does not count, such as '*.log'; may be repeated."),
+        list[str] | None, option("--ignore", "PATTERN", "What does not count, such as '*.log'; may be repeated.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -72,7 +68,7 @@ def set_baseline(
 
 @baseline_command.command("list")
 def list_baselines(
-    everybody: Annotated[bool, typer.Option("--all", help="Everybody's (administrators).", show_default=False)] = False,
+    everybody: Annotated[bool, flag("--all", "Everybody's (administrators).")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -93,7 +89,7 @@ def list_baselines(
 @baseline_command.command("show")
 def show(
     name: Name,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.", show_default=False)] = False,
+    as_csv: Annotated[bool, flag("--csv", "Print comma-separated values.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.baseline import find_baseline, moved_text, name_of
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -22,16 +20,10 @@ _STYLES = {"moved": "red", "same": "green", "not known": "yellow"}
 
 def calibrate_command(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help='Projects that have a baseline; "USER/NAME" for those of another user.'),
+        list[str] | None, argument("NAME", 'Projects that have a baseline; "USER/NAME" for those of another user.')
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All your baselines; everybody's, for administrators.", show_default=False)
-    ] = False,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Resolve their environments anew: what did packages change?", show_default=False),
-    ] = False,
+    everything: Annotated[bool, flag("--all", "All your baselines; everybody's, for administrators.")] = False,
+    fresh: Annotated[bool, flag("--fresh", "Resolve their environments anew: what did packages change?")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

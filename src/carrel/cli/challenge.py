@@ -16,7 +16,7 @@ from carrel.cli.challenge_publish import publish_commands
 from carrel.cli.challenge_sample import sample
 from carrel.cli.challenge_screen import cleaned, print_board, print_bounds, print_found, print_submissions, told_of
 from carrel.cli.endings import OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -161,10 +161,8 @@ def leave(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 @challenge_command.command("merge")
 def merge(
     name: Name,
-    code: Annotated[
-        str, typer.Option("--code", metavar="CODE", help="Ask the team that has this code.", show_default=False)
-    ] = "",
-    team: Annotated[str, typer.Option("--team", metavar="NAME", help="Agree with this team.", show_default=False)] = "",
+    code: Annotated[str, option("--code", "CODE", "Ask the team that has this code.")] = "",
+    team: Annotated[str, option("--team", "NAME", "Agree with this team.")] = "",
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -177,7 +175,7 @@ def merge(
 @challenge_command.command("choose")
 def choose(
     name: Name,
-    numbers: Annotated[list[int], typer.Argument(metavar="SUBMISSION...", help="Their numbers.", min=1, show_default=False)],
+    numbers: Annotated[list[int], argument("SUBMISSION...", "Their numbers.", min=1)],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -195,17 +193,10 @@ def _show_team(team: TeamView, name: str) -> int:
 @challenge_command.command("join")
 def join(
     name: Name,
-    team: Annotated[str, typer.Option("--team", metavar="NAME", help="Name of a new team.  [your own]", show_default=False)] = "",
-    code: Annotated[
-        str, typer.Option("--code", metavar="CODE", help="Join the team whose member has given you this.", show_default=False)
-    ] = "",
-    accept_rules: Annotated[bool, typer.Option("--accept-rules", help="You have read the rules, and accept them.")] = False,
-    answers: Annotated[
-        list[str],
-        typer.Option(
-            "--answer", metavar="NAME=ANSWER", help="To what the challenge asks; you may leave it out.", show_default=False
-        ),
-    ] = [],  # noqa: B006 - typer reads it
+    team: Annotated[str, option("--team", "NAME", "Name of a new team.  [your own]")] = "",
+    code: Annotated[str, option("--code", "CODE", "Join the team whose member has given you this.")] = "",
+    accept_rules: Annotated[bool, flag("--accept-rules", "You have read the rules, and accept them.")] = False,
+    answers: Annotated[list[str], option("--answer", "NAME=ANSWER", "To what the challenge asks; you may leave it out.")] = [],  # noqa: B006 - typer reads it
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -226,9 +217,7 @@ def join(
 @challenge_command.command("start")
 def start(
     name: Name,
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIRECTORY", help="Where it is written.  [the challenge's name]", show_default=False)
-    ] = None,
+    directory: Annotated[Path | None, argument("DIRECTORY", "Where it is written.  [the challenge's name]")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -255,11 +244,9 @@ def start(
 @challenge_command.command("submit")
 def submit(
     name: Name,
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The code.", show_default=False)],
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it was scored.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it costs at most, and what is left; send nothing.")
-    ] = False,
+    directory: Annotated[Path, argument("DIRECTORY", "The code.")],
+    wait: Annotated[bool, flag("--wait", "Wait until it was scored.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Say what it costs at most, and what is left; send nothing.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -338,9 +325,7 @@ def submissions(
 @challenge_command.command("board")
 def board(
     name: Name,
-    phase: Annotated[
-        str | None, typer.Option("--phase", metavar="NAME", help="Which.  [that of now]", show_default=False)
-    ] = None,
+    phase: Annotated[str | None, option("--phase", "NAME", "Which.  [that of now]")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -10,7 +10,7 @@ import typer
 
 from carrel.cli.challenge_screen import print_found
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
 
 if TYPE_CHECKING:
     from carrel.core.domain.challenge import SubmissionList
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from carrel.core.domain.challenge_report import ChallengeReport
 
 organise_commands = typer.Typer()
-Name = Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)]
-Words = Annotated[str, typer.Argument(metavar="TEXT", help="Plain text.", show_default=False)]
+Name = Annotated[str, argument("CHALLENGE", "Name of the challenge.")]
+Words = Annotated[str, argument("TEXT", "Plain text.")]
 
 
 @organise_commands.command("notices")
@@ -64,9 +64,9 @@ def announce(name: Name, text: Words, home: Home = None, as_json: AsJson = False
 @organise_commands.command("answer")
 def answer(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="QUESTION", help="Its number.", min=1, show_default=False)],
+    number: Annotated[int, argument("QUESTION", "Its number.", min=1)],
     text: Words,
-    publish: Annotated[bool, typer.Option("--publish", help="Everybody reads the question and the answer.")] = False,
+    publish: Annotated[bool, flag("--publish", "Everybody reads the question and the answer.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -79,8 +79,8 @@ def answer(
 @organise_commands.command("quota")
 def quota(
     name: Name,
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="Its name.", show_default=False)],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Members read it.", show_default=False)],
+    team: Annotated[str, argument("TEAM", "Its name.")],
+    reason: Annotated[str, option("--reason", "TEXT", "Members read it.")],
     today: Annotated[int, typer.Option("--today", metavar="N", help="Submissions more today; -N: fewer.")] = 0,
     total: Annotated[int, typer.Option("--total", metavar="N", help="Submissions more in the phase of now; -N: fewer.")] = 0,
     home: Home = None,
@@ -95,10 +95,7 @@ def quota(
 @organise_commands.command("report")
 def report(
     name: Name,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write it there: .html, .md or .json.", show_default=False),
-    ] = None,
+    output: Annotated[Path | None, option("--output -o", "FILE", "Write it there: .html, .md or .json.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -147,9 +144,7 @@ def _print_report(found: ChallengeReport) -> None:
 @organise_commands.command("likeness")
 def likeness(
     name: Name,
-    phase: Annotated[
-        str | None, typer.Option("--phase", metavar="NAME", help="Which.  [that of now]", show_default=False)
-    ] = None,
+    phase: Annotated[str | None, option("--phase", "NAME", "Which.  [that of now]")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -175,7 +170,7 @@ def likeness(
 @organise_commands.command("export")
 def export(
     name: Name,
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="It is made if it is not there.", show_default=False)],
+    directory: Annotated[Path, argument("DIRECTORY", "It is made if it is not there.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -12,7 +12,7 @@ import typer
 from carrel.cli.challenge_organise import Name
 from carrel.cli.challenge_screen import cleaned, print_bounds, print_found, print_submissions, scores_of
 from carrel.cli.endings import OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ _LOOK = 1.0
 
 @publish_commands.command("check")
 def check(
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="With a challenge.yaml.", show_default=False)],
+    directory: Annotated[Path, argument("DIRECTORY", "With a challenge.yaml.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -92,15 +92,8 @@ def _print_promises(view: ChallengeView) -> None:
 @publish_commands.command("publish")
 def publish(
     name: Name,
-    reason: Annotated[
-        str,
-        typer.Option(
-            "--reason", metavar="TEXT", help="Why dates, limits, rules or boards change: everybody reads it.", show_default=False
-        ),
-    ] = "",
-    without_failed: Annotated[
-        bool, typer.Option("--without-failed", help="What could not be scored again loses its place.")
-    ] = False,
+    reason: Annotated[str, option("--reason", "TEXT", "Why dates, limits, rules or boards change: everybody reads it.")] = "",
+    without_failed: Annotated[bool, flag("--without-failed", "What could not be scored again loses its place.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -121,10 +114,7 @@ def publish(
 def freeze(
     name: Name,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIRECTORY", help="Write its public pages and results there, as HTML.", show_default=False
-        ),
+        Path | None, option("--output -o", "DIRECTORY", "Write its public pages and results there, as HTML.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -150,7 +140,7 @@ def freeze(
 @publish_commands.command("log")
 def log(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="SUBMISSION", help="Its number.", min=1, show_default=False)],
+    number: Annotated[int, argument("SUBMISSION", "Its number.", min=1)],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -215,7 +205,7 @@ def _print_rescore(found: Rescore) -> None:
 @publish_commands.command("record")
 def record(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="SUBMISSION", help="Its number.", min=1, show_default=False)],
+    number: Annotated[int, argument("SUBMISSION", "Its number.", min=1)],
     home: Home = None,
     as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
 ) -> int:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.challenge_organise import Name
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client, option
 
 if TYPE_CHECKING:
     from carrel.core.domain.challenge_sample import SampleList
@@ -17,13 +15,8 @@ if TYPE_CHECKING:
 
 def sample(
     name: Name,
-    file: Annotated[
-        str | None, typer.Argument(metavar="SAMPLE", help="Its name; without one, those that there are.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write it there.  [its own name]", show_default=False),
-    ] = None,
+    file: Annotated[str | None, argument("SAMPLE", "Its name; without one, those that there are.")] = None,
+    output: Annotated[Path | None, option("--output -o", "FILE", "Write it there.  [its own name]")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

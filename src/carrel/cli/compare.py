@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, JobName, find_job, job_name, open_client
+from carrel.cli.options import AsJson, Home, JobName, argument, find_job, flag, job_name, open_client
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -49,15 +49,14 @@ def attempt_name(text: str) -> AttemptName:
 def compare_command(
     jobs: Annotated[
         list[AttemptName],
-        typer.Argument(
-            metavar="ID",
+        argument(
+            "ID",
+            'Numbers of two jobs or more; "12_3" in an array, "12:1" for an attempt, "run:…" for a run of MLflow\'s.',
             parser=attempt_name,
-            help='Numbers of two jobs or more; "12_3" in an array, "12:1" for an attempt, "run:…" for a run of MLflow\'s.',
-            show_default=False,
         ),
     ],
-    diff: Annotated[bool, typer.Option("--diff", "-d", help="Show the lines of code that differ, too.")] = False,
-    every: Annotated[bool, typer.Option("--all", "-a", help=f"Show all results that differ, not {_RESULTS}.")] = False,
+    diff: Annotated[bool, flag("--diff -d", "Show the lines of code that differ, too.")] = False,
+    every: Annotated[bool, flag("--all -a", f"Show all results that differ, not {_RESULTS}.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

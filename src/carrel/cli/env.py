@@ -13,7 +13,7 @@ import typer
 
 from carrel.cli import environments
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, flag, open_client
 from carrel.cli.words import size as size_text
 from carrel.client.locate import default_home
 from carrel.core.domain.errors import CarrelError, NotFound
@@ -86,7 +86,7 @@ def collect(
     unused_for: Annotated[
         str, typer.Option(metavar="DURATION", help="Remove what no job used for so long; what a job uses now stays.")
     ] = "30d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would go, remove nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run -n", "Say what would go, remove nothing.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from carrel.cli.endings import INTERRUPTED, OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import format_count
 
@@ -19,39 +17,24 @@ if TYPE_CHECKING:
     from carrel.client import Client
     from carrel.wire import v1
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="One's own, or with its owner: ada/torch, site/torch.", show_default=False)
-]
-Lock = Annotated[
-    str | None, typer.Argument(metavar="[LOCK]", help="Beginning of a lock's digest (`carrel env lock NAME --history`).")
-]
+Name = Annotated[str, argument("NAME", "One's own, or with its owner: ada/torch, site/torch.")]
+Lock = Annotated[str | None, argument("[LOCK]", "Beginning of a lock's digest (`carrel env lock NAME --history`).")]
 
 
 def create(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="What to call it; site/NAME is for everybody (administrators).", show_default=False),
-    ],
+    name: Annotated[str, argument("NAME", "What to call it; site/NAME is for everybody (administrators).")],
     python: Annotated[
-        str | None,
-        typer.Option("--python", metavar="VERSION", help="Python, like \"3.11\".  [the project's, else the lab's own]"),
+        str | None, option("--python", "VERSION", "Python, like \"3.11\".  [the project's, else the lab's own]")
     ] = None,
     requirements: Annotated[
-        Path | None,
-        typer.Option("--requirements", "-r", metavar="FILE", help="Install what a requirements file or a lock names."),
+        Path | None, option("--requirements -r", "FILE", "Install what a requirements file or a lock names.")
     ] = None,
     project: Annotated[
-        Path | None,
-        typer.Option("--project", metavar="DIR", help="Install what pyproject.toml (and uv.lock, where there is one) name."),
+        Path | None, option("--project", "DIR", "Install what pyproject.toml (and uv.lock, where there is one) name.")
     ] = None,
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="NAME", help="Install what another environment has now.", show_default=False)
-    ] = None,
+    source: Annotated[str | None, option("--from", "NAME", "Install what another environment has now.")] = None,
     path: Annotated[
-        str | None,
-        typer.Option(
-            "--from-path", metavar="PREFIX", help="Use a virtual environment or conda prefix on the lab's machine as it is."
-        ),
+        str | None, option("--from-path", "PREFIX", "Use a virtual environment or conda prefix on the lab's machine as it is.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -74,10 +57,8 @@ def create(
 def lock(
     name: Name,
     which: Lock = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file.", show_default=False)
-    ] = None,
-    history: Annotated[bool, typer.Option("--history", help="List earlier locks instead.", show_default=False)] = False,
+    output: Annotated[Path | None, option("--output -o", "FILE", "Write it to a file.")] = None,
+    history: Annotated[bool, flag("--history", "List earlier locks instead.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -107,10 +88,9 @@ def lock(
 def share(
     name: Name,
     subjects: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="USER", help='Let this user use it, or "all"; may be repeated. Others no longer.'),
+        list[str] | None, option("--with", "USER", 'Let this user use it, or "all"; may be repeated. Others no longer.')
     ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Let nobody else use it.", show_default=False)] = False,
+    off: Annotated[bool, flag("--off", "Let nobody else use it.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, flag, open_client, option
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -29,14 +27,10 @@ _KINDS = {
 def gc_command(
     kinds: Annotated[
         list[str] | None,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            help="Only this: work, logs, code, outputs, artifacts, audit, cells or calls; may be repeated.",
-        ),
+        option("--kind", "KIND", "Only this: work, logs, code, outputs, artifacts, audit, cells or calls; may be repeated."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would go, remove nothing.")] = False,
-    usage: Annotated[bool, typer.Option("--usage", help="Show who has how much on the lab's disk, remove nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run -n", "Say what would go, remove nothing.")] = False,
+    usage: Annotated[bool, flag("--usage", "Show who has how much on the lab's disk, remove nothing.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

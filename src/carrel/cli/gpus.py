@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK, UNAVAILABLE
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, flag, open_client, option
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import parse_duration
 
@@ -32,20 +30,12 @@ _WHERE = {"out": "to host memory", "back": "to the GPU", "to_disk": "to the disk
 
 
 def gpus_command(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.", show_default=False)] = False,
-    history: Annotated[bool, typer.Option("--history", help="Show the last hour too.", show_default=False)] = False,
-    cells: Annotated[
-        bool,
-        typer.Option(
-            "--cells", help="Write when cells had GPUs, as a file for `carrel simulate --notebooks`.", show_default=False
-        ),
-    ] = False,
-    no_names: Annotated[
-        bool, typer.Option("--no-names", help="With --cells: users and sessions have numbers for names.", show_default=False)
-    ] = False,
+    watch: Annotated[bool, flag("--watch -w", "Go on until Ctrl-C.")] = False,
+    history: Annotated[bool, flag("--history", "Show the last hour too.")] = False,
+    cells: Annotated[bool, flag("--cells", "Write when cells had GPUs, as a file for `carrel simulate --notebooks`.")] = False,
+    no_names: Annotated[bool, flag("--no-names", "With --cells: users and sessions have numbers for names.")] = False,
     last: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With --cells: only what was asked for within this time, such as 30d."),
+        str | None, option("--last", "TIME", "With --cells: only what was asked for within this time, such as 30d.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,

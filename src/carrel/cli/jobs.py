@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK, exit_code, report
-from carrel.cli.options import AsJson, Home, JobId, JobName, find_job, job_name, open_client, simulated_jobs
+from carrel.cli.options import (
+    AsJson,
+    Home,
+    JobId,
+    JobName,
+    argument,
+    find_job,
+    flag,
+    job_name,
+    open_client,
+    option,
+    simulated_jobs,
+)
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.job import ENDED, HOLDING, JobState
 
@@ -22,12 +34,10 @@ _RECENT = 5
 
 
 def ps_command(
-    all_users: Annotated[bool, typer.Option("--all-users", "-u", help="Everybody's jobs (administrators).")] = False,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Ended jobs too, not only the last few.")] = False,
-    states: Annotated[
-        list[str] | None, typer.Option("--state", "-s", metavar="STATE", help="Only jobs in this state; may be repeated.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of exactly this name.")] = None,
+    all_users: Annotated[bool, flag("--all-users -u", "Everybody's jobs (administrators).")] = False,
+    everything: Annotated[bool, flag("--all -a", "Ended jobs too, not only the last few.")] = False,
+    states: Annotated[list[str] | None, option("--state -s", "STATE", "Only jobs in this state; may be repeated.")] = None,
+    name: Annotated[str | None, option("--name", "NAME", "Only jobs of exactly this name.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
     home: Home = None,
     as_json: AsJson = False,
@@ -249,10 +259,7 @@ def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
 
 
 def cancel_command(
-    job_ids: Annotated[
-        list[JobName],
-        typer.Argument(metavar="ID", parser=job_name, help='Numbers of jobs and arrays; "12_3" in an array.', show_default=False),
-    ],
+    job_ids: Annotated[list[JobName], argument("ID", 'Numbers of jobs and arrays; "12_3" in an array.', parser=job_name)],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, StartRangesView
@@ -112,12 +110,8 @@ def reload_command(home: Home = None, as_json: AsJson = False) -> int:
 
 
 def drain_command(
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", help="Name of the node, or a GPU: NODE:3, or its UUID.", show_default=False)
-    ],
-    reason: Annotated[
-        str, typer.Argument(metavar="REASON", help="Why: everybody who waits for it reads this.", show_default=False)
-    ],
+    node: Annotated[str, argument("NODE", "Name of the node, or a GPU: NODE:3, or its UUID.")],
+    reason: Annotated[str, argument("REASON", "Why: everybody who waits for it reads this.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -141,9 +135,7 @@ def drain_command(
 
 
 def undrain_command(
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", help="Name of the node, or a GPU: NODE:3, or its UUID.", show_default=False)
-    ],
+    node: Annotated[str, argument("NODE", "Name of the node, or a GPU: NODE:3, or its UUID.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

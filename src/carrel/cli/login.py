@@ -6,28 +6,23 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson
+from carrel.cli.options import AsJson, argument, flag, option
 
 if TYPE_CHECKING:
     from carrel.client.credential import Credential
 
-Url = Annotated[
-    str | None, typer.Argument(metavar="[URL]", help="The lab's address.  [CARREL_URL, or the last one]", show_default=False)
-]
+Url = Annotated[str | None, argument("[URL]", "The lab's address.  [CARREL_URL, or the last one]")]
 
 
 def login_command(
     url: Url = None,
-    typed: Annotated[bool, typer.Option("--token", help="Keep a token that is typed or piped in.")] = False,
+    typed: Annotated[bool, flag("--token", "Keep a token that is typed or piped in.")] = False,
     invitation: Annotated[
-        str | None, typer.Option("--invitation", metavar="CODE", help="A code that an administrator gave you; it works once.")
+        str | None, option("--invitation", "CODE", "A code that an administrator gave you; it works once.")
     ] = None,
     trusted: Annotated[
-        str | None,
-        typer.Option("--trust", metavar="FINGERPRINT", help="Believe the lab's own authority if it has this fingerprint."),
+        str | None, option("--trust", "FINGERPRINT", "Believe the lab's own authority if it has this fingerprint.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:

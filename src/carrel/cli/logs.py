@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import INTERRUPTED, OK
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, flag, open_client, option
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -17,8 +15,8 @@ if TYPE_CHECKING:
 
 def logs_command(
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends; Ctrl-C leaves it alone.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of this attempt; else of the last.")] = None,
+    follow: Annotated[bool, flag("--follow -f", "Go on until the job ends; Ctrl-C leaves it alone.")] = False,
+    attempt: Annotated[int | None, option("--attempt", "N", "Of this attempt; else of the last.", min=1)] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, flag, open_client, option
 from carrel.cli.results import Ignore
 from carrel.core.comparison.matrix import USUAL
 from carrel.core.domain.errors import Invalid
@@ -31,14 +31,13 @@ def matrix_command(
     job_id: JobId,
     seeds: Annotated[int, typer.Option("--seeds", metavar="K", min=1, max=10, help="Under so many seeds.")] = 3,
     cases: Annotated[
-        list[str] | None,
-        typer.Option("--case", metavar="CASE", help="again, device, order or cpus=N; may be repeated.  [again, device, order]"),
+        list[str] | None, option("--case", "CASE", "again, device, order or cpus=N; may be repeated.  [again, device, order]")
     ] = None,
     metric: Annotated[
         str, typer.Option("--metric", metavar="NAME", help="A metric, or an output: outputs/metrics.json#/loss.  [the first]")
     ] = "",
     ignore: Ignore = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Submit the runs without asking.")] = False,
+    yes: Annotated[bool, flag("--yes -y", "Submit the runs without asking.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

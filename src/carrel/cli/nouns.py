@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client
 
 if TYPE_CHECKING:
     from carrel.core.domain.noun import Noun
@@ -64,9 +64,7 @@ def noun_command(
             print(removal.done.format(one))
         return OK
 
-    remove.__annotations__["one"] = Annotated[
-        get_type_hints(noun.type)[noun.key], typer.Argument(metavar=noun.key.upper(), help=key, show_default=False)
-    ]
+    remove.__annotations__["one"] = Annotated[get_type_hints(noun.type)[noun.key], argument(noun.key.upper(), key)]
     command.command(removal.name, help=removal.help)(remove)
     return command
 

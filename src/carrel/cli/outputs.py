@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK, exit_code
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, argument, find_job, flag, open_client
 from carrel.core.domain.errors import CarrelError, Invalid
 
 if TYPE_CHECKING:
@@ -20,15 +18,11 @@ if TYPE_CHECKING:
 
 def outputs_command(
     job_id: JobId,
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Where to put them; made if need be.", show_default=False)
-    ] = None,
-    only_list: Annotated[bool, typer.Option("--list", "-l", help="List them, fetch nothing.")] = False,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Give them up: the lab keeps their names and digests, not the files.")
-    ] = False,
+    directory: Annotated[Path | None, argument("DIR", "Where to put them; made if need be.")] = None,
+    only_list: Annotated[bool, flag("--list -l", "List them, fetch nothing.")] = False,
+    remove: Annotated[bool, flag("--remove", "Give them up: the lab keeps their names and digests, not the files.")] = False,
     collect: Annotated[
-        bool, typer.Option("--collect", help="First store what could not be stored when the job ended: its disk was full.")
+        bool, flag("--collect", "First store what could not be stored when the job ended: its disk was full.")
     ] = False,
     home: Home = None,
     as_json: AsJson = False,

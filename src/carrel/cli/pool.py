@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
 from carrel.core.domain.call import CallState
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ pool_command = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Look after the workers that carry out calls of `carrel.Executor`.",
 )
-Number = Annotated[int, typer.Argument(metavar="POOL", help="Number of the pool.", show_default=False)]
+Number = Annotated[int, argument("POOL", "Number of the pool.")]
 _STATES = ("PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED")
 
 
 @pool_command.command("list")
 def list_pools(
-    closed: Annotated[bool, typer.Option("--all", help="Those that are closed, too.")] = False,
+    closed: Annotated[bool, flag("--all", "Those that are closed, too.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -100,7 +100,7 @@ def show(
 
 @pool_command.command("log")
 def log(
-    number: Annotated[int, typer.Argument(metavar="CALL", help="Number of the call.", show_default=False)],
+    number: Annotated[int, argument("CALL", "Number of the call.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -121,7 +121,7 @@ def log(
 @pool_command.command("close")
 def close(
     number: Number,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Calls that wait do not begin.")] = False,
+    cancel: Annotated[bool, flag("--cancel", "Calls that wait do not begin.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -158,8 +158,7 @@ def remove(number: Number, home: Home = None, as_json: AsJson = False) -> int:
 @pool_command.command("forget")
 def forget(
     function: Annotated[
-        str | None,
-        typer.Option("--function", "-f", metavar="NAME", help="Only of this function, as `carrel pool show` names it."),
+        str | None, option("--function -f", "NAME", "Only of this function, as `carrel pool show` names it.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,

@@ -12,10 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
 
 if TYPE_CHECKING:
     from carrel.client.travelling import Travelling
@@ -26,25 +24,21 @@ _NAMED = 8
 
 
 def promote_command(
-    notebook: Annotated[Path, typer.Argument(metavar="NOTEBOOK", help="A notebook (.ipynb).", show_default=False)],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The directory to make.  [beside the notebook]")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the task.  [the notebook's]")] = None,
+    notebook: Annotated[Path, argument("NOTEBOOK", "A notebook (.ipynb).")],
+    output: Annotated[Path | None, option("--output -o", "DIR", "The directory to make.  [beside the notebook]")] = None,
+    name: Annotated[str | None, option("--name", "NAME", "Name of the task.  [the notebook's]")] = None,
     environment: Annotated[
         str | None,
-        typer.Option(
-            "--environment",
-            "-e",
-            metavar="NAME|PREFIX",
-            help="Take the packages of this environment: a name (`carrel env list`) or its directory.  [the session's own]",
+        option(
+            "--environment -e",
+            "NAME|PREFIX",
+            "Take the packages of this environment: a name (`carrel env list`) or its directory.  [the session's own]",
         ),
     ] = None,
     include: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="PATH", help="A file or directory that travels with the notebook; may be repeated."),
+        list[str] | None, option("--with", "PATH", "A file or directory that travels with the notebook; may be repeated.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over what an earlier promotion made.")] = False,
+    force: Annotated[bool, flag("--force", "Write over what an earlier promotion made.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

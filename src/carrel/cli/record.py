@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, open_client, option
 from carrel.core.domain.errors import CarrelError, Invalid
 
 if TYPE_CHECKING:
@@ -26,9 +24,7 @@ _SYSTEM = "system/"
 
 def record_command(
     job_id: JobId,
-    file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write all of it to this file, as JSON.")
-    ] = None,
+    file: Annotated[Path | None, option("--output -o", "FILE", "Write all of it to this file, as JSON.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, flag, open_client, option
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -21,11 +21,9 @@ report_command = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Report how long jobs take to begin, what GPUs were worth, and jobs in formats of others (carrel usage: use).",
 )
-Since = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Only from then on: 2026-11-23, in UTC; by default four weeks.")
-]
-Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only before that; by default now.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)]
+Since = Annotated[str | None, option("--from", "TIME", "Only from then on: 2026-11-23, in UTC; by default four weeks.")]
+Until = Annotated[str | None, option("--to", "TIME", "Only before that; by default now.")]
+AsCsv = Annotated[bool, flag("--csv", "Print comma-separated values; times are seconds.")]
 _TIMES = ("waited", "prepared", "silent", "to_output", "to_metric")
 #: What may come of the time that was held, in the order of the columns.
 _ENDS = ("completed", "continued", "failed", "timeout", "cancelled", "lost", "running", "session")
@@ -43,7 +41,7 @@ def usage_command(
         str,
         typer.Option("--by", metavar="WHAT", help="One row for each user, account, project, qos, gpu_type, node, week or kind."),
     ] = "user",
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="In rows of at least five people.", show_default=False)] = False,
+    anonymous: Annotated[bool, flag("--anonymous", "In rows of at least five people.")] = False,
     as_csv: AsCsv = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -136,14 +134,9 @@ def sessions(
 
 @report_command.command("roi")
 def roi(
-    year: Annotated[int, typer.Option("--year", metavar="YEAR", min=1970, max=9998, help="The year.", show_default=False)],
-    costs: Annotated[
-        Path, typer.Option("--costs", metavar="FILE", help="What the GPUs cost (`carrel schema costs.toml`).", show_default=False)
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write it there: .html, .pdf or .csv.", show_default=False),
-    ] = None,
+    year: Annotated[int, option("--year", "YEAR", "The year.", min=1970, max=9998)],
+    costs: Annotated[Path, option("--costs", "FILE", "What the GPUs cost (`carrel schema costs.toml`).")],
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write it there: .html, .pdf or .csv.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -158,17 +151,12 @@ def roi(
 
 @report_command.command("jobs")
 def jobs(
-    form: Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="sacct (by default), xdmod or swf.")] = None,
+    form: Annotated[str | None, option("--format", "FORMAT", "sacct (by default), xdmod or swf.")] = None,
     begin: Since = None,
     to: Until = None,
-    file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write into this file.")] = None,
-    hide: Annotated[
-        bool, typer.Option("--anonymous", help="Numbers for users, accounts, job names and nodes.", show_default=False)
-    ] = False,
-    key: Annotated[
-        Path | None,
-        typer.Option("--key", metavar="FILE", help="The same numbers each time, by the key in FILE."),
-    ] = None,
+    file: Annotated[Path | None, option("--output -o", "FILE", "Write into this file.")] = None,
+    hide: Annotated[bool, flag("--anonymous", "Numbers for users, accounts, job names and nodes.")] = False,
+    key: Annotated[Path | None, option("--key", "FILE", "The same numbers each time, by the key in FILE.")] = None,
     cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="What the lab is called there.")] = "carrel",
     home: Home = None,
     as_json: AsJson = False,

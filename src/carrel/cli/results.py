@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli.options import option
+
 if TYPE_CHECKING:
     from carrel.core.comparison import Results
     from carrel.wire.v1 import ResultsView
@@ -14,9 +16,7 @@ if TYPE_CHECKING:
 Tolerance = Annotated[
     float, typer.Option("--tolerance", metavar="X", min=0.0, max=1.0, help="How far a metric may be away, such as 1e-6.")
 ]
-Ignore = Annotated[
-    list[str] | None, typer.Option("--ignore", metavar="PATTERN", help="What does not count, such as '*.log'; may be repeated.")
-]
+Ignore = Annotated[list[str] | None, option("--ignore", "PATTERN", "What does not count, such as '*.log'; may be repeated.")]
 #: Differences that are printed.
 _SHOWN = 20
 

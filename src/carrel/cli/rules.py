@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 def rules_command(
     changes: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME=VALUE...",
-            help="As in carrel.toml: qos.batch.priority=5, accounts.physics.shares=3; NAME= takes it out.",
-            show_default=False,
-        ),
+        argument("NAME=VALUE...", "As in carrel.toml: qos.batch.priority=5, accounts.physics.shares=3; NAME= takes it out."),
     ],
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Change nothing: simulate the lab's last jobs now and then.", show_default=False)
-    ] = False,
+    preview: Annotated[bool, flag("--preview", "Change nothing: simulate the lab's last jobs now and then.")] = False,
     days: Annotated[int, typer.Option(min=1, max=365, metavar="DAYS", help="With --preview: jobs of so many days.")] = 7,
     home: Home = None,
     as_json: AsJson = False,

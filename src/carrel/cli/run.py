@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.follow import task_exit_code
-from carrel.cli.options import AsJson, Home, open_client, simulated_jobs
+from carrel.cli.options import AsJson, Home, flag, open_client, option, simulated_jobs
 from carrel.cli.promote import as_project, as_sent
 from carrel.cli.screen import STATE_STYLES, clean, paint, print_json
 from carrel.cli.task_options import takes_a_task
@@ -29,11 +27,11 @@ if TYPE_CHECKING:
 def run_command(
     *,
     task: Mapping[str, Any],
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the end; as `carrel submit`.")] = False,
+    detach: Annotated[bool, flag("--detach -d", "Do not wait for the end; as `carrel submit`.")] = False,
     from_step: Annotated[
-        str | None, typer.Option("--from", metavar="STEP", help="Of a project's steps, run this one and those after it again.")
+        str | None, option("--from", "STEP", "Of a project's steps, run this one and those after it again.")
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Take nothing from an earlier job.")] = False,
+    no_cache: Annotated[bool, flag("--no-cache", "Take nothing from an earlier job.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -59,7 +57,7 @@ def run_command(
 def submit_command(
     *,
     task: Mapping[str, Any],
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say when it would start, and submit nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run -n", "Say when it would start, and submit nothing.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

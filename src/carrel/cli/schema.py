@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson
+from carrel.cli.options import AsJson, argument
 from carrel.core.domain.errors import Invalid
 
 
 def schema_command(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="MLproject, carrel.toml, costs.toml or challenge.yaml.", show_default=False)
-    ],
+    file: Annotated[str, argument("FILE", "MLproject, carrel.toml, costs.toml or challenge.yaml.")],
     as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
 ) -> int:
     """Print the JSON schema of a file that people write.

@@ -10,7 +10,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.nouns import Removal, noun_command
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client, option
 from carrel.cli.words import local
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.nouns import SECRETS
@@ -33,13 +33,13 @@ secret_command = noun_command(
         done="{} is forgotten.",
     ),
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help=_KEY, show_default=False)]
+Name = Annotated[str, argument("NAME", _KEY)]
 
 
 @secret_command.command("set")
 def set_secret(
     name: Name,
-    file: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="Read the value from a file.")] = None,
+    file: Annotated[Path | None, option("--from", "FILE", "Read the value from a file.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

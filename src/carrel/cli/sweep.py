@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client
 from carrel.cli.promote import as_project
 from carrel.cli.task_options import option_parameter, said_options, takes_a_task
 from carrel.core.submission import SweepOptions, options_of
@@ -43,7 +43,7 @@ sweep_command = typer.Typer(
     context_settings=_HELP,
     help="Try a task with different parameters, and find the best: `carrel sweep train.py -P lr=loguniform(1e-5,1e-2)`.",
 )
-Number = Annotated[int, typer.Argument(metavar="SWEEP", help="Number of the sweep.", show_default=False)]
+Number = Annotated[int, argument("SWEEP", "Number of the sweep.")]
 
 
 def _start(*, task: Mapping[str, Any], home: Home = None, as_json: AsJson = False, **options: Any) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
+from carrel.cli.options import AsJson, Expires, Home, argument, flag, lifetime, open_client, option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,16 +25,13 @@ token_command = typer.Typer(
     help="Make, list and revoke access tokens; `export $(carrel token --env)` lets plain MLflow clients in.",
 )
 
-Scopes = Annotated[
-    list[str] | None,
-    typer.Option("--scope", metavar="SCOPE", help="read, submit, sessions, tracking or all; may be repeated."),
-]
+Scopes = Annotated[list[str] | None, option("--scope", "SCOPE", "read, submit, sessions, tracking or all; may be repeated.")]
 
 
 @token_command.callback()
 def token(
     ctx: typer.Context,
-    env: Annotated[bool, typer.Option("--env", help="Make a token for this shell and print variables for `export`.")] = False,
+    env: Annotated[bool, flag("--env", "Make a token for this shell and print variables for `export`.")] = False,
     scopes: Scopes = None,
     expires: Expires = None,
     home: Home = None,
@@ -75,11 +72,9 @@ def _print_variables(scopes: list[str], seconds: int | None, home: Path | None) 
 
 @token_command.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="What it is called in lists.", show_default=False)] = "",
+    name: Annotated[str, argument("[NAME]", "What it is called in lists.")] = "",
     scopes: Scopes = None,
-    account: Annotated[
-        str | None, typer.Option("--account", metavar="ACCOUNT", help="The only account that its jobs are charged to.")
-    ] = None,
+    account: Annotated[str | None, option("--account", "ACCOUNT", "The only account that its jobs are charged to.")] = None,
     expires: Expires = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -105,8 +100,8 @@ def create(
 
 @token_command.command("list")
 def list_tokens(
-    everybody: Annotated[bool, typer.Option("--users", help="Of all users (administrators).")] = False,
-    void: Annotated[bool, typer.Option("--all", "-a", help="Also those that have expired or were revoked.")] = False,
+    everybody: Annotated[bool, flag("--users", "Of all users (administrators).")] = False,
+    void: Annotated[bool, flag("--all -a", "Also those that have expired or were revoked.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -133,7 +128,7 @@ def list_tokens(
 
 @token_command.command("revoke")
 def revoke(
-    token_id: Annotated[int, typer.Argument(metavar="ID", help="As `carrel token list` shows it.", show_default=False, min=1)],
+    token_id: Annotated[int, argument("ID", "As `carrel token list` shows it.", min=1)],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

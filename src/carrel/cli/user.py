@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
+from carrel.cli.options import AsJson, Expires, Home, argument, flag, lifetime, open_client, option
 from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
@@ -23,16 +23,15 @@ user_command = typer.Typer(
 )
 
 Without = Annotated[
-    bool,
-    typer.Option("--without-isolation", help="They may be trusted with the whole lab: nothing keeps jobs apart on this machine."),
+    bool, flag("--without-isolation", "They may be trusted with the whole lab: nothing keeps jobs apart on this machine.")
 ]
-Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="As `carrel user list` shows it.", show_default=False)]
+Subject = Annotated[str, argument("SUBJECT", "As `carrel user list` shows it.")]
 
 
 @user_command.command("add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", show_default=False)],
-    admin: Annotated[bool, typer.Option("--admin", help="Make an administrator of them.")] = False,
+    name: Annotated[str, argument("NAME", "Name of the user.")],
+    admin: Annotated[bool, flag("--admin", "Make an administrator of them.")] = False,
     role: Annotated[
         str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
     ] = "user",
@@ -64,13 +63,11 @@ def reset(subject: Subject, expires: Expires = None, home: Home = None, as_json:
 
 @user_command.command("invite")
 def invite(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user, new or not.", show_default=False)],
+    name: Annotated[str, argument("NAME", "Name of the user, new or not.")],
     role: Annotated[
         str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
     ] = "user",
-    expires: Annotated[
-        str | None, typer.Option("--expires", metavar="TIME", help="For how long it can be used.  [7d]", show_default=False)
-    ] = None,
+    expires: Annotated[str | None, option("--expires", "TIME", "For how long it can be used.  [7d]")] = None,
     without_isolation: Without = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -100,7 +97,7 @@ def invite(
 def suspend(
     subject: Subject,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why: the user reads it.")] = "",
-    cancel_running: Annotated[bool, typer.Option("--cancel-running", help="Cancel what runs too.")] = False,
+    cancel_running: Annotated[bool, flag("--cancel-running", "Cancel what runs too.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -191,7 +188,7 @@ def _hand_over(made: v1.NewUser, trust: str, fact: str, *, as_json: bool) -> Non
 
 @user_command.command("list")
 def list_users(
-    programs: Annotated[bool, typer.Option("--all", help="Also the users as whom the programs of challenges run.")] = False,
+    programs: Annotated[bool, flag("--all", "Also the users as whom the programs of challenges run.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

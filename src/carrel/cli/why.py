@@ -12,7 +12,7 @@ import typer
 
 from carrel.cli.compare import AttemptName, attempt_name, resolve
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, find_job, open_client
+from carrel.cli.options import AsJson, Home, find_job, open_client, option
 from carrel.cli.results import Ignore, Tolerance
 from carrel.core.domain.errors import Invalid, Unavailable
 
@@ -35,15 +35,11 @@ def why_command(
     first: _Attempt,
     second: _Attempt,
     budget: Annotated[
-        float | None,
-        typer.Option("--budget", metavar="GPU-HOURS", min=0.0, help="GPU-hours that runs may take; else you are asked."),
+        float | None, option("--budget", "GPU-HOURS", "GPU-hours that runs may take; else you are asked.", min=0.0)
     ] = None,
-    runs: Annotated[
-        int | None, typer.Option("--runs", metavar="N", min=0, help="How many runs there may be; else you are asked.")
-    ] = None,
+    runs: Annotated[int | None, option("--runs", "N", "How many runs there may be; else you are asked.", min=0)] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", metavar="K", min=4, max=10, help="Run both under so many seeds instead, and compare a metric."),
+        int | None, option("--seeds", "K", "Run both under so many seeds instead, and compare a metric.", min=4, max=10)
     ] = None,
     metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="With --seeds: which.  [the first]")] = "",
     tolerance: Tolerance = 0.0,
