@@ -25,7 +25,7 @@ def _old(before: float) -> Mapping[sa.Table, Sequence[sa.ColumnElement[bool]]]:
 
 
 class RetentionTable:
-    """Implements `carrel.lab.retention.collector.References` and `carrel.core.control.retention.RetentionStore`."""
+    """What jobs have stored and name, what was used when, and what of it may go."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
