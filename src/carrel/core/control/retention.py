@@ -22,15 +22,10 @@ _REMEDY = (
 
 
 class RetentionStore(Protocol):
-    """What the lab remembers of what is stored."""
+    """What the lab remembers of what is stored. `carrel.lab.store.retention.RetentionTable` is one, and has the promises."""
 
-    def stored(self, owner: str | None = None) -> Mapping[str, Stored]:
-        """What each user has stored, or only `owner`."""
-        ...
-
-    def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]:
-        """The outputs of a job are not stored any more; return how many there were, and their bytes."""
-        ...
+    def stored(self, owner: str | None = None) -> Mapping[str, Stored]: ...  # noqa: D102
+    def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]: ...  # noqa: D102
 
 
 class Collects(Protocol):
