@@ -12,6 +12,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, print_json
 
 if TYPE_CHECKING:
     from carrel import Client
@@ -45,8 +46,6 @@ def list_lines(
     as_json: AsJson = False,
 ) -> int:
     """Show the last lines of the audit log."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         page = client.audit(
             user=user, action=action, resource=resource, result="refused" if refused else None, since=since, until=until,
@@ -78,8 +77,6 @@ def export(
                 target.write(line + "\n")
                 count += 1
     if as_json:
-        from carrel.cli.screen import print_json
-
         print_json({"lines": count, "file": str(file)})
     else:
         print(f"{count} lines are in {file}.")
@@ -97,8 +94,6 @@ def _every(client: Client) -> Iterator[str]:
 
 def _print(entry: dict[str, Any]) -> None:
     from datetime import UTC, datetime
-
-    from carrel.cli.screen import clean
 
     at = datetime.fromtimestamp(entry["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
     who = entry.get("who") or "-"

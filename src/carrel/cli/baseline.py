@@ -9,6 +9,8 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, JobId, argument, find_job, flag, open_client, option
+from carrel.cli.screen import clean, cut, print_csv, print_json, print_table
+from carrel.cli.words import local, short_digest
 from carrel.core.domain.errors import Denied, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -51,8 +53,6 @@ def set_baseline(
 
     Each later one is compared with it: `carrel baseline show`. An earlier baseline of the project is replaced.
     """
-    from carrel.cli.screen import clean, print_json
-
     with open_client(home) as client:
         number = find_job(client, job_id)
         made = client.set_baseline(number, project=project, tolerance=tolerance, ignore=ignore or ())
@@ -73,9 +73,6 @@ def list_baselines(
     as_json: AsJson = False,
 ) -> int:
     """List your baselines, and what came of running them again last."""
-    from carrel.cli.screen import print_json, print_table
-    from carrel.cli.words import local
-
     with open_client(home) as client:
         found = client.baselines(everybody=everybody)
     if as_json:
@@ -94,8 +91,6 @@ def show(
     as_json: AsJson = False,
 ) -> int:
     """Show how the last 50 jobs of the project are beside its baseline, newest last: results, and what they ran with."""
-    from carrel.cli.screen import print_csv, print_json
-
     if as_csv and as_json:
         raise Invalid("--csv and --json are two forms.", remedy="Say one of them.")
     with open_client(home) as client:
@@ -112,8 +107,6 @@ def show(
 @baseline_command.command("remove")
 def remove(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     """Forget a baseline of yours. Jobs stay as they are."""
-    from carrel.cli.screen import clean, print_json
-
     with open_client(home) as client:
         found = find_baseline(client, name)
         client.remove_baseline(found.id)
@@ -163,8 +156,6 @@ def _allowed(one: BaselineView) -> str:
 
 
 def _print(found: BaselineTable) -> None:
-    from carrel.cli.screen import clean, print_table
-
     one = found.baseline
     with_what = ", ".join(text for text in (found.python, found.machine) if text)
     print(clean(f"Baseline of {one.project}: job {one.job}" + (f" ({with_what})" if with_what else "")))
@@ -200,9 +191,6 @@ def _results(row: BaselineRow) -> str:
 
 def moved_text(one: Moved) -> str:
     """ "loss +2.3 %", "numpy 1.26.4 -> 2.0.1"."""
-    from carrel.cli.screen import cut
-    from carrel.cli.words import short_digest
-
     if one.relative is not None:
         return f"{one.what} {one.relative * 100:+.2g} %"
     return f"{one.what} {cut(short_digest(one.before), 30)} -> {cut(short_digest(one.after), 30)}"

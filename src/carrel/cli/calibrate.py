@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from carrel.cli.baseline import find_baseline, moved_text, name_of
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, argument, flag, open_client
+from carrel.cli.screen import StatusLine, clean, paint, print_json
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ def calibrate_command(
     They run as jobs of yours, with the lock of each baseline; --fresh resolves environments anew. Asked again after Ctrl-C it
     goes on with the same jobs. The exit code is 0 when nothing moved, 1 when something did, or when too little is known.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     if bool(names) == everything:
         raise Invalid(
             "Names of baselines and --all are given." if names else "No baseline is named.",
@@ -97,16 +96,12 @@ class _Round:
                 self._tell_why(one, found)
 
     def _tell(self, one: BaselineView, outcome: str, text: str, whole: dict[str, object]) -> None:
-        from carrel.cli.screen import clean, paint
-
         self.told.append({"owner": one.owner, "project": one.project, "baseline": one.job, **whole})
         if not self._quiet:
             name = name_of(one, one.owner != self._mine)
             print(f"{clean(name)}: {paint(outcome, _STYLES.get(outcome, ''))}: {clean(text)}", flush=True)
 
     def _tell_why(self, one: BaselineView, found: CalibrationView) -> None:
-        from carrel.cli.screen import clean
-
         if found.drift is None:
             return
         for sentence in found.drift.not_known:

@@ -17,6 +17,8 @@ from carrel.cli.challenge_sample import sample
 from carrel.cli.challenge_screen import cleaned, print_board, print_bounds, print_found, print_submissions, told_of
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, paint, print_json, print_table
+from carrel.cli.words import local
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -43,9 +45,6 @@ _NOTICES = 5
 @challenge_command.command("list")
 def list_challenges(home: Home = None, as_json: AsJson = False) -> int:
     """List challenges: those that are published, and drafts of your own."""
-    from carrel.cli.screen import print_table
-    from carrel.cli.words import local
-
     with open_client(home) as client:
         found = client.challenges()
     if as_json:
@@ -66,8 +65,6 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
         told = client.challenge_notices(name).notices
     if as_json:
         return print_found(found)
-    from carrel.cli.screen import clean, paint
-
     print(f"{paint(clean(found.title), 'bold')}  ({found.name}, {found.state}, {found.teams} teams)")
     for title, text in found.pages.items():
         print(f"\n{paint(clean(title), 'bold')}\n{cleaned(text)}")
@@ -97,9 +94,6 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 
 def _print_phase(phase: PhaseView, *, now: bool) -> None:
-    from carrel.cli.screen import paint
-    from carrel.cli.words import local
-
     if phase.final:
         ways = {
             "team": "that each team chooses",
@@ -116,8 +110,6 @@ def _print_phase(phase: PhaseView, *, now: bool) -> None:
 
 
 def _print_left(phase: PhaseView | None) -> None:
-    from carrel.cli.words import local
-
     if phase is not None and phase.left:
         print(f"Left in {phase.name}: {phase.left}. The next day begins at {local(phase.next_day)}.")
         if phase.refusal:
@@ -125,8 +117,6 @@ def _print_left(phase: PhaseView | None) -> None:
 
 
 def _print_team(team: TeamView, name: str) -> None:
-    from carrel.cli.screen import clean
-
     print(f"Your team: {clean(team.name)} ({', '.join(map(clean, team.members))}). Others join with {team.code}.")
     for other in team.asked_by:
         print(f"The team {clean(other)} asks to merge with it. To agree: carrel challenge merge {name} --team '{clean(other)}'")
@@ -147,8 +137,6 @@ def invite(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 @challenge_command.command("leave")
 def leave(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     """Leave your team. What it has sent stays its own, and counts against your limits in another team."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.leave_challenge(name)
     if as_json:
@@ -206,8 +194,6 @@ def join(
         found = client.join_challenge(name, team=team, code=code, accept_rules=accept_rules, answers=given)
     if as_json:
         return print_found(found)
-    from carrel.cli.screen import clean
-
     members = ", ".join(map(clean, found.members))
     print(f"You are in the team {clean(found.name)} ({members}). Others join it with --code {found.code}.")
     print(f"What to begin with: carrel challenge start {name}")
@@ -230,8 +216,6 @@ def start(
     if found.train and os.path.isdir(found.train) and not os.path.lexists(place / "data"):  # noqa: PTH112
         (place / "data").symlink_to(found.train)
     if as_json:
-        from carrel.cli.screen import print_json
-
         print_json({"directory": str(place), "train": found.train})
         return OK
     print(f"Written to {place}." + (f" Training data: {found.train}" if found.train else ""))
@@ -274,7 +258,6 @@ def submit(
 
 def _dry_run(found: ChallengeView, *, as_json: bool) -> int:
     """Say what a submission costs at most, and what is left. Returns the code of failures where it would be refused."""
-    from carrel.cli.screen import print_json
     from carrel.wire.v1 import show
 
     phase = next((one for one in found.phases if one.name == found.phase and one.left), None)

@@ -15,6 +15,7 @@ import typer
 from carrel.cli.challenge_organise import Name
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, argument, open_client, option
+from carrel.cli.screen import clean, paint, print_json
 from carrel.core.domain.errors import Conflict, Invalid
 from carrel.core.domain.suggest import suggest
 
@@ -96,8 +97,6 @@ def _asked(asks: bool, question: str, option: str, among: Collection[str] = ()) 
 
 def _listed(names: Collection[str]) -> str:
     """The first and the last of these: the answer is mostly the last column."""
-    from carrel.cli.screen import clean
-
     some = [*names] if len(names) <= _LISTED else [*[*names][: _LISTED - 3], "…", *[*names][-2:]]
     return f" ({clean(', '.join(some))})" if some else ""
 
@@ -131,8 +130,6 @@ def _write(place: Path, made: Made) -> None:
 
 
 def _say(place: Path, made: Made, seed: int, *, as_json: bool) -> int:
-    from carrel.cli.screen import clean, paint, print_json
-
     if as_json:
         print_json(
             {"name": made.name, "directory": str(place), "rows": dict(made.rows), "remarks": [*made.remarks], "seed": seed}
@@ -154,7 +151,6 @@ def try_code(
 ) -> int:
     """Run code as a submission would be run, on training data, and show its whole log. It counts for no limit."""
     from carrel.cli.follow import Follower
-    from carrel.cli.screen import clean, print_json
 
     with open_client(home) as client:
         made = client.try_challenge(name, directory)

@@ -11,6 +11,9 @@ import typer
 from carrel.cli.challenge_screen import print_found
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, paint, print_csv, print_json, print_table
+from carrel.cli.words import local
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.core.domain.challenge import SubmissionList
@@ -36,9 +39,6 @@ def notices(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 def print_notice(one: ChallengeNotice) -> None:
     """Print a notice, with its answer below."""
-    from carrel.cli.screen import clean, paint
-    from carrel.cli.words import local
-
     by = f", by {clean(one.by)}" if one.by else ""
     print(f"{paint(f'{one.kind} {one.id}', 'bold')}  {local(one.made_at)}{by}: {clean(one.text)}")
     if one.answer:
@@ -115,7 +115,6 @@ def report(
 def _written(found: ChallengeReport, suffix: str) -> str:
     from carrel.cli.challenge_site import page
     from carrel.core.challenges.report import markdown
-    from carrel.core.domain.errors import Invalid
     from carrel.wire.v1 import show
 
     if suffix == ".json":
@@ -127,8 +126,6 @@ def _written(found: ChallengeReport, suffix: str) -> str:
 
 
 def _print_report(found: ChallengeReport) -> None:
-    from carrel.cli.screen import clean, print_table
-
     sent = sum(one.submissions for one in found.teams)
     print(f"{clean(found.title)}: {len(found.teams)} teams, {sent} submissions, {found.gpu_hours:.2f} GPU-hours.\n")
     rows = [tuple("-" if cell is None else str(cell) for cell in row) for row in _teams(found)]
@@ -153,8 +150,6 @@ def likeness(
         found = client.challenge_likeness(name, phase)
     if as_json:
         return print_found(found)
-    from carrel.cli.screen import print_table
-
     rows = [
         (*one.teams, ", ".join(map(str, one.submissions)), f"{one.code:.0%}", f"{one.predictions:.0%}") for one in found.pairs
     ]
@@ -175,8 +170,6 @@ def export(
     as_json: AsJson = False,
 ) -> int:
     """Write submissions, teams, failures and boards as CSV, and the report as JSON. For organisers."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         found, sent = client.challenge_report(name), client.challenge_submissions(name)
     directory.mkdir(parents=True, exist_ok=True)
@@ -237,8 +230,6 @@ def _tables(found: ChallengeReport, sent: SubmissionList) -> dict[str, Table]:
 
 
 def _write_csv(file: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    from carrel.cli.screen import print_csv
-
     with file.open("w", encoding="utf-8", newline="") as out:
         print_csv(heads, rows, out)
 

@@ -13,6 +13,7 @@ from carrel.cli.challenge_organise import Name
 from carrel.cli.challenge_screen import cleaned, print_bounds, print_found, print_submissions, scores_of
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -72,8 +73,6 @@ def _ended(look: Callable[[], T], states: Callable[[T], Iterable[bool]], done: s
 
 def _print_promises(view: ChallengeView) -> None:
     """Say what participants will see."""
-    from carrel.cli.screen import clean
-
     shown = ", ".join(f"{clean(one.title)} to {one.precision} after the point" for one in view.board)
     print(f"Participants see: the pages {', '.join(map(clean, view.pages))}; of each submission its state and {shown}.")
     seen = "the training data, if there are any, in their sessions and tasks"
@@ -148,8 +147,6 @@ def log(
 
     Its team gets the end of what its own code printed, where the challenge says so, when the submission has ended.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         found = client.challenge_log(name, number)
     if as_json:
@@ -185,8 +182,6 @@ def rescore(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 
 def _print_rescore(found: Rescore) -> None:
-    from carrel.cli.screen import print_table
-
     rows = [
         (
             one.before.phase,
@@ -210,8 +205,6 @@ def record(
     as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
 ) -> int:
     """Print what explains a score, as JSON: code, environment, scores. Organisers get digests, and the records of its jobs."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         print_json(client.challenge_record(name, number))
     return OK

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from carrel.cli.challenge_organise import Name
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, open_client, option
+from carrel.cli.screen import clean, print_json
+from carrel.cli.words import local
+from carrel.core.domain.errors import Conflict
 
 if TYPE_CHECKING:
     from carrel.core.domain.challenge_sample import SampleList
@@ -21,8 +24,6 @@ def sample(
     as_json: AsJson = False,
 ) -> int:
     """Get a file of training data that are shown one by one. It counts today, unless your team has seen it before."""
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.errors import Conflict
     from carrel.wire.v1 import show
 
     with open_client(home) as client:
@@ -47,9 +48,6 @@ def sample(
 
 
 def _print_samples(found: SampleList) -> None:
-    from carrel.cli.screen import clean
-    from carrel.cli.words import local
-
     for one in found.names:
         print(clean(one))
     if found.total > len(found.names):

@@ -10,6 +10,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.screen import clean, print_json
 
 
 class Format(StrEnum):
@@ -30,7 +31,6 @@ def cite_command(
 
     They come from CITATION.cff or pyproject.toml. Where neither names any, nobody is named.
     """
-    from carrel.cli.screen import clean, print_json
     from carrel.core.crates import citation_of, read_about
 
     with open_client(home) as client:

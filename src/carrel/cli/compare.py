@@ -10,6 +10,8 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, JobName, argument, find_job, flag, job_name, open_client
+from carrel.cli.screen import clean, cut, paint, print_json, print_table
+from carrel.cli.words import short_digest
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -64,8 +66,6 @@ def compare_command(
 
     Parameters, code, packages, inputs, seeds, machines, results. What a record does not say is listed as not known.
     """
-    from carrel.cli.screen import print_json
-
     if len(jobs) < 2:
         raise Invalid("One job is named.", remedy="Name two or more: `carrel compare 12 13`.")
     with open_client(home) as client:
@@ -86,8 +86,6 @@ def resolve(client: Client, name: AttemptName) -> str:
 
 
 def _print(found: ComparisonView, *, diff: bool, every: bool) -> None:
-    from carrel.cli.screen import clean, paint, print_table
-
     for sentence in found.summary:
         print(paint(clean(sentence), "bold"))
     if found.differences:
@@ -133,17 +131,12 @@ def _what(one: DifferenceView) -> str:
 
 
 def _short(value: ComparedValue) -> str:
-    from carrel.cli.screen import cut
-    from carrel.cli.words import short_digest
-
     if value.known != "value":
         return "none" if value.known == "absent" else "not known"
     return cut(short_digest(value.text), _WIDTH)
 
 
 def _hunks(found: ComparisonView) -> Iterator[str]:
-    from carrel.cli.screen import clean, paint
-
     first = found.jobs[0].label
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for one in found.differences:

@@ -14,7 +14,7 @@ import typer
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.nouns import Removal, noun_command, print_records
 from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
-from carrel.cli.screen import clean
+from carrel.cli.screen import clean, print_json, print_table
 from carrel.cli.words import local
 from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.errors import Invalid
@@ -152,8 +152,6 @@ def show(
 @compose_command.command("blocks")
 def list_blocks(home: Home = None, as_json: AsJson = False) -> int:
     """List the blocks of the fabric: where each is, and which machine has it."""
-    from carrel.cli.screen import print_table
-
     with open_client(home) as client:
         found = client.all_of(BLOCKS)
     if as_json:
@@ -172,8 +170,6 @@ def history(
     as_json: AsJson = False,
 ) -> int:
     """List the machines that had a block: whose, what for, and for how long. Users see their own, operators all."""
-    from carrel.cli.screen import print_table
-
     with open_client(home) as client:
         found = [one for one in client.all_of(COMPOSITIONS) if block in one.blocks and one.begin]
     if as_json:
@@ -191,8 +187,6 @@ def history(
 @compose_command.command("export")
 def export(home: Home = None, as_json: AsJson = False) -> int:  # noqa: ARG001 - it is JSON in any case
     """Print one's machines as JSON for `carrel compose apply`: what was asked for, and the blocks that they got."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         print_json({"machines": [{name: to_plain(getattr(one, name)) for name in _KEPT} for one in _mine(client)]})
     return OK

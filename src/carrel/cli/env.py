@@ -14,10 +14,11 @@ import typer
 from carrel.cli import environments
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, flag, open_client
+from carrel.cli.screen import print_json, print_table
 from carrel.cli.words import size as size_text
 from carrel.client.locate import default_home
 from carrel.core.domain.errors import CarrelError, NotFound
-from carrel.core.domain.units import format_duration, parse_duration
+from carrel.core.domain.units import format_count, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from carrel.node.environments import EnvironmentInfo, EnvironmentStore
@@ -40,8 +41,6 @@ def list_environments(home: Home = None, as_json: AsJson = False) -> int:
 
     `--json` names the packages of each.
     """
-    from carrel.cli.screen import print_json
-
     named, why = _named(home)
     if named is None and not _place(home).is_dir():
         raise why if why is not None and os.environ.get("CARREL_URL") else _no_lab(home)
@@ -63,8 +62,6 @@ def list_environments(home: Home = None, as_json: AsJson = False) -> int:
 
 
 def _print_shared(found: Sequence[EnvironmentInfo]) -> None:
-    from carrel.cli.screen import print_table
-
     if not found:
         print("No environments of tasks yet; the first task that needs one builds it.")
         return
@@ -91,9 +88,6 @@ def collect(
     as_json: AsJson = False,
 ) -> int:
     """Remove environments that were not used for a while, and what interrupted builds left."""
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.units import format_count
-
     removed = _store(home).collect(unused_for=parse_duration(unused_for), now=time.time(), dry_run=dry_run)
     size = sum(info.size for info in removed)
     if as_json:

@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import StatusLine, clean, print_json, print_table
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.units import format_count
+from carrel.core.domain.units import MIB, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,8 +65,6 @@ def lock(
     as_json: AsJson = False,
 ) -> int:
     """Print exactly what is installed in an environment, as requirements."""
-    from carrel.cli.screen import print_json
-
     if history:
         if which is not None or output is not None:
             raise Invalid("--history goes with no lock and no file.", remedy="Leave them out.")
@@ -95,8 +95,6 @@ def share(
     as_json: AsJson = False,
 ) -> int:
     """Say or show who else may use an environment; they get copies of their own."""
-    from carrel.cli.screen import print_json
-
     if off and subjects:
         raise Invalid("--off and --with exclude each other.", remedy="Say one of them.")
     with open_client(home) as client:
@@ -121,8 +119,6 @@ def restore(name: Name, which: Lock = None, home: Home = None, as_json: AsJson =
 
 def remove(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     """Remove an environment with its history; not while a session uses it."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.remove_environment(name)
     if as_json:
@@ -134,9 +130,6 @@ def remove(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 def print_named(found: v1.NamedEnvironmentList) -> None:
     """The table of named environments."""
-    from carrel.cli import words
-    from carrel.cli.screen import print_table
-
     if not found.environments:
         print("No named environments yet: the first notebook makes its own; `carrel env create NAME` makes others.")
         return
@@ -159,9 +152,6 @@ def print_named(found: v1.NamedEnvironmentList) -> None:
 
 
 def _built(home: Path | None, build: Callable[[Client, Callable[[str], None]], v1.NamedEnvironmentView], *, as_json: bool) -> int:
-    from carrel.cli import words
-    from carrel.cli.screen import StatusLine, clean, print_json
-
     line = StatusLine()
     with open_client(home) as client:
         try:
@@ -181,9 +171,6 @@ def _built(home: Path | None, build: Callable[[Client, Callable[[str], None]], v
 
 
 def _history(name: str, home: Path | None, *, as_json: bool) -> int:
-    from carrel.cli import words
-    from carrel.cli.screen import print_json, print_table
-
     with open_client(home) as client:
         view = client.environment(name)
     if as_json:
@@ -220,7 +207,6 @@ def _requirements(file: Path) -> dict[str, Any]:
 
 
 def _project(directory: Path) -> dict[str, str]:
-    from carrel.core.domain.units import MIB
     from carrel.core.tasks.files import DirectoryFiles, read_text
 
     files = DirectoryFiles.open(directory)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, JobId, find_job, flag, open_client, option
+from carrel.cli.screen import StatusLine, clean, paint, print_json
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.core.crates import Content
@@ -26,8 +28,6 @@ def export_command(
 
     `carrel replay FILE` repeats it, in this lab or in another one.
     """
-    from carrel.cli.screen import StatusLine, clean, paint, print_json
-
     line = StatusLine()
     with open_client(home) as client:
         number = find_job(client, job_id)
@@ -54,7 +54,6 @@ def export_command(
 
 def _inside(content: Content) -> str:
     from carrel.cli.words import size as size_text
-    from carrel.core.domain.units import format_count
 
     parts = ["the record", format_count(len(content.code), "file") + " of code"]
     parts += ["the lock"] if content.lock else []

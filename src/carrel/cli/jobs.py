@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli import words
 from carrel.cli.endings import OK, exit_code, report
 from carrel.cli.options import (
     AsJson,
@@ -22,8 +23,11 @@ from carrel.cli.options import (
     option,
     simulated_jobs,
 )
+from carrel.cli.screen import STATE_STYLES, clean, paint, print_fields, print_json, print_table
+from carrel.cli.words import array, gpu
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.job import ENDED, HOLDING, JobState
+from carrel.core.domain.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -47,7 +51,6 @@ def ps_command(
     Newest first. A waiting job shows why it waits, its place in line, and when it will probably start.
     """
     from carrel.cli.announce import tell_announcements
-    from carrel.cli.screen import print_json
 
     wanted = [_state(text) for text in states or ()]
     with open_client(home) as client:
@@ -87,9 +90,6 @@ def _state(text: str) -> str:
 
 
 def _print_jobs(jobs: Sequence[JobView], *, owners: bool, simulated: frozenset[int]) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, print_table
-
     if not jobs:
         print("No jobs. Run one: carrel run train.py")
         return
@@ -118,8 +118,6 @@ def _gpus(job: JobView, *, simulated: bool) -> str:
 
 def show_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> int:
     """Show one job and its attempts."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         job = client.job(find_job(client, job_id))
         simulated = not as_json and job.id in simulated_jobs(client, [job])
@@ -146,17 +144,12 @@ def _requeues(job: JobDetail) -> str:
 
 
 def _array(job: JobDetail, others: Sequence[JobView]) -> str:
-    from carrel.cli.words import array
-
     if job.array_job_id is None:
         return ""
     return array(job.array_job_id, others) if others else f"element {job.array_task_id} of {job.array_job_id} ({job.array})"
 
 
 def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, clean, paint, print_fields
-
     now = words.now()
     why = words.reason(job, now) if job.state == "PENDING" else job.message
     git = f"{job.git_commit}{' with uncommitted changes' if job.git_dirty else ''}" if job.git_commit else ""
@@ -219,8 +212,6 @@ def _cells(job: JobDetail) -> str:
 
 
 def _devices(devices: Sequence[str], *, simulated: bool) -> str:
-    from carrel.cli.words import gpu
-
     if not devices:
         return ""
     kind = "simulated GPU" if simulated else "GPU"
@@ -237,10 +228,6 @@ def _gpu_use(attempt: AttemptView) -> Iterator[str]:
 
 
 def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, print_table
-    from carrel.core.domain.units import format_duration, format_size
-
     rows = [
         (
             str(attempt.number),
@@ -267,8 +254,6 @@ def cancel_command(
 
     A waiting one ends at once, a running one when its processes are gone. The number of an array stands for all of its jobs.
     """
-    from carrel.cli.screen import print_json
-
     code = OK
     asked: list[JobView] = []
     with open_client(home) as client:
@@ -299,8 +284,6 @@ def _cancel(client: Client, name: JobName) -> Sequence[JobView]:
 
 def _cancelled(name: JobName, jobs: Sequence[JobView]) -> str:
     if len(jobs) > 1:
-        from carrel.cli.words import array
-
         return (
             f"Array {array(name.number, jobs)}{'' if all(job.ended for job in jobs) else '; those that run are being cancelled'}."
         )
@@ -315,8 +298,6 @@ def rerun_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> 
 
     Same code, parameters, environment and resources; nothing is read from this machine.
     """
-    from carrel.cli.screen import paint, print_json
-
     with open_client(home) as client:
         job = client.rerun(find_job(client, job_id))
     if as_json:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, open_client
+from carrel.cli.screen import clean, paint, print_fields, print_json, print_table
+from carrel.core.domain.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, StartRangesView
@@ -16,8 +18,6 @@ _DEVICE_STYLES = {"free": "green", "held": "blue", "withheld": "yellow", "draine
 
 def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
     """Show machines and GPUs, and who holds what."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         machines = client.machines()
     if as_json:
@@ -34,9 +34,6 @@ def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
 
 
 def _print_node(node: NodeView) -> None:
-    from carrel.cli.screen import clean, paint, print_table
-    from carrel.core.domain.units import format_count, format_size
-
     memory = f"{format_size(node.memory_free)} of {format_size(node.memory)}"
     free = f"{node.cpus_free} of {format_count(node.cpus, 'CPU')} and {memory} free"
     print(f"{paint(clean(node.name), 'bold')}  {free}{f'  drained: {clean(node.drained)}' if node.drained else ''}")
@@ -51,9 +48,6 @@ def _print_node(node: NodeView) -> None:
 
 
 def _print_cluster(nodes: Sequence[ClusterNodeView]) -> None:
-    from carrel.cli.screen import clean, print_table
-    from carrel.core.domain.units import format_size
-
     rows = [
         (
             clean(node.name),
@@ -82,8 +76,6 @@ def _holder(device: DeviceView) -> str:
 
 def lab_command(home: Home = None, as_json: AsJson = False) -> int:
     """Show the lab, its classes of service, and oneself in it."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         lab, url = client.lab(), client.url
     if as_json:
@@ -98,8 +90,6 @@ def reload_command(home: Home = None, as_json: AsJson = False) -> int:
 
     For administrators. What is wrong in the file is said, and changes nothing. Jobs that are there keep their walltime.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         changed = client.reload_rules()
     if as_json:
@@ -119,8 +109,6 @@ def drain_command(
 
     For administrators. It outlives a restart of the lab; `carrel undrain` ends it.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         changed = client.drain(node, reason)
         left = sum(device.state == "held" for one in client.nodes() if one.name == node for device in one.devices)
@@ -144,8 +132,6 @@ def undrain_command(
     For administrators. Jobs that waited for it are placed at once. A GPU that the lab has drained for a fault is not drained
     again for it as long as it lasts.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         changed = client.undrain(node)
     if as_json:
@@ -156,9 +142,6 @@ def undrain_command(
 
 
 def _print_lab(lab: LabView, url: str) -> None:
-    from carrel.cli.screen import print_fields, print_table
-    from carrel.core.domain.units import format_duration
-
     state = ": ".join(part for part in (lab.tracking, lab.tracking_message) if part)
     tracking = ", ".join(part for part in (state, lab.tracking_url) if part)
     caller = lab.caller
@@ -221,7 +204,6 @@ def version_command(as_json: AsJson = False) -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     from carrel import __version__
-    from carrel.cli.screen import print_json
 
     parts = {"python": platform.python_version()}
     for package in ("httpx", "pydantic", "typer", "fastapi", "sqlalchemy", "mlflow", "uv"):

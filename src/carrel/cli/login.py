@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, argument, flag, option
+from carrel.cli.screen import print_json
+from carrel.core.domain.errors import CarrelError, Conflict, Invalid, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
     from carrel.client.credential import Credential
@@ -27,9 +29,7 @@ def login_command(
     as_json: AsJson = False,
 ) -> int:
     """Sign in to a lab with a code that is entered in any browser, and stay so; or keep a token for it."""
-    from carrel.cli.screen import print_json
     from carrel.client import Client
-    from carrel.core.domain.errors import Invalid
 
     address = _address(url)
     if trusted is not None:
@@ -51,10 +51,8 @@ def login_command(
 
 def logout_command(url: Url = None, as_json: AsJson = False) -> int:
     """End the sign-in that is kept for a lab, and forget it."""
-    from carrel.cli.screen import print_json
     from carrel.client.locate import kept_credential
     from carrel.client.stored_tokens import alone, forget
-    from carrel.core.domain.errors import Conflict, Unauthenticated, Unavailable
 
     address = _address(url)
     revoked = True
@@ -80,7 +78,6 @@ def logout_command(url: Url = None, as_json: AsJson = False) -> int:
 def _address(url: str | None) -> str:
     from carrel.client.locate import check_address
     from carrel.client.stored_tokens import usual_lab
-    from carrel.core.domain.errors import Invalid
 
     found = url or os.environ.get("CARREL_URL") or usual_lab(os.environ)
     if not found:
@@ -109,7 +106,6 @@ def _keep(address: str, credential: Credential) -> str:
     """Keep it, and end the sign-in whose place it takes: nobody has that any more."""
     from carrel.client.locate import kept_credential
     from carrel.client.stored_tokens import alone, keep
-    from carrel.core.domain.errors import CarrelError
 
     with alone(address, os.environ):
         try:
@@ -139,8 +135,6 @@ def _revoke(address: str, credential: Credential) -> None:
 
 def _typed(address: str) -> str:
     import getpass
-
-    from carrel.core.domain.errors import Unauthenticated
 
     # Not an argument: those can be read by every user of a machine.
     token = getpass.getpass(f"Token for {address}: ") if sys.stdin.isatty() else sys.stdin.readline()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.options import AsJson, Home, JobId, find_job, flag, open_client, option
+from carrel.cli.screen import print_json
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ def _follow(client: Client, job_id: int, *, as_json: bool) -> int:
 def _print_log(client: Client, job_id: int, attempt: int | None, *, as_json: bool) -> int:
     pieces = client.log(job_id, attempt=attempt)
     if as_json:
-        from carrel.cli.screen import print_json
-
         shown = attempt or client.job(job_id).attempt
         print_json({"job_id": job_id, "attempt": shown, "text": b"".join(pieces).decode("utf-8", "replace")})
         return OK

@@ -12,6 +12,7 @@ import typer
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, JobId, find_job, flag, open_client, option
 from carrel.cli.results import Ignore
+from carrel.cli.screen import StatusLine, clean, print_json, print_table
 from carrel.core.comparison.matrix import USUAL
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import format_count, format_duration
@@ -46,8 +47,6 @@ def matrix_command(
     The ways: the same again; without its GPUs, or with one where it has none; with the samples in another order; with other
     numbers of processors. Runs are jobs of yours; asked again, the command goes on where it stood, and submits nothing twice.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     with open_client(home) as client:
         number = find_job(client, job_id)
         ask = partial(client.matrix, number, seeds=seeds, cases=cases or USUAL, metric=metric, ignore=ignore or ())
@@ -98,7 +97,6 @@ def _check_wanted(all_of_them: Sequence[MatrixView], most: int | None) -> None:
 
 def _run(client: Client, ask: Callable[..., MatrixView]) -> MatrixView:
     from carrel.cli.follow import wait_shown
-    from carrel.cli.screen import StatusLine
 
     stands = ask()
     line, ended = StatusLine(), {one.job for one in stands.runs if one.state == "COMPLETED"}
@@ -120,7 +118,6 @@ def compare_distributions(
     client: Client, jobs: tuple[int, int], *, seeds: int, metric: str, most: int | None, as_json: bool
 ) -> int:
     """Run two jobs under the same seeds each, and say whether a metric differs between them by more than chance does."""
-    from carrel.cli.screen import StatusLine, print_json
     from carrel.core.comparison.distributions import permutation_test
 
     asks = [partial(client.matrix, number, seeds=seeds, cases=(), metric=metric) for number in jobs]
@@ -150,8 +147,6 @@ def compare_distributions(
 
 
 def _print(stands: MatrixView) -> None:
-    from carrel.cli.screen import clean, print_table
-
     name = stands.metric.rpartition("/")[2] if "#" in stands.metric else stands.metric
     values = f"{name} ± sd".upper() if name else "VALUE"
     heads = ("CASE", "RUNS", "BIT-IDENTICAL", clean(values), "FROM", "TO", "FARTHEST")

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, argument, flag, job_number, open_client, option
+from carrel.cli.screen import STATE_STYLES, StatusLine, clean, print_json, print_table
 
 if TYPE_CHECKING:
     from carrel.cli.screen import StatusLine
@@ -64,7 +66,6 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
         home: Home = None,
         as_json: AsJson = False,
     ) -> int:
-        from carrel.cli.screen import StatusLine, print_json
         from carrel.wire.v1 import SessionRequest
 
         line = StatusLine()
@@ -124,8 +125,6 @@ def sessions_command(
     as_json: AsJson = False,
 ) -> int:
     """List sessions."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         found = client.sessions(everybody=everybody, ended=ended)
     if as_json:
@@ -148,8 +147,6 @@ def open_command(
 
     Each time with a new link, which lets one browser in, once.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     line = StatusLine()
     with open_client(home) as client:
         if job_id is None:
@@ -170,8 +167,6 @@ def open_command(
 
 
 def _open_pages(client: Client, *, no_browser: bool, as_json: bool) -> int:
-    from carrel.cli.screen import print_json
-
     url = client.sign_in_link()
     if as_json:
         print_json({"url": url})
@@ -211,8 +206,6 @@ def _running(client: Client, request: SessionRequest) -> SessionView | None:
 
 def _until_ready(client: Client, session: SessionView, line: StatusLine) -> SessionView:
     """Wait until it answers or is over, and say why it does not yet."""
-    from carrel.cli import words
-
     while not session.ready and not session.job.ended:
         job = session.job
         text = (session.trouble or "starting JupyterLab") if job.state == "RUNNING" else words.reason(job, words.now())
@@ -239,8 +232,6 @@ def _say_ready(session: SessionView, url: str) -> None:
 
 
 def _say_end(session: SessionView) -> None:
-    from carrel.cli.screen import clean
-
     job = session.job
     print(f"Session {job.id} is {job.state}: {clean(job.message)}", file=sys.stderr)
     print(f"  its log   carrel logs {job.id}", file=sys.stderr)
@@ -255,9 +246,6 @@ def _show(url: str) -> None:
 
 
 def _print_sessions(found: list[SessionView], *, owners: bool) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, print_table
-
     if not found:
         print("No sessions. Start one: carrel notebook")
         return

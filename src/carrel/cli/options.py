@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from carrel.cli.endings import wants_json
+from carrel.cli.screen import clean, paint
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,15 +46,11 @@ Expires = Annotated[str | None, option("--expires", "TIME", 'For how long it hol
 
 def lifetime(text: str | None) -> int | None:
     """Seconds for which a token is to hold, 0 for "never"; None where the lab is to say."""
-    from carrel.core.domain.units import parse_duration
-
     return None if text is None else 0 if text.strip().lower() == "never" else parse_duration(text)
 
 
 def moment_of(option: str, text: str) -> datetime:
     """A moment as people write it, on this machine's clock."""
-    from carrel.core.domain.units import parse_duration
-
     if text == "now":
         return datetime.now().astimezone()
     try:
@@ -132,6 +130,4 @@ class StorageNotice:
         """Say it, unless it was said."""
         if room != self._told:
             self._told = room
-            from carrel.cli.screen import clean, paint
-
             print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(message)}", file=sys.stderr, flush=True)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from carrel.cli.endings import OK, exit_code
 from carrel.cli.options import AsJson, Home, JobId, argument, find_job, flag, open_client
+from carrel.cli.screen import clean, paint, print_json, print_table
 from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -50,9 +52,7 @@ def outputs_command(
 
 
 def _say_collected(client: Client, job_id: int, notes: Sequence[str], *, as_json: bool) -> int:
-    from carrel.cli.screen import paint, print_json
     from carrel.cli.words import size as size_text
-    from carrel.core.domain.units import format_count
 
     outputs = client.outputs(job_id)
     if as_json:
@@ -66,14 +66,11 @@ def _say_collected(client: Client, job_id: int, notes: Sequence[str], *, as_json
 
 
 def _say_notes(notes: Sequence[str]) -> None:
-    from carrel.cli.screen import clean
-
     for note in notes:
         print(clean(note), file=sys.stderr)
 
 
 def _list(client: Client, job_id: int, *, as_json: bool) -> int:
-    from carrel.cli.screen import print_json, print_table
     from carrel.cli.words import size as size_text
 
     outputs = client.outputs(job_id)
@@ -88,9 +85,7 @@ def _list(client: Client, job_id: int, *, as_json: bool) -> int:
 
 
 def _remove(client: Client, job_id: int, *, as_json: bool) -> int:
-    from carrel.cli.screen import print_json
     from carrel.cli.words import size as size_text
-    from carrel.core.domain.units import format_count
 
     gone = client.remove_outputs(job_id)
     if as_json:
@@ -104,9 +99,7 @@ def _remove(client: Client, job_id: int, *, as_json: bool) -> int:
 
 
 def _fetch(client: Client, job_id: int, directory: Path, *, as_json: bool) -> int:
-    from carrel.cli.screen import clean, paint, print_json
     from carrel.cli.words import size as size_text
-    from carrel.core.domain.units import format_count
 
     done: list[tuple[OutputView, bool]] = []
 

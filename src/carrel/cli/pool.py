@@ -9,7 +9,10 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import print_fields, print_json, print_table
+from carrel.cli.words import gpu, local
 from carrel.core.domain.call import CallState
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,8 +39,6 @@ def list_pools(
 ) -> int:
     """List one's own pools, newest first, with their workers and calls."""
     from carrel.cli.nouns import print_records
-    from carrel.cli.screen import print_table
-    from carrel.cli.words import local
 
     with open_client(home) as client:
         found = client.pools(closed=closed)
@@ -71,8 +72,6 @@ def show(
     as_json: AsJson = False,
 ) -> int:
     """Show a pool's workers, what keeps them waiting, and its last calls."""
-    from carrel.cli.screen import print_fields, print_json, print_table
-    from carrel.cli.words import local
     from carrel.wire import v1
 
     with open_client(home) as client:
@@ -105,8 +104,6 @@ def log(
     as_json: AsJson = False,
 ) -> int:
     """Print what a call has printed, also while it runs: its standard output, then its standard error."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         found = client.call_log(number)
     if as_json:
@@ -126,8 +123,6 @@ def close(
     as_json: AsJson = False,
 ) -> int:
     """Let a pool take no more calls. What runs is finished, and its workers end."""
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.units import format_count
     from carrel.wire import v1
 
     with open_client(home) as client:
@@ -144,8 +139,6 @@ def close(
 @pool_command.command("remove")
 def remove(number: Number, home: Home = None, as_json: AsJson = False) -> int:
     """Forget a pool that is over, with its calls and what they returned: their files are gone from the lab's disk."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.remove_pool(number)
     if as_json:
@@ -164,9 +157,6 @@ def forget(
     as_json: AsJson = False,
 ) -> int:
     """Forget the results that are kept for equal calls (`cache=True`), so that they are carried out again."""
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.units import format_count
-
     with open_client(home) as client:
         number = client.forget_results(function)
     if as_json:
@@ -193,8 +183,6 @@ def _about(call: v1.CallView) -> str:
 
 def _has(worker: PoolWorker, pool: WorkerPool) -> str:
     """Why a worker waits, and what it has of GPUs that are lent."""
-    from carrel.cli.words import gpu
-
     if worker.message:
         return f": {worker.message}"
     if worker.borrowed:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, paint, print_fields, print_json
 
 if TYPE_CHECKING:
     from carrel.client.travelling import Travelling
@@ -43,7 +44,6 @@ def promote_command(
     as_json: AsJson = False,
 ) -> int:
     """Make a task of a notebook: a directory that runs it from its first cell to its last, ready for `carrel run`."""
-    from carrel.cli.screen import print_json
     from carrel.notebooks.promote import promote
 
     packages = _environment(environment, home)
@@ -92,8 +92,6 @@ def _environment(given: str | None, home: Path | None) -> Environment | None:
 
 
 def _say(made: Promoted, notebook: Path) -> None:
-    from carrel.cli.screen import clean, paint, print_fields
-
     target = os.path.relpath(made.directory)
     print(f"Made {paint(clean(target) + '/', 'bold')} of {clean(notebook.name)}")
     rows = {

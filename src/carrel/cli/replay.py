@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, argument, find_job, job_name, open_client, option
 from carrel.cli.results import Ignore, Tolerance, answer_lines, compared_text
+from carrel.cli.screen import StatusLine, clean, print_json
 from carrel.cli.verify import follow_to_end
+from carrel.cli.words import short_digest
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ def replay_command(
     What is otherwise (GPU, processor, Python, packages) is said. The exit code is 0 when the results are the same, 1 when not, or
     when too little is known.
     """
-    from carrel.cli.screen import StatusLine, clean, print_json
     from carrel.client.recorded import Changes
 
     changes = Changes(
@@ -114,9 +115,6 @@ def _plain(found: Replayed, original: Original, number: int, *, completed: bool)
 
 
 def _lines(found: Replayed, original: Original, number: int, tolerance: float) -> Iterator[str]:
-    from carrel.cli.screen import clean
-    from carrel.cli.words import short_digest
-
     results = found.results
     compared = compared_text(results)
     yield from answer_lines(

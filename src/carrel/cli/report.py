@@ -9,7 +9,9 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, flag, open_client, option
+from carrel.cli.screen import clean, print_csv, print_json, print_table
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import format_duration
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import StartReportView, TimesView, UseReportView, UseView
@@ -50,8 +52,6 @@ def usage_command(
 
     You see your own use; account managers see their accounts', administrators everybody's.
     """
-    from carrel.cli.screen import clean, print_csv, print_json
-
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
         found = client.report_use(begin=begin, end=to, by=by, anonymous=anonymous)
@@ -72,8 +72,6 @@ def usage_command(
 @report_command.command("starts")
 def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: Home = None, as_json: AsJson = False) -> int:
     """Show how long jobs took to their place, their command, their first output and metric, by class of service."""
-    from carrel.cli.screen import print_csv, print_json
-
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
         found = client.report_starts(begin=begin, end=to)
@@ -99,7 +97,6 @@ def sessions(
     as_json: AsJson = False,
 ) -> int:
     """Show where the time of sessions went that borrow GPUs: computing, waiting, paused, for input, between cells, away."""
-    from carrel.cli.screen import print_csv, print_json, print_table
     from carrel.core.gpu_use import SessionTime
 
     _check(as_csv=as_csv, as_json=as_json)
@@ -198,8 +195,6 @@ def _figure(value: float | None) -> str:
 
 
 def _print_use(found: UseReportView, *, anonymous: bool) -> None:
-    from carrel.cli.screen import print_table
-
     whose = "everybody" if found.owner is None else ", ".join([found.owner, *(f"account {one}" for one in found.accounts)])
     print(f"GPU-hours of {whose}, {_day(found.begin.isoformat())} to {_day(found.end.isoformat())} (UTC)\n")
     if not found.rows:
@@ -274,8 +269,6 @@ def _day(text: str) -> str:
 
 
 def _print_starts(found: StartReportView) -> None:
-    from carrel.cli.screen import print_table
-
     if not found.classes:
         print("No job got its place in that time.")
         return
@@ -298,8 +291,6 @@ def _times(one: object) -> tuple[TimesView, ...]:
 
 
 def _time(seconds: float | None) -> str:
-    from carrel.core.domain.units import format_duration
-
     if seconds is None:
         return ""
     return f"{seconds:.2f} s" if seconds < 60 else format_duration(seconds)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.options import option
+from carrel.cli.screen import clean, paint
+from carrel.cli.words import short_digest
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.core.comparison import Results
@@ -23,17 +26,12 @@ _SHOWN = 20
 
 def compared_text(found: ResultsView | Results) -> str:
     """What was compared; of metrics nothing where none are known, since the program may have told some in another way."""
-    from carrel.core.domain.units import format_count
-
     counted = ((found.outputs, "output"), (found.metrics, "metric"))
     return " and ".join(format_count(count, what) for count, what in counted if count) or "no results"
 
 
 def answer_lines(found: ResultsView | Results, *, of: str, original: str, tolerance: float, unknown: str) -> Iterator[str]:
     """Whether the results `of` somebody are those of the `original`, and how they differ; `unknown`: why nobody can say."""
-    from carrel.cli.screen import clean, paint
-    from carrel.cli.words import short_digest
-
     compared = compared_text(found)
     match found.agreement.value:
         case "identical":

@@ -8,7 +8,10 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, flag, open_client
+from carrel.cli.screen import clean, print_json, print_table
+from carrel.cli.words import local
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import format_duration
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import RulesPreview, SimulatedRow
@@ -28,8 +31,6 @@ def rules_command(
 
     For administrators. They are written into carrel.toml, whose comments stay, and are in force at once.
     """
-    from carrel.cli.screen import clean, print_json
-
     asked = _read(changes)
     with open_client(home) as client:
         found = client.preview_rules(asked, days=days) if preview else None
@@ -57,9 +58,6 @@ def _read(changes: list[str]) -> dict[str, Any]:
 
 
 def _print(found: RulesPreview) -> None:
-    from carrel.cli.screen import clean, print_table
-    from carrel.cli.words import local
-
     print(f"\n{found.jobs:,} jobs since {local(found.since)}, simulated on {found.gpus} GPUs. Nothing is changed yet.")
     for note in found.notes:
         print(f"  {clean(note)}")
@@ -86,8 +84,6 @@ def _row(row: SimulatedRow) -> tuple[str, ...]:
 
 
 def _wait(seconds: float | None) -> str:
-    from carrel.core.domain.units import format_duration
-
     return "–" if seconds is None else format_duration(seconds)
 
 

@@ -14,6 +14,7 @@ from carrel.cli.options import AsJson, Home, flag, open_client, option, simulate
 from carrel.cli.promote import as_project, as_sent
 from carrel.cli.screen import STATE_STYLES, clean, paint, print_json
 from carrel.cli.task_options import takes_a_task
+from carrel.cli.words import resources
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.units import format_count
 
@@ -76,9 +77,6 @@ def submit_command(
 
 def _preview(client: Client, task: Mapping[str, Any], *, as_json: bool) -> int:
     """Say where the task would stand in line, and what would make it start sooner."""
-    from carrel.cli import words
-    from carrel.cli.screen import clean, print_json
-
     if is_pipeline(task):
         raise Invalid("Steps start after each other, so when is not foreseen.", remedy="Name one of the entry points: -e NAME.")
     with as_project(task) as (project, _):
@@ -117,22 +115,17 @@ def _submit(client: Client, task: Mapping[str, Any], *, as_json: bool) -> tuple[
 
 
 def _warn(sentences: Iterable[str]) -> None:
-    from carrel.cli.screen import clean, paint
-
     for line in sentences:
         print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(line)}", file=sys.stderr, flush=True)
 
 
 def _say_code(sent: Travelling) -> None:
-    from carrel.cli.screen import clean, paint
-
     for line in sent.said():
         print(paint(f"  code     {clean(line)}", "dim", sys.stderr), file=sys.stderr, flush=True)
 
 
 def _follow(client: Client, job: JobView, sent: Travelling, *, as_json: bool) -> int:
     from carrel.cli.follow import Follower, task_exit_code
-    from carrel.cli.screen import print_json
 
     if as_json:
         print_json({"type": "submitted", "job": job.model_dump(mode="json"), "code": sent.as_json()})
@@ -153,9 +146,6 @@ def _follow(client: Client, job: JobView, sent: Travelling, *, as_json: bool) ->
 
 
 def _say_submitted(client: Client, job: JobView, sent: Travelling, *, as_json: bool) -> int:
-    from carrel.cli.screen import paint, print_json
-    from carrel.cli.words import resources
-
     if as_json:
         print_json(job)
     else:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, argument
+from carrel.cli.screen import print_json
 from carrel.core.domain.errors import Invalid
 
 
@@ -17,8 +18,6 @@ def schema_command(
 
     Editors that know YAML or TOML take it: they complete keys, and mark what is wrong.
     """
-    from carrel.cli.screen import print_json
-
     if file.lower() == "mlproject":
         from carrel.core.tasks.schema import task_schema
 

@@ -11,6 +11,7 @@ import typer
 from carrel.cli.endings import OK
 from carrel.cli.nouns import Removal, noun_command
 from carrel.cli.options import AsJson, Home, argument, open_client, option
+from carrel.cli.screen import print_json
 from carrel.cli.words import local
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.nouns import SECRETS
@@ -47,7 +48,6 @@ def set_secret(
 
     It cannot be given as an argument: everybody on a machine sees those. A newline at its end does not count.
     """
-    from carrel.cli.screen import print_json
     from carrel.core.domain.secret import check_secret_name, check_secret_value
 
     check_secret_name(name)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from carrel.cli.screen import clean
 from carrel.client import issuer
 from carrel.client.locate import default_home, trusted
 from carrel.client.transport import explained, open_http
@@ -82,8 +83,6 @@ def _open(url: str) -> Iterator[_Lab]:
 
 
 def _say(text: str) -> None:
-    from carrel.cli.screen import clean
-
     # On standard error: what is on standard output is for programs.
     for line in text.splitlines():
         print(clean(line), file=sys.stderr, flush=True)

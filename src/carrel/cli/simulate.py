@@ -11,6 +11,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, flag, option
+from carrel.cli.screen import StatusLine, clean, print_json, print_table
 from carrel.cli.simulated import LAB, Asked, check_options
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import parse_duration
@@ -101,7 +102,6 @@ def simulate_command(
     finally:
         bar.clear()
     if as_json:
-        from carrel.cli.screen import print_json
         from carrel.simulate.study import as_json as plain
 
         print_json(plain(comparison))
@@ -120,7 +120,6 @@ def simulate_command(
 
 
 def _print(found: Comparison, *, change: bool) -> None:
-    from carrel.cli.screen import clean, print_table
     from carrel.simulate.tables import change_table, layouts_table, notebooks_table, policies_table
 
     print(clean(found.title))
@@ -147,8 +146,6 @@ class _Bar:
     """How far a simulation is, on a terminal; elsewhere nobody watches."""
 
     def __init__(self) -> None:
-        from carrel.cli.screen import StatusLine
-
         # A terminal that cannot take a line back would get hundreds.
         self._line = StatusLine() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else None
 

@@ -12,6 +12,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, flag, job_number, open_client
+from carrel.cli.screen import print_json
 from carrel.core.domain.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def ssh_command(
 
     With --json it gets a certificate and prints it.
     """
-    from carrel.cli.screen import print_json
     from carrel.client.ssh import SshFiles
 
     files = SshFiles()

@@ -14,7 +14,9 @@ from typer.core import TyperGroup
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, argument, open_client
 from carrel.cli.promote import as_project
+from carrel.cli.screen import clean, paint, print_fields, print_json, print_table
 from carrel.cli.task_options import option_parameter, said_options, takes_a_task
+from carrel.cli.words import local
 from carrel.core.submission import SweepOptions, options_of
 
 if TYPE_CHECKING:
@@ -52,7 +54,6 @@ def _start(*, task: Mapping[str, Any], home: Home = None, as_json: AsJson = Fals
     -P lr=loguniform(1e-5,1e-2), uniform(0,1,step=0.1), int(1,8), logint(1,1024) or categorical(adam,sgd); others stay the same.
     What is not said here comes from the table `sweep` of the task's own file.
     """
-    from carrel.cli.screen import clean, paint, print_json
     from carrel.core.domain.distribution import looks_like_one, read_distribution
 
     distributions = {name: value for name, value in task["parameters"].items() if looks_like_one(value)}
@@ -98,9 +99,6 @@ def list_sweeps(
     as_json: AsJson = False,
 ) -> int:
     """List one's own sweeps, newest first, with their trials."""
-    from carrel.cli.screen import paint, print_json, print_table
-    from carrel.cli.words import local
-
     with open_client(home) as client:
         found = client.sweep_page(limit=limit, before=before)
     if as_json:
@@ -132,8 +130,6 @@ def show(
     as_json: AsJson = False,
 ) -> int:
     """Show a sweep, its trials, and the command that runs the best parameters."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         sweep = client.sweep(number)
     if as_json:
@@ -167,8 +163,6 @@ def _done(sweep: v1.SweepView) -> int:
 
 
 def _say_state(sweep: v1.SweepDetail, *, as_json: bool) -> int:
-    from carrel.cli.screen import print_json
-
     if as_json:
         print_json(sweep)
         return OK
@@ -179,8 +173,6 @@ def _say_state(sweep: v1.SweepDetail, *, as_json: bool) -> int:
 
 
 def _say(sweep: v1.SweepDetail, limit: int) -> None:
-    from carrel.cli.screen import print_fields, print_table
-
     counts = ", ".join(f"{number} {state}" for state, number in sorted(sweep.counts.items())) or "none yet"
     print_fields(
         [

@@ -8,6 +8,9 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Expires, Home, argument, flag, lifetime, open_client, option
+from carrel.cli.screen import print_json, print_table
+from carrel.cli.words import ago, local, now, until
+from carrel.core.domain.errors import Conflict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +51,6 @@ def token(
 def _print_variables(scopes: list[str], seconds: int | None, home: Path | None) -> None:
     import socket
 
-    from carrel.core.domain.errors import Conflict
-
     with open_client(home) as client:
         made = client.create_token(
             f"a shell on {socket.gethostname()}", scopes=scopes, expires_in=_SHELL if seconds is None else seconds
@@ -82,8 +83,6 @@ def create(
     """Make a token, and print it; it is not shown again."""
     import sys
 
-    from carrel.cli.screen import print_json
-    from carrel.cli.words import until
     from carrel.wire.v1 import show
 
     with open_client(home) as client:
@@ -107,8 +106,6 @@ def list_tokens(
 ) -> int:
     """List tokens: what they are good for, until when, and when they were used last."""
     from carrel.cli.nouns import print_records
-    from carrel.cli.screen import print_table
-    from carrel.cli.words import ago, local, now
 
     with open_client(home) as client:
         found = [one for one in client.tokens(everybody=everybody) if void or one.state == "valid"]
@@ -133,8 +130,6 @@ def revoke(
     as_json: AsJson = False,
 ) -> int:
     """End a token at once."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.revoke_token(token_id)
     if as_json:

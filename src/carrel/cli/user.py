@@ -8,7 +8,9 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Expires, Home, argument, flag, lifetime, open_client, option
-from carrel.core.domain.units import format_count
+from carrel.cli.screen import print_json, print_table
+from carrel.cli.words import until
+from carrel.core.domain.units import format_count, parse_duration
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -73,10 +75,6 @@ def invite(
     as_json: AsJson = False,
 ) -> int:
     """Invite somebody: they turn a code, once, into a token that nobody else has seen."""
-    from carrel.cli.screen import print_json
-    from carrel.cli.words import until
-    from carrel.core.domain.units import parse_duration
-
     with open_client(home) as client:
         held = None if expires is None else parse_duration(expires)
         made = client.invite_user(name, role, expires_in=held, without_isolation=without_isolation)
@@ -102,8 +100,6 @@ def suspend(
     as_json: AsJson = False,
 ) -> int:
     """Accept nothing of a user's any more, start nothing, and end what they have open; jobs that run go on."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         change = client.suspend_user(subject, reason, cancel_running=cancel_running)
     if as_json:
@@ -120,8 +116,6 @@ def suspend(
 @user_command.command("resume")
 def resume(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     """Let a user go on who was suspended or removed."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         change = client.resume_user(subject)
     if as_json:
@@ -134,8 +128,6 @@ def resume(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
 @user_command.command("remove")
 def remove(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     """End a user's tokens and jobs; their records stay, and nobody else gets the name."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         change = client.remove_user(subject)
     if as_json:
@@ -172,9 +164,6 @@ def _say_reach(made: v1.NewUser | v1.Invitation) -> None:
 
 
 def _hand_over(made: v1.NewUser, trust: str, fact: str, *, as_json: bool) -> None:
-    from carrel.cli.screen import print_json
-    from carrel.cli.words import until
-
     if as_json:
         print_json(made)
         return
@@ -193,8 +182,6 @@ def list_users(
     as_json: AsJson = False,
 ) -> int:
     """List all users."""
-    from carrel.cli.screen import print_json, print_table
-
     with open_client(home) as client:
         users = client.users(programs=programs)
     if as_json:
@@ -214,8 +201,6 @@ def revoke(
     as_json: AsJson = False,
 ) -> int:
     """End all tokens of a user, and what is open with them."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.revoke_tokens(subject)
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
 from carrel.cli.options import AsJson, Home, JobId, JobName, find_job, job_name, open_client, option
 from carrel.cli.results import Ignore, Tolerance, answer_lines
+from carrel.cli.screen import StatusLine, print_json
 from carrel.core.domain.errors import Denied, Invalid
 from carrel.core.domain.units import format_count
 
@@ -36,8 +37,6 @@ def verify_command(
 
     The exit code is 0 when it did, 1 when not, or when too little is known.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     if reruns and times is not None:
         raise Invalid("--times repeats the job, and --rerun names jobs that repeat it already.", remedy="Choose one of them.")
     count = len(reruns) if reruns else 3 if times is None else times
