@@ -52,10 +52,9 @@ def list_lines(
             limit=limit, newest=True,
         )  # fmt: skip
     if as_json:
-        print_json({"lines": page.lines})
-    else:
-        for entry in page.lines:
-            _print(entry)
+        return print_json({"lines": page.lines})
+    for entry in page.lines:
+        _print(entry)
     return OK
 
 
@@ -77,9 +76,8 @@ def export(
                 target.write(line + "\n")
                 count += 1
     if as_json:
-        print_json({"lines": count, "file": str(file)})
-    else:
-        print(f"{count} lines are in {file}.")
+        return print_json({"lines": count, "file": str(file)})
+    print(f"{count} lines are in {file}.")
     return OK
 
 

@@ -58,8 +58,7 @@ def set_baseline(
         made = client.set_baseline(number, project=project, tolerance=tolerance, ignore=ignore or ())
         verified = client.job(number).verified
     if as_json:
-        print_json(made)
-        return OK
+        return print_json(made)
     print(clean(f"Job {made.job} is the baseline of {made.project}."))
     if not verified:
         print(f"Whether it repeats itself is not known, and then what moves says little. Find out: carrel verify {number}")
@@ -76,8 +75,7 @@ def list_baselines(
     with open_client(home) as client:
         found = client.baselines(everybody=everybody)
     if as_json:
-        print_json({"baselines": [one.model_dump(mode="json") for one in found]})
-        return OK
+        return print_json({"baselines": [one.model_dump(mode="json") for one in found]})
     rows = [(name_of(one, everybody), str(one.job), local(one.set_at), _allowed(one), last_of(one)) for one in found]
     print_table(("NAME", "JOB", "SET", "ALLOWED", "LAST CALIBRATION"), rows, right=(1,))
     return OK
@@ -96,8 +94,8 @@ def show(
     with open_client(home) as client:
         found = client.baseline(find_baseline(client, name).id)
     if as_json:
-        print_json(found)
-    elif as_csv:
+        return print_json(found)
+    if as_csv:
         print_csv(_HEADS, map(_csv_row, found.rows))
     else:
         _print(found)
@@ -111,9 +109,8 @@ def remove(name: Name, home: Home = None, as_json: AsJson = False) -> int:
         found = find_baseline(client, name)
         client.remove_baseline(found.id)
     if as_json:
-        print_json({"removed": found.project})
-    else:
-        print(clean(f"{found.project} has no baseline any more."))
+        return print_json({"removed": found.project})
+    print(clean(f"{found.project} has no baseline any more."))
     return OK
 
 

@@ -140,9 +140,8 @@ def leave(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         client.leave_challenge(name)
     if as_json:
-        print_json({"left": name})
-    else:
-        print("You have left your team, and see nothing of it any more.")
+        return print_json({"left": name})
+    print("You have left your team, and see nothing of it any more.")
     return OK
 
 
@@ -216,8 +215,7 @@ def start(
     if found.train and os.path.isdir(found.train) and not os.path.lexists(place / "data"):  # noqa: PTH112
         (place / "data").symlink_to(found.train)
     if as_json:
-        print_json({"directory": str(place), "train": found.train})
-        return OK
+        return print_json({"directory": str(place), "train": found.train})
     print(f"Written to {place}." + (f" Training data: {found.train}" if found.train else ""))
     print(f"Start on its page opens the notebook in a session of the lab: {page}")
     if (place / "submission").is_dir():

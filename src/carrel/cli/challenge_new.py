@@ -131,10 +131,9 @@ def _write(place: Path, made: Made) -> None:
 
 def _say(place: Path, made: Made, seed: int, *, as_json: bool) -> int:
     if as_json:
-        print_json(
+        return print_json(
             {"name": made.name, "directory": str(place), "rows": dict(made.rows), "remarks": [*made.remarks], "seed": seed}
         )
-        return OK
     for remark in made.remarks:
         print(f"{paint('look:', 'yellow', sys.stderr)} {clean(remark)}", file=sys.stderr)
     rows = ", ".join(f"{count} rows in {part}" for part, count in made.rows.items())

@@ -179,9 +179,8 @@ def export(
     (directory / "report.json").write_text(_written(found, ".json"), encoding="utf-8")
     written = sorted([*tables, "report.json"])
     if as_json:
-        print_json({"directory": str(directory), "files": written})
-    else:
-        print(f"Written to {directory}: {', '.join(written)}.")
+        return print_json({"directory": str(directory), "files": written})
+    print(f"Written to {directory}: {', '.join(written)}.")
     return OK
 
 

@@ -150,9 +150,8 @@ def log(
     with open_client(home) as client:
         found = client.challenge_log(name, number)
     if as_json:
-        print_json({"log": found})
-    else:
-        print(cleaned(found))
+        return print_json({"log": found})
+    print(cleaned(found))
     return OK
 
 

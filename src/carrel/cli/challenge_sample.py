@@ -41,9 +41,8 @@ def sample(
         left = client.challenge_samples(name).left
     place.write_bytes(content)
     if as_json:
-        print_json({"file": str(place), "bytes": len(content), "left": left})
-    else:
-        print(f"Written to {place}. {left} more today.")
+        return print_json({"file": str(place), "bytes": len(content), "left": left})
+    print(f"Written to {place}. {left} more today.")
     return OK
 
 

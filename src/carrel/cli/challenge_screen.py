@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from carrel.cli.endings import OK
 from carrel.cli.screen import clean, print_json, print_table
 from carrel.cli.words import local, queue
 
@@ -97,5 +96,4 @@ def print_found(found: object) -> int:
     """Print what was found as JSON."""
     from carrel.wire.v1 import show
 
-    print_json(show(found).model_dump(mode="json"))
-    return OK
+    return print_json(show(found).model_dump(mode="json"))

@@ -38,8 +38,7 @@ def cite_command(
     about = read_about(said)
     found = citation_of(record, about)
     if as_json:
-        print_json({"text": found.text, "bibtex": found.bibtex, "cff": found.cff, "notes": list(about.notes)})
-        return OK
+        return print_json({"text": found.text, "bibtex": found.bibtex, "cff": found.cff, "notes": list(about.notes)})
     for note in about.notes:
         print(clean(note), file=sys.stderr)
     written = {Format.TEXT: found.text, Format.BIBTEX: found.bibtex, Format.CFF: found.cff}[form]

@@ -71,9 +71,8 @@ def compare_command(
     with open_client(home) as client:
         found = client.compare(*(resolve(client, job) for job in jobs))
     if as_json:
-        print_json(found)
-    else:
-        _print(found, diff=diff, every=every)
+        return print_json(found)
+    _print(found, diff=diff, every=every)
     return OK
 
 

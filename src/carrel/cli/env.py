@@ -91,9 +91,8 @@ def collect(
     removed = _store(home).collect(unused_for=parse_duration(unused_for), now=time.time(), dry_run=dry_run)
     size = sum(info.size for info in removed)
     if as_json:
-        print_json({"removed": [_plain(info) for info in removed], "size": size, "dry_run": dry_run})
-    else:
-        print(f"{'Would remove' if dry_run else 'Removed'} {format_count(len(removed), 'environment')}, {size_text(size)}.")
+        return print_json({"removed": [_plain(info) for info in removed], "size": size, "dry_run": dry_run})
+    print(f"{'Would remove' if dry_run else 'Removed'} {format_count(len(removed), 'environment')}, {size_text(size)}.")
     return OK
 
 

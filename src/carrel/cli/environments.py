@@ -77,8 +77,8 @@ def lock(
         except OSError as error:
             raise Invalid(f"{output} cannot be written: {error.strerror}.", remedy="Name another file.") from error
     if as_json:
-        print_json(found)
-    elif output is None:
+        return print_json(found)
+    if output is None:
         print(found.text, end="")
     else:
         print(f"{output} has the lock of {found.environment} ({found.digest.removeprefix('sha256:')[:12]}).")
@@ -104,11 +104,10 @@ def share(
         else:
             view = client.environment(name)
     if as_json:
-        print_json(view)
-    else:
-        print(f"{view.name} is shared with {_subjects(view) or 'nobody'}.")
-        if view.shared_with:
-            print(f"  they use it    carrel notebook --env {view.owner}/{view.name}")
+        return print_json(view)
+    print(f"{view.name} is shared with {_subjects(view) or 'nobody'}.")
+    if view.shared_with:
+        print(f"  they use it    carrel notebook --env {view.owner}/{view.name}")
     return OK
 
 
@@ -122,9 +121,8 @@ def remove(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         client.remove_environment(name)
     if as_json:
-        print_json({"removed": name})
-    else:
-        print(f"Removed {name}.")
+        return print_json({"removed": name})
+    print(f"Removed {name}.")
     return OK
 
 
@@ -162,8 +160,7 @@ def _built(home: Path | None, build: Callable[[Client, Callable[[str], None]], v
         finally:
             line.clear()
     if as_json:
-        print_json(view)
-        return OK
+        return print_json(view)
     parts = [view.python, format_count(view.packages, "package") if view.packages else "", words.size(view.size)]
     print(f"Environment {view.name} is ready: {', '.join(part for part in parts if part)}; from {clean(view.source)}.")
     print(f"  use it    carrel notebook --env {view.name}")
@@ -174,8 +171,8 @@ def _history(name: str, home: Path | None, *, as_json: bool) -> int:
     with open_client(home) as client:
         view = client.environment(name)
     if as_json:
-        print_json({"name": view.name, "locks": [entry.model_dump(mode="json") for entry in view.locks]})
-    elif not view.locks:
+        return print_json({"name": view.name, "locks": [entry.model_dump(mode="json") for entry in view.locks]})
+    if not view.locks:
         print(f"{view.name} is used where it is, in {view.path}: its history is not kept here.")
     else:
         rows = [

@@ -258,8 +258,7 @@ def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, l
     with open_client(home) as client:
         found = read_cells_of(client, last=None if last is None else parse_duration(last))
     if as_json:
-        print_json({"cells": [show(view).model_dump(mode="json") for view in found.views], "missing": found.missing})
-        return OK
+        return print_json({"cells": [show(view).model_dump(mode="json") for view in found.views], "missing": found.missing})
     for line in file_of(lab_cells(found.views, names=names)):
         print(line)
     if found.missing:

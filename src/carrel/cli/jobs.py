@@ -59,9 +59,8 @@ def ps_command(
         if not as_json:
             tell_announcements(client)
     if as_json:
-        print_json({"jobs": [job.model_dump(mode="json") for job in jobs]})
-    else:
-        _print_jobs(jobs, owners=all_users, simulated=simulated)
+        return print_json({"jobs": [job.model_dump(mode="json") for job in jobs]})
+    _print_jobs(jobs, owners=all_users, simulated=simulated)
     return OK
 
 
@@ -124,9 +123,8 @@ def show_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> i
         of_array = not as_json and job_id == JobName(job.array_job_id or 0)
         others = client.array(job_id.number).jobs if of_array else []
     if as_json:
-        print_json(job)
-    else:
-        _print_job(job, others, simulated=simulated)
+        return print_json(job)
+    _print_job(job, others, simulated=simulated)
     return OK
 
 
@@ -301,8 +299,7 @@ def rerun_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> 
     with open_client(home) as client:
         job = client.rerun(find_job(client, job_id))
     if as_json:
-        print_json(job)
-    else:
-        print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name}, which repeats job {job_id}")
-        print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
+        return print_json(job)
+    print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name}, which repeats job {job_id}")
+    print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
     return OK

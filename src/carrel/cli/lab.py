@@ -21,15 +21,14 @@ def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         machines = client.machines()
     if as_json:
-        print_json(machines)
-    else:
-        for number, node in enumerate(machines.nodes):
-            if number:
-                print()
-            _print_node(node)
-        if machines.cluster:
+        return print_json(machines)
+    for number, node in enumerate(machines.nodes):
+        if number:
             print()
-            _print_cluster(machines.cluster)
+        _print_node(node)
+    if machines.cluster:
+        print()
+        _print_cluster(machines.cluster)
     return OK
 
 
@@ -79,9 +78,8 @@ def lab_command(home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         lab, url = client.lab(), client.url
     if as_json:
-        print_json({"url": url, **lab.model_dump(mode="json")})
-    else:
-        _print_lab(lab, url)
+        return print_json({"url": url, **lab.model_dump(mode="json")})
+    _print_lab(lab, url)
     return OK
 
 
@@ -93,9 +91,8 @@ def reload_command(home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         changed = client.reload_rules()
     if as_json:
-        print_json({"changed": changed})
-    else:
-        print("The rules are in force." if changed else "Nothing has changed.")
+        return print_json({"changed": changed})
+    print("The rules are in force." if changed else "Nothing has changed.")
     return OK
 
 
@@ -113,8 +110,8 @@ def drain_command(
         changed = client.drain(node, reason)
         left = sum(device.state == "held" for one in client.nodes() if one.name == node for device in one.devices)
     if as_json:
-        print_json({"node": node, "changed": changed, "gpus_held": left})
-    elif changed:
+        return print_json({"node": node, "changed": changed, "gpus_held": left})
+    if changed:
         still = f"; {left} of its GPUs {'is' if left == 1 else 'are'} still held" if left else ""
         print(f"Nothing new starts on {node}{still}.")
     else:
@@ -135,9 +132,8 @@ def undrain_command(
     with open_client(home) as client:
         changed = client.undrain(node)
     if as_json:
-        print_json({"node": node, "changed": changed})
-    else:
-        print(f"{node} takes jobs again." if changed else f"{node} was not drained.")
+        return print_json({"node": node, "changed": changed})
+    print(f"{node} takes jobs again." if changed else f"{node} was not drained.")
     return OK
 
 
@@ -212,8 +208,7 @@ def version_command(as_json: AsJson = False) -> int:
         except PackageNotFoundError:
             continue
     if as_json:
-        print_json({"version": __version__, "packages": parts})
-    else:
-        print(f"carrel {__version__}")
-        print("  " + "  ".join(f"{name} {number}" for name, number in parts.items()))
+        return print_json({"version": __version__, "packages": parts})
+    print(f"carrel {__version__}")
+    print("  " + "  ".join(f"{name} {number}" for name, number in parts.items()))
     return OK

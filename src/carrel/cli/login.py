@@ -43,8 +43,7 @@ def login_command(
         who, address = client.lab().caller, client.url
     where = _keep(address, credential)
     if as_json:
-        print_json({"url": address, "user": who.subject, "kept": where})
-        return OK
+        return print_json({"url": address, "user": who.subject, "kept": where})
     print(f"Signed in to {address} as {who.name}. The token is in {where}.")
     return OK
 
@@ -69,9 +68,8 @@ def logout_command(url: Url = None, as_json: AsJson = False) -> int:
             print(f"warning: the token could not be revoked, only forgotten. {error}", file=sys.stderr)
         forget(address, os.environ)
     if as_json:
-        print_json({"url": address, "revoked": revoked})
-    else:
-        print(f"Signed out of {address}.")
+        return print_json({"url": address, "revoked": revoked})
+    print(f"Signed out of {address}.")
     return OK
 
 

@@ -135,8 +135,7 @@ def compare_distributions(
         )
     chance = permutation_test(*values)
     if as_json:
-        print_json({"metric": found[0].metric, "values": values, "p": chance, "jobs": jobs})
-        return OK
+        return print_json({"metric": found[0].metric, "values": values, "p": chance, "jobs": jobs})
     means = [f"job {stands.job} {stands.rows[0].mean:.6g} ± {stands.rows[0].deviation:.2g}" for stands in found]
     print(f"{found[0].metric} over {seeds} seeds: {means[0]}, {means[1]} (mean and standard deviation).")
     print(

@@ -100,8 +100,7 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
                 return OTHER
             url = client.open_session(session.job.id, file)
         if as_json:
-            print_json({**session.model_dump(mode="json"), "url": url})
-            return OK
+            return print_json({**session.model_dump(mode="json"), "url": url})
         _say_ready(session, url)
         if not no_browser:
             _show(url)
@@ -128,9 +127,8 @@ def sessions_command(
     with open_client(home) as client:
         found = client.sessions(everybody=everybody, ended=ended)
     if as_json:
-        print_json({"sessions": [session.model_dump(mode="json") for session in found]})
-    else:
-        _print_sessions(found, owners=everybody)
+        return print_json({"sessions": [session.model_dump(mode="json") for session in found]})
+    _print_sessions(found, owners=everybody)
     return OK
 
 
@@ -158,8 +156,7 @@ def open_command(
             return OTHER
         url = client.open_session(job_id, path)
     if as_json:
-        print_json({"url": url})
-        return OK
+        return print_json({"url": url})
     _say_ready(session, url)
     if not no_browser:
         _show(url)
@@ -169,8 +166,7 @@ def open_command(
 def _open_pages(client: Client, *, no_browser: bool, as_json: bool) -> int:
     url = client.sign_in_link()
     if as_json:
-        print_json({"url": url})
-        return OK
+        return print_json({"url": url})
     print(url)
     print("(the link signs one browser in, once, within ten minutes)")
     if not no_browser:

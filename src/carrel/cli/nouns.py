@@ -56,9 +56,8 @@ def noun_command(
         with open_client(home) as client:
             client.remove(noun, one)
         if as_json:
-            print_json({removal.word: one})
-        else:
-            print(removal.done.format(one))
+            return print_json({removal.word: one})
+        print(removal.done.format(one))
         return OK
 
     remove.__annotations__["one"] = Annotated[get_type_hints(noun.type)[noun.key], argument(noun.key.upper(), key)]

@@ -56,8 +56,7 @@ def _say_collected(client: Client, job_id: int, notes: Sequence[str], *, as_json
 
     outputs = client.outputs(job_id)
     if as_json:
-        print_json({"outputs": [output.model_dump() for output in outputs], "notes": list(notes)})
-        return OK
+        return print_json({"outputs": [output.model_dump() for output in outputs], "notes": list(notes)})
     _say_notes(notes)
     print(f"Job {job_id} has {format_count(len(outputs), 'output')} stored, {size_text(sum(output.size for output in outputs))}.")
     if outputs:
@@ -75,8 +74,8 @@ def _list(client: Client, job_id: int, *, as_json: bool) -> int:
 
     outputs = client.outputs(job_id)
     if as_json:
-        print_json({"outputs": [output.model_dump() for output in outputs]})
-    elif not outputs:
+        return print_json({"outputs": [output.model_dump() for output in outputs]})
+    if not outputs:
         print(f"Job {job_id} has stored nothing.")
     else:
         rows = [(size_text(one.size), f"{one.path}{'' if one.removed_at is None else '  (given up)'}") for one in outputs]
@@ -89,8 +88,8 @@ def _remove(client: Client, job_id: int, *, as_json: bool) -> int:
 
     gone = client.remove_outputs(job_id)
     if as_json:
-        print_json({"job": job_id, **gone.model_dump()})
-    elif gone.count:
+        return print_json({"job": job_id, **gone.model_dump()})
+    if gone.count:
         files = format_count(gone.count, "file")
         print(f"Job {job_id} stores {files} less, {size_text(gone.size)}; its record keeps their digests.")
     else:

@@ -77,8 +77,9 @@ def show(
     with open_client(home) as client:
         pool, calls = client.pool(number), list(client.calls(number, limit, state=state))
     if as_json:
-        print_json({"pool": v1.show(pool).model_dump(mode="json"), "calls": [call.model_dump(mode="json") for call in calls]})
-        return OK
+        return print_json(
+            {"pool": v1.show(pool).model_dump(mode="json"), "calls": [call.model_dump(mode="json") for call in calls]}
+        )
     print_fields(
         [
             ("pool", f"{pool.id}: {pool.name}{', closed' if pool.closed_at else ''}"),
@@ -107,8 +108,7 @@ def log(
     with open_client(home) as client:
         found = client.call_log(number)
     if as_json:
-        print_json(found)
-        return OK
+        return print_json(found)
     for text, size, stream in ((found.stdout, found.stdout_size, sys.stdout), (found.stderr, found.stderr_size, sys.stderr)):
         missing = size - len(text.encode())
         print(f"[carrel: {missing} bytes before this are not kept]\n{text}" if missing > 0 else text, end="", file=stream)
@@ -128,8 +128,7 @@ def close(
     with open_client(home) as client:
         pool = client.close_pool(number, cancel=cancel)
     if as_json:
-        print_json(v1.show(pool))
-        return OK
+        return print_json(v1.show(pool))
     left = sum(pool.calls.get(state, 0) for state in ("PENDING", "RUNNING"))
     rest = f"; still to be carried out: {format_count(left, 'call')}" if left else ""
     print(f"Pool {number} is closed{rest}.")
@@ -142,8 +141,7 @@ def remove(number: Number, home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         client.remove_pool(number)
     if as_json:
-        print_json({"pool": number})
-        return OK
+        return print_json({"pool": number})
     print(f"Pool {number} is removed.")
     return OK
 
@@ -160,8 +158,7 @@ def forget(
     with open_client(home) as client:
         number = client.forget_results(function)
     if as_json:
-        print_json({"results": number})
-        return OK
+        return print_json({"results": number})
     print(f"{format_count(number, 'result')} forgotten.")
     return OK
 

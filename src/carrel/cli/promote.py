@@ -49,9 +49,8 @@ def promote_command(
     packages = _environment(environment, home)
     made = promote(notebook, output, environment=packages, include=include or (), name=name, force=force, environ=os.environ)
     if as_json:
-        print_json(_plain(made))
-    else:
-        _say(made, notebook)
+        return print_json(_plain(made))
+    _say(made, notebook)
     return OK
 
 

@@ -56,8 +56,8 @@ def usage_command(
     with open_client(home) as client:
         found = client.report_use(begin=begin, end=to, by=by, anonymous=anonymous)
     if as_json:
-        print_json(found)
-    elif as_csv:
+        return print_json(found)
+    if as_csv:
         print_csv(
             ("name", "jobs", "attempts", "waited", "held", *_ENDS, *_MORE),
             [_seconds(row) for row in found.rows],
@@ -76,8 +76,8 @@ def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: H
     with open_client(home) as client:
         found = client.report_starts(begin=begin, end=to)
     if as_json:
-        print_json(found)
-    elif as_csv:
+        return print_json(found)
+    if as_csv:
         heads = [f"{name}_{what}" for name in _TIMES for what in ("count", "median", "p95")]
         rows = [[one.qos, *(_figure(each) for times in _times(one) for each in (times.count, times.median, times.p95))]
                 for one in found.classes]  # fmt: skip
@@ -103,8 +103,8 @@ def sessions(
     with open_client(home) as client:
         found = client.report_sessions(begin=begin, end=to, by=by)
     if as_json:
-        print_json(found)
-    elif as_csv:
+        return print_json(found)
+    if as_csv:
         names = ("sessions", "cells", "gpu_seconds", "measured", "busy", *SessionTime)
         print_csv(("name", *names), [[row.name, *(_figure(getattr(row, name)) for name in names)] for row in found.rows])
     elif not found.rows:

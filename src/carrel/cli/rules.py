@@ -36,8 +36,7 @@ def rules_command(
         found = client.preview_rules(asked, days=days) if preview else None
         changed = client.change_rules(asked) if found is None else found.changed
     if as_json:
-        print_json({"changed": changed} if found is None else found.model_dump(mode="json"))
-        return OK
+        return print_json({"changed": changed} if found is None else found.model_dump(mode="json"))
     for path, change in changed.items():
         print(clean(f"{path}: {change}"))
     if found is None:

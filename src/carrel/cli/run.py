@@ -82,8 +82,7 @@ def _preview(client: Client, task: Mapping[str, Any], *, as_json: bool) -> int:
     with as_project(task) as (project, _):
         found = client.preview_project(**project, packed=lambda travelling: None if as_json else _warn(travelling.warnings()))
     if as_json:
-        print_json(found)
-        return OK
+        return print_json(found)
     _warn(found.notes)
     asks = words.asked_for(found.resources)
     if found.queue is None:
@@ -147,17 +146,16 @@ def _follow(client: Client, job: JobView, sent: Travelling, *, as_json: bool) ->
 
 def _say_submitted(client: Client, job: JobView, sent: Travelling, *, as_json: bool) -> int:
     if as_json:
-        print_json(job)
-    else:
-        _say_code(sent)
-        simulated = job.id in simulated_jobs(client, [job])
-        if job.array_job_id is not None:
-            each = resources(job, simulated=simulated)
-            print(f"Submitted array {paint(str(job.id), 'bold')}: {job.name}, {job.array} (each {each})")
-            print(paint(f"  how far it is: carrel show {job.id}", "dim"))
-            return OK
-        print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name} ({resources(job, simulated=simulated)})")
-        print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
+        return print_json(job)
+    _say_code(sent)
+    simulated = job.id in simulated_jobs(client, [job])
+    if job.array_job_id is not None:
+        each = resources(job, simulated=simulated)
+        print(f"Submitted array {paint(str(job.id), 'bold')}: {job.name}, {job.array} (each {each})")
+        print(paint(f"  how far it is: carrel show {job.id}", "dim"))
+        return OK
+    print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name} ({resources(job, simulated=simulated)})")
+    print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
     return OK
 
 

@@ -56,8 +56,7 @@ def set_secret(
     with open_client(home) as client:
         created = client.set_secret(name, value)
     if as_json:
-        print_json({"name": name, "created": created})
-        return OK
+        return print_json({"name": name, "created": created})
     print(f"{name} is {'kept' if created else 'replaced'}. A task gets it with `carrel run --secret {name} ...`")
     if len(value) < 8:
         print("It has fewer than 8 characters: it is not starred out in logs.", file=sys.stderr)

@@ -21,9 +21,8 @@ def share_command(home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         share = client.share()
     if as_json:
-        print_json(share.model_dump(mode="json"))
-    else:
-        _print(share)
+        return print_json(share.model_dump(mode="json"))
+    _print(share)
     return OK
 
 

@@ -70,8 +70,7 @@ def _start(*, task: Mapping[str, Any], home: Home = None, as_json: AsJson = Fals
             **project,
         )
     if as_json:
-        print_json(sweep)
-        return OK
+        return print_json(sweep)
     for line in warned:
         print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(line)}", file=sys.stderr)
     print(f"Started sweep {paint(str(sweep.id), 'bold')}: {sweep.name}, {sweep.trials} trials, {sweep.parallel} at once")
@@ -102,8 +101,7 @@ def list_sweeps(
     with open_client(home) as client:
         found = client.sweep_page(limit=limit, before=before)
     if as_json:
-        print_json(found)
-        return OK
+        return print_json(found)
     rows = [
         (
             str(one.id),
@@ -133,8 +131,7 @@ def show(
     with open_client(home) as client:
         sweep = client.sweep(number)
     if as_json:
-        print_json(sweep)
-        return OK
+        return print_json(sweep)
     _say(sweep, limit)
     return OK
 
@@ -164,8 +161,7 @@ def _done(sweep: v1.SweepView) -> int:
 
 def _say_state(sweep: v1.SweepDetail, *, as_json: bool) -> int:
     if as_json:
-        print_json(sweep)
-        return OK
+        return print_json(sweep)
     left = sum(one.ended_at is None for one in sweep.all_trials)
     rest = f"; {left} of its trials still run" if left else ""
     print(f"Sweep {sweep.id} is {sweep.state}: {_done(sweep)} of {sweep.trials} trials are done{rest}.")

@@ -88,8 +88,7 @@ def create(
     with open_client(home) as client:
         made = client.create_token(name, scopes=scopes or (), account=account, expires_in=lifetime(expires))
     if as_json:
-        print_json(show(made))
-        return OK
+        return print_json(show(made))
     about = made.about
     # On standard error, so that the token alone can be put into a file.
     print(f"Token {about.id} ({', '.join(about.scopes)}), {until(about.expires_at)}. It is not shown again:", file=sys.stderr)
@@ -133,7 +132,6 @@ def revoke(
     with open_client(home) as client:
         client.revoke_token(token_id)
     if as_json:
-        print_json({"revoked": token_id})
-    else:
-        print(f"Token {token_id} is not valid any more.")
+        return print_json({"revoked": token_id})
+    print(f"Token {token_id} is not valid any more.")
     return OK

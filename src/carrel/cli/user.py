@@ -80,8 +80,7 @@ def invite(
         made = client.invite_user(name, role, expires_in=held, without_isolation=without_isolation)
         trust = _trust(client)
     if as_json:
-        print_json(made)
-        return OK
+        return print_json(made)
     print(f"Give {made.user.name} this line; it works once, {until(made.expires_at)}:")
     print(f"  carrel login {made.url} --invitation {made.code}{trust}")
     print("or this link, where they choose a password in their browser:")
@@ -103,8 +102,7 @@ def suspend(
     with open_client(home) as client:
         change = client.suspend_user(subject, reason, cancel_running=cancel_running)
     if as_json:
-        print_json(change)
-        return OK
+        return print_json(change)
     running = "Jobs that run go on, and what they ask the lab or track is refused."
     if cancel_running:
         running = f"{format_count(change.cancelled, 'job')} that ran will end."
@@ -119,9 +117,8 @@ def resume(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         change = client.resume_user(subject)
     if as_json:
-        print_json(change)
-    else:
-        print(f"{change.user.name} may go on. If they have no token any more: `carrel user reset {subject}`.")
+        return print_json(change)
+    print(f"{change.user.name} may go on. If they have no token any more: `carrel user reset {subject}`.")
     return OK
 
 
@@ -131,9 +128,8 @@ def remove(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         change = client.remove_user(subject)
     if as_json:
-        print_json(change)
-    else:
-        print(f"{change.user.name} is removed, and {format_count(change.cancelled, 'job')} of theirs will end. Records stay.")
+        return print_json(change)
+    print(f"{change.user.name} is removed, and {format_count(change.cancelled, 'job')} of theirs will end. Records stay.")
     return OK
 
 
@@ -185,12 +181,11 @@ def list_users(
     with open_client(home) as client:
         users = client.users(programs=programs)
     if as_json:
-        print_json({"users": [user.model_dump(mode="json") for user in users]})
-    else:
-        rows = [(user.subject, user.name, user.role, user.account, user.state, user.linked_to) for user in users]
-        # A column that is empty for everybody says nothing.
-        width = None if any(user.linked_to for user in users) else -1
-        print_table(("SUBJECT", "NAME", "ROLE", "ACCOUNT", "STATE", "PROVIDER")[:width], [row[:width] for row in rows])
+        return print_json({"users": [user.model_dump(mode="json") for user in users]})
+    rows = [(user.subject, user.name, user.role, user.account, user.state, user.linked_to) for user in users]
+    # A column that is empty for everybody says nothing.
+    width = None if any(user.linked_to for user in users) else -1
+    print_table(("SUBJECT", "NAME", "ROLE", "ACCOUNT", "STATE", "PROVIDER")[:width], [row[:width] for row in rows])
     return OK
 
 
@@ -204,8 +199,7 @@ def revoke(
     with open_client(home) as client:
         client.revoke_tokens(subject)
     if as_json:
-        print_json({"revoked": subject})
-    else:
-        print(f"No token of {subject} is valid any more, and what was open with them ends now. Jobs that run go on, without the")
-        print("right to ask the lab or to track, and so do those that wait: who needs that submits them again.")
+        return print_json({"revoked": subject})
+    print(f"No token of {subject} is valid any more, and what was open with them ends now. Jobs that run go on, without the")
+    print("right to ask the lab or to track, and so do those that wait: who needs that submits them again.")
     return OK
