@@ -42,8 +42,8 @@ class RecordStore(Protocol[T]):
 class Keeper(Generic[T]):
     """The records of one noun. Thread-safe; raises the errors of `carrel.core.domain.errors`.
 
-    Its callers have asked already whether the person may do it at all (`carrel.lab.gateway.nouns`). A noun with rules of its own
-    has a class below this one, which says them in `checked`, `seen` and `changed`.
+    Its callers have asked already whether the person may do it at all (`carrel.lab.gateway.routes.nouns`). A noun with
+    rules of its own has a class below this one, which says them in `checked`, `seen` and `changed`.
     """
 
     noun: Noun[T]
