@@ -34,7 +34,6 @@ class EventLog(Protocol):
 
     def append(self, events: Sequence[NewEvent], *, now: float) -> None:
         """Add events that belong to no other change."""
-        ...
 
 
 class EventStore(EventLog, Protocol):

@@ -242,44 +242,34 @@ class SchedulerStore(DependencyLookup, Protocol):
 
     def active(self) -> Sequence[Job]:
         """All jobs that have not ended, oldest first."""
-        ...
 
     def same_as(self, owner: str, key: str) -> Sequence[Job]:
         """The owner's jobs with this `cache_key` that have ended well, newest first."""
-        ...
 
     def task(self, job_id: int) -> TaskSpec | None:
         """What the job was asked to do, or None."""
-        ...
 
     def attempt(self, job_id: int, number: int) -> AttemptRow | None:
         """One attempt, or None."""
-        ...
 
     def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
         """PENDING becomes CONFIGURING with a new attempt and its leases; who is not PENDING any more is left out."""
-        ...
 
     def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
         """Apply what is still true; return the jobs as they are afterwards. News of an older attempt changes nothing."""
-        ...
 
     def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:
         """Remember that these attempts are preempted; return their jobs. Those that are over, or are preempted already, are left
         out."""
-        ...
 
     def keep(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
         """These give way no more, since they cannot; return those that run on. One that is stopped already is left out."""
-        ...
 
     def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
         """Give jobs that are stopped their devices again; return those that have them. One of another's is left out."""
-        ...
 
     def used(self, *, since: float) -> Sequence[Used]:
         """What the attempts that ended after `since` held, in the order of their ends."""
-        ...
 
     def request_cancel(
         self,
@@ -291,13 +281,11 @@ class SchedulerStore(DependencyLookup, Protocol):
         outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: (),
     ) -> Job | None:
         """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked. Ended jobs stay."""
-        ...
 
     def fail(
         self, job_id: int, *, reason: Reason, now: float, outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]]
     ) -> Job | None:
         """A PENDING job becomes FAILED for this reason, without an attempt; any other stays. Return it as it is afterwards."""
-        ...
 
 
 class JobStore(SchedulerStore, Protocol):

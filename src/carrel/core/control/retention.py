@@ -33,7 +33,6 @@ class Collects(Protocol):
 
     def collect(self, kinds: Collection[Kind] = ..., *, dry_run: bool = False) -> Sequence[Collected]:
         """Remove what the rules do not keep of these kinds; return what went, or with `dry_run` would go."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,19 +31,15 @@ class Storage(Protocol):
 
     def disks(self) -> Sequence[LabDisk]:
         """All of them, as they were a moment ago."""
-        ...
 
     def short(self) -> LabDisk | None:
         """The disk to tell of, or None when all have room."""
-        ...
 
     def check(self) -> None:
         """Raise `StorageFull` when nothing new can be taken."""
-        ...
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` (from any thread) when a disk has become full, or has room again, until the result is called."""
-        ...
 
 
 class AmpleStorage:

@@ -17,11 +17,9 @@ class VerificationStore(Protocol):
 
     def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None:
         """Keep it in the place of an earlier one, and what there is to tell the tracking server."""
-        ...
 
     def get(self, job_id: int) -> Verification | None:
         """The last one of the job, or None."""
-        ...
 
 
 class NoVerifications:

@@ -293,7 +293,6 @@ class WaitIndex(Protocol):
 
     def of(self, job_id: int) -> Wait | None:
         """Return the hold of one job, or None."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

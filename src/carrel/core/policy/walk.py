@@ -75,12 +75,10 @@ class Lab(Protocol):
     @property
     def line(self) -> Sequence[Entry]:
         """Those who wait, first in line first."""
-        ...
 
     @property
     def kept(self) -> Collection[int]:
         """The jobs that were promised something in the walk before."""
-        ...
 
 
 class Walk:
