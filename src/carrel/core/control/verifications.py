@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from carrel.core.control.ports import OutboxEntry, untold
@@ -22,22 +22,11 @@ class VerificationStore(Protocol):
         """The last one of the job, or None."""
 
 
-class NoVerifications:
-    """A lab that keeps none."""
-
-    def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None:
-        """Forgotten."""
-
-    def get(self, job_id: int) -> Verification | None:  # noqa: ARG002
-        """None."""
-        return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifications:
     """Thread-safe."""
 
-    store: VerificationStore = field(default_factory=NoVerifications)
+    store: VerificationStore
     describe: Callable[[Job, TaskSpec, Verification], Sequence[OutboxEntry]] = untold
 
     def keep(self, job: Job, task: TaskSpec, verification: Verification) -> None:
