@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from parity import checked, scored
 
 from carrel import Client
@@ -19,7 +18,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "challenge-eeg"
 ALWAYS = "def predict(signal, rate):\n    return [(0.0, 10.0, 1.0)]\n"
 
 
-@pytest.mark.gate
 def test_the_example_from_its_directory_to_the_board(client: Client, person: Callable[[str], Client], tmp_path: Path) -> None:
     """Baselines in both phases, a submission that scores, and one whose error is told with its place."""
     place = tmp_path / "eeg"

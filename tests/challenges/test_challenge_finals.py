@@ -149,7 +149,6 @@ def test_teams_by_command(client: Client, person: Person, lab: LabProcess, tmp_p
 
 
 @pytest.mark.browser
-@pytest.mark.gate
 def test_teams_and_finals_on_the_page(chromium: Browser, client: Client, person: Person, lab: LabProcess, tmp_path: Path) -> None:
     """What a submission takes and what is left, a new code, two teams that become one, what goes on, and leaving."""
     publish(client, write(tmp_path / "page", LATER.replace("name: parity", "name: page")), "page")

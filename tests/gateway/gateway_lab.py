@@ -58,6 +58,7 @@ from carrel.core.domain.ports import Attempt, Clock
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.retention import RetentionRules
 from carrel.core.domain.rules import LabRules
+from carrel.core.domain.storage import LabDisk
 from carrel.core.domain.units import GIB
 from carrel.core.domain.user import Caller, Role, User
 from carrel.core.snapshots import SnapshotStore, pack
@@ -218,6 +219,25 @@ class ScriptedEngine:
         reason = reason or Reason(code="Completed", message="The command ended with exit code 0.")
         ended = Ended(state=state, reason=reason, exit_code=exit_code, outputs=outputs, usage=usage or Usage())
         self.say(job_id, ended, log=log)
+
+
+class AmpleStorage:
+    """Disks that nobody watches, as `carrel.core.control.storage.StorageWatch`."""
+
+    def disks(self) -> Sequence[LabDisk]:
+        """None that are known of."""
+        return ()
+
+    def short(self) -> LabDisk | None:
+        """None."""
+        return None
+
+    def check(self) -> None:
+        """Everything is taken."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Nothing ever happens."""
+        return lambda: None
 
 
 @dataclass
@@ -396,6 +416,7 @@ def a_lab(
         cells=Cells(store=store.cells),
         gpu_use=GpuUse(store=store.gpu_use, clock=clock_of_work, co2_per_kwh=400),
         verifications=Verifications(store=store.verifications),
+        storage=AmpleStorage(),
         clock=clock,
         secret=secret,
         lab_id=store.lab_id(),

@@ -143,8 +143,8 @@ def test_a_qos_is_chosen_by_name_or_as_the_first_that_takes_the_kind() -> None:
     assert str(caught.value) == (
         'QoS "interactive" does not take a task; it takes: session. Those that take a task are "batch", "long".'
     )
-    with pytest.raises(Invalid, match="No QoS of this lab takes a worker"):
-        choose_qos(None, JobKind.WORKER, {"batch": BATCH})
+    with pytest.raises(Invalid, match="No QoS of this lab takes a session"):
+        choose_qos(None, JobKind.SESSION, {"batch": BATCH})
 
 
 def test_gpus_with_too_little_memory_do_not_count() -> None:

@@ -54,7 +54,5 @@ def test_what_slurm_can_never_run_is_refused_where_that_is_known() -> None:
     with pytest.raises(Impossible, match='type "h200" in partition "cats".*Or choose partition "here"'):
         check(gpus=1, gpu_type="h200")
     check(JobKind.SESSION)
-    with pytest.raises(Impossible, match='one of a Slurm cluster, which takes no worker.*Or choose partition "here"'):
-        check(JobKind.WORKER)
     with pytest.raises(Impossible, match="does not say how much its GPUs have"):
         check(gpus=1, gpu_memory=1024**3)

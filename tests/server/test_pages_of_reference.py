@@ -88,7 +88,7 @@ def test_the_example_of_classes_of_service_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "carrel.toml"
     file.write_text(examples[0])
     qos = read_settings(file, {}, {}).rules.qos
-    assert (qos["cheetah"].max_jobs_per_user, qos["lion"].kinds) == (20, frozenset({JobKind.TASK, JobKind.WORKER}))
+    assert (qos["cheetah"].max_jobs_per_user, qos["lion"].kinds) == (20, frozenset({JobKind.TASK}))
     file.write_text(examples[1])
     lion = read_settings(file, {}, {}).rules.qos["lion"]
     assert (lion.max_time, lion.default_time, lion.max_jobs_per_user) == (48 * 3600, 24 * 3600, 4)

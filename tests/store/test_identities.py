@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from carrel.core.domain.identity import Identity
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import Role, User, UserState
-from carrel.lab.credentials.port import Identity
 from carrel.lab.store import Database, Store
 
 HERE, THERE = "https://id.example.org", "https://id.example.net"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.lab.signin.port import AuthorizationRequest, Decision, Device, NewSignIn, Renewal
+from carrel.core.domain.sign_in import AuthorizationRequest, Decision, Device, NewSignIn, Renewal
 from carrel.lab.store import Store
 
 ASKED = AuthorizationRequest(client="carrel-cli", scopes=("read", "submit"), host="the-laptop", address="10.0.0.7")

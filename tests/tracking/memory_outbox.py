@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryItem:
-    """An `OutboxItem`."""
-
-    id: int
-    job_id: int
-    kind: str
-    payload: Mapping[str, Any]
+from carrel.lab.store.outbox import OutboxRow
 
 
 class MemoryOutbox:
-    """An `Outbox` that lasts as long as its process."""
+    """As `carrel.lab.store.outbox.OutboxTable`, but it lasts as long as its process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._items: dict[int, MemoryItem] = {}
+        self._items: dict[int, OutboxRow] = {}
         self._last = 0
         #: Message by item, of those that were refused.
         self.refused: dict[int, str] = {}
@@ -36,11 +27,11 @@ class MemoryOutbox:
         with self._lock:
             for kind, payload in entries:
                 self._last += 1
-                self._items[self._last] = MemoryItem(id=self._last, job_id=job_id, kind=kind, payload=payload)
+                self._items[self._last] = OutboxRow(id=self._last, job_id=job_id, kind=kind, payload=payload)
                 ids.append(self._last)
         return ids
 
-    def pending(self, limit: int) -> Sequence[MemoryItem]:
+    def pending(self, limit: int) -> Sequence[OutboxRow]:
         with self._lock:
             return list(self._items.values())[:limit]
 

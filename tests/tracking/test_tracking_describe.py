@@ -21,8 +21,8 @@ from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import GitState, ReplayOf, TaskSpec, TrackingTarget, VariantOf
 from carrel.core.domain.user import User
 from carrel.core.spool.layout import Spool
+from carrel.lab.store.outbox import KINDS
 from carrel.lab.tracking.describe import Describer
-from carrel.lab.tracking.outbox import KINDS
 from carrel.lab.tracking.status import status_of
 
 pytestmark = pytest.mark.quick

@@ -9,7 +9,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.nouns import Removal, noun_command, print_records
-from carrel.cli.options import AsJson, Home, moment_of, open_client
+from carrel.cli.options import AsJson, Home, argument, moment_of, open_client, option
 from carrel.cli.screen import clean, paint
 from carrel.cli.words import local
 from carrel.core.domain.announcement import Announcement, Level
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def announce_command(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What all users are told, on one line.", show_default=False)],
-    until: Annotated[str, typer.Option(metavar="WHEN", help='"2026-12-01 18:00" on this clock, or in "2h".', show_default=False)],
+    text: Annotated[str, argument("TEXT", "What all users are told, on one line.")],
+    until: Annotated[str, option("--until", "WHEN", '"2026-12-01 18:00" on this clock, or in "2h".')],
     begin: Annotated[str, typer.Option("--from", metavar="WHEN", help='The same, or "now".')] = "now",
     level: Annotated[Level, typer.Option(help="How much it matters.")] = Level.INFO,
     home: Home = None,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, print_json
 
 if TYPE_CHECKING:
     from carrel import Client
@@ -23,12 +24,12 @@ audit_command = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Show who did what in the lab, where from and by which rule, and what was refused (operators, administrators).",
 )
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only what this user asked for.")]
-ActionName = Annotated[str | None, typer.Option("--action", metavar="WORDS", help='Only this action, such as "submit jobs".')]
-Thing = Annotated[str | None, typer.Option("--resource", metavar="PATH", help="Only this and what is below it: /jobs/12.")]
-Refused = Annotated[bool, typer.Option("--refused", help="Only what was refused.")]
-Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only from then on: 2026-11-23T08:00, in UTC.")]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only before that.")]
+User = Annotated[str | None, option("--user", "NAME", "Only what this user asked for.")]
+ActionName = Annotated[str | None, option("--action", "WORDS", 'Only this action, such as "submit jobs".')]
+Thing = Annotated[str | None, option("--resource", "PATH", "Only this and what is below it: /jobs/12.")]
+Refused = Annotated[bool, flag("--refused", "Only what was refused.")]
+Since = Annotated[str | None, option("--since", "TIME", "Only from then on: 2026-11-23T08:00, in UTC.")]
+Until = Annotated[str | None, option("--until", "TIME", "Only before that.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="The last lines, so many.")]
 
 
@@ -45,24 +46,21 @@ def list_lines(
     as_json: AsJson = False,
 ) -> int:
     """Show the last lines of the audit log."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         page = client.audit(
             user=user, action=action, resource=resource, result="refused" if refused else None, since=since, until=until,
             limit=limit, newest=True,
         )  # fmt: skip
     if as_json:
-        print_json({"lines": page.lines})
-    else:
-        for entry in page.lines:
-            _print(entry)
+        return print_json({"lines": page.lines})
+    for entry in page.lines:
+        _print(entry)
     return OK
 
 
 @audit_command.command("export")
 def export(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where to; the standard output without it.")] = None,
+    file: Annotated[Path | None, argument("[FILE]", "Where to; the standard output without it.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -78,11 +76,8 @@ def export(
                 target.write(line + "\n")
                 count += 1
     if as_json:
-        from carrel.cli.screen import print_json
-
-        print_json({"lines": count, "file": str(file)})
-    else:
-        print(f"{count} lines are in {file}.")
+        return print_json({"lines": count, "file": str(file)})
+    print(f"{count} lines are in {file}.")
     return OK
 
 
@@ -97,8 +92,6 @@ def _every(client: Client) -> Iterator[str]:
 
 def _print(entry: dict[str, Any]) -> None:
     from datetime import UTC, datetime
-
-    from carrel.cli.screen import clean
 
     at = datetime.fromtimestamp(entry["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
     who = entry.get("who") or "-"

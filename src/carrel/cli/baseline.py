@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, argument, find_job, flag, open_client, option
+from carrel.cli.screen import clean, cut, print_csv, print_json, print_table
+from carrel.cli.words import local, short_digest
 from carrel.core.domain.errors import Denied, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -23,9 +25,7 @@ baseline_command = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Compare later jobs of a project with one that is its baseline.",
 )
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help='Name of the project; "USER/NAME" for that of another user.', show_default=False)
-]
+Name = Annotated[str, argument("NAME", 'Name of the project; "USER/NAME" for that of another user.')]
 _STYLES = {"moved": "red", "same": "green", "not known": "yellow"}
 _AGREEMENTS = {"identical": "green", "within tolerance": "green", "different": "red", "unknown": "yellow"}
 #: Things of a kind that a cell of the table names.
@@ -38,15 +38,13 @@ _HEADS = ("job", "owner", "submitted_at", "ended_at", "state", "calibration", "a
 def set_baseline(
     job_id: JobId,
     project: Annotated[
-        str | None,
-        typer.Option("--project", metavar="NAME", help="Name of the jobs that are compared with it.  [the job's name]"),
+        str | None, option("--project", "NAME", "Name of the jobs that are compared with it.  [the job's name]")
     ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", metavar="X", min=0.0, max=1.0, help="How far a metric may be away, such as 1e-6.")
     ] = 0.0,
     ignore: Annotated[
-        list[str] | None,
-        typer.Option("--ignore", metavar="PATTERN", help="What does not count, such as '*.log'; may be repeated."),
+        list[str] | None, option("--ignore", "PATTERN", "What does not count, such as '*.log'; may be repeated.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -55,15 +53,12 @@ def set_baseline(
 
     Each later one is compared with it: `carrel baseline show`. An earlier baseline of the project is replaced.
     """
-    from carrel.cli.screen import clean, print_json
-
     with open_client(home) as client:
         number = find_job(client, job_id)
         made = client.set_baseline(number, project=project, tolerance=tolerance, ignore=ignore or ())
         verified = client.job(number).verified
     if as_json:
-        print_json(made)
-        return OK
+        return print_json(made)
     print(clean(f"Job {made.job} is the baseline of {made.project}."))
     if not verified:
         print(f"Whether it repeats itself is not known, and then what moves says little. Find out: carrel verify {number}")
@@ -72,19 +67,15 @@ def set_baseline(
 
 @baseline_command.command("list")
 def list_baselines(
-    everybody: Annotated[bool, typer.Option("--all", help="Everybody's (administrators).", show_default=False)] = False,
+    everybody: Annotated[bool, flag("--all", "Everybody's (administrators).")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """List your baselines, and what came of running them again last."""
-    from carrel.cli.screen import print_json, print_table
-    from carrel.cli.words import local
-
     with open_client(home) as client:
         found = client.baselines(everybody=everybody)
     if as_json:
-        print_json({"baselines": [one.model_dump(mode="json") for one in found]})
-        return OK
+        return print_json({"baselines": [one.model_dump(mode="json") for one in found]})
     rows = [(name_of(one, everybody), str(one.job), local(one.set_at), _allowed(one), last_of(one)) for one in found]
     print_table(("NAME", "JOB", "SET", "ALLOWED", "LAST CALIBRATION"), rows, right=(1,))
     return OK
@@ -93,20 +84,18 @@ def list_baselines(
 @baseline_command.command("show")
 def show(
     name: Name,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.", show_default=False)] = False,
+    as_csv: Annotated[bool, flag("--csv", "Print comma-separated values.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Show how the last 50 jobs of the project are beside its baseline, newest last: results, and what they ran with."""
-    from carrel.cli.screen import print_csv, print_json
-
     if as_csv and as_json:
         raise Invalid("--csv and --json are two forms.", remedy="Say one of them.")
     with open_client(home) as client:
         found = client.baseline(find_baseline(client, name).id)
     if as_json:
-        print_json(found)
-    elif as_csv:
+        return print_json(found)
+    if as_csv:
         print_csv(_HEADS, map(_csv_row, found.rows))
     else:
         _print(found)
@@ -116,15 +105,12 @@ def show(
 @baseline_command.command("remove")
 def remove(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     """Forget a baseline of yours. Jobs stay as they are."""
-    from carrel.cli.screen import clean, print_json
-
     with open_client(home) as client:
         found = find_baseline(client, name)
         client.remove_baseline(found.id)
     if as_json:
-        print_json({"removed": found.project})
-    else:
-        print(clean(f"{found.project} has no baseline any more."))
+        return print_json({"removed": found.project})
+    print(clean(f"{found.project} has no baseline any more."))
     return OK
 
 
@@ -167,8 +153,6 @@ def _allowed(one: BaselineView) -> str:
 
 
 def _print(found: BaselineTable) -> None:
-    from carrel.cli.screen import clean, print_table
-
     one = found.baseline
     with_what = ", ".join(text for text in (found.python, found.machine) if text)
     print(clean(f"Baseline of {one.project}: job {one.job}" + (f" ({with_what})" if with_what else "")))
@@ -204,9 +188,6 @@ def _results(row: BaselineRow) -> str:
 
 def moved_text(one: Moved) -> str:
     """ "loss +2.3 %", "numpy 1.26.4 -> 2.0.1"."""
-    from carrel.cli.screen import cut
-    from carrel.cli.words import short_digest
-
     if one.relative is not None:
         return f"{one.what} {one.relative * 100:+.2g} %"
     return f"{one.what} {cut(short_digest(one.before), 30)} -> {cut(short_digest(one.after), 30)}"

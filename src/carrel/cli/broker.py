@@ -7,10 +7,8 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home
+from carrel.cli.options import AsJson, Home, option
 from carrel.client.locate import default_home
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.node import Node
@@ -19,14 +17,13 @@ from carrel.core.domain.node import Node
 def broker_command(
     home: Home = None,
     secret: Annotated[
-        Path | None,
-        typer.Option("--secret", metavar="FILE", help="The lab's secret, where its home does not show it.  [HOME/secret]"),
+        Path | None, option("--secret", "FILE", "The lab's secret, where its home does not show it.  [HOME/secret]")
     ] = None,
     simulate_gpus: Annotated[
-        int | None, typer.Option("--simulate-gpus", min=0, metavar="N", help="Offer simulated GPUs instead of the node's own.")
+        int | None, option("--simulate-gpus", "N", "Offer simulated GPUs instead of the node's own.", min=0)
     ] = None,
     node: Annotated[
-        str | None, typer.Option("--node", metavar="NAME", help="The node's name in Slurm.  [its host name, up to the first dot]")
+        str | None, option("--node", "NAME", "The node's name in Slurm.  [its host name, up to the first dot]")
     ] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.baseline import find_baseline, moved_text, name_of
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client
+from carrel.cli.screen import StatusLine, clean, paint, print_json
 from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -22,16 +21,10 @@ _STYLES = {"moved": "red", "same": "green", "not known": "yellow"}
 
 def calibrate_command(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help='Projects that have a baseline; "USER/NAME" for those of another user.'),
+        list[str] | None, argument("NAME", 'Projects that have a baseline; "USER/NAME" for those of another user.')
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All your baselines; everybody's, for administrators.", show_default=False)
-    ] = False,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Resolve their environments anew: what did packages change?", show_default=False),
-    ] = False,
+    everything: Annotated[bool, flag("--all", "All your baselines; everybody's, for administrators.")] = False,
+    fresh: Annotated[bool, flag("--fresh", "Resolve their environments anew: what did packages change?")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -40,8 +33,6 @@ def calibrate_command(
     They run as jobs of yours, with the lock of each baseline; --fresh resolves environments anew. Asked again after Ctrl-C it
     goes on with the same jobs. The exit code is 0 when nothing moved, 1 when something did, or when too little is known.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     if bool(names) == everything:
         raise Invalid(
             "Names of baselines and --all are given." if names else "No baseline is named.",
@@ -105,16 +96,12 @@ class _Round:
                 self._tell_why(one, found)
 
     def _tell(self, one: BaselineView, outcome: str, text: str, whole: dict[str, object]) -> None:
-        from carrel.cli.screen import clean, paint
-
         self.told.append({"owner": one.owner, "project": one.project, "baseline": one.job, **whole})
         if not self._quiet:
             name = name_of(one, one.owner != self._mine)
             print(f"{clean(name)}: {paint(outcome, _STYLES.get(outcome, ''))}: {clean(text)}", flush=True)
 
     def _tell_why(self, one: BaselineView, found: CalibrationView) -> None:
-        from carrel.cli.screen import clean
-
         if found.drift is None:
             return
         for sentence in found.drift.not_known:

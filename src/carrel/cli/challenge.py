@@ -16,7 +16,9 @@ from carrel.cli.challenge_publish import publish_commands
 from carrel.cli.challenge_sample import sample
 from carrel.cli.challenge_screen import cleaned, print_board, print_bounds, print_found, print_submissions, told_of
 from carrel.cli.endings import OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, paint, print_json, print_table
+from carrel.cli.words import local
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -43,9 +45,6 @@ _NOTICES = 5
 @challenge_command.command("list")
 def list_challenges(home: Home = None, as_json: AsJson = False) -> int:
     """List challenges: those that are published, and drafts of your own."""
-    from carrel.cli.screen import print_table
-    from carrel.cli.words import local
-
     with open_client(home) as client:
         found = client.challenges()
     if as_json:
@@ -66,8 +65,6 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
         told = client.challenge_notices(name).notices
     if as_json:
         return print_found(found)
-    from carrel.cli.screen import clean, paint
-
     print(f"{paint(clean(found.title), 'bold')}  ({found.name}, {found.state}, {found.teams} teams)")
     for title, text in found.pages.items():
         print(f"\n{paint(clean(title), 'bold')}\n{cleaned(text)}")
@@ -97,9 +94,6 @@ def show(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 
 def _print_phase(phase: PhaseView, *, now: bool) -> None:
-    from carrel.cli.screen import paint
-    from carrel.cli.words import local
-
     if phase.final:
         ways = {
             "team": "that each team chooses",
@@ -116,8 +110,6 @@ def _print_phase(phase: PhaseView, *, now: bool) -> None:
 
 
 def _print_left(phase: PhaseView | None) -> None:
-    from carrel.cli.words import local
-
     if phase is not None and phase.left:
         print(f"Left in {phase.name}: {phase.left}. The next day begins at {local(phase.next_day)}.")
         if phase.refusal:
@@ -125,8 +117,6 @@ def _print_left(phase: PhaseView | None) -> None:
 
 
 def _print_team(team: TeamView, name: str) -> None:
-    from carrel.cli.screen import clean
-
     print(f"Your team: {clean(team.name)} ({', '.join(map(clean, team.members))}). Others join with {team.code}.")
     for other in team.asked_by:
         print(f"The team {clean(other)} asks to merge with it. To agree: carrel challenge merge {name} --team '{clean(other)}'")
@@ -147,24 +137,19 @@ def invite(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 @challenge_command.command("leave")
 def leave(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     """Leave your team. What it has sent stays its own, and counts against your limits in another team."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.leave_challenge(name)
     if as_json:
-        print_json({"left": name})
-    else:
-        print("You have left your team, and see nothing of it any more.")
+        return print_json({"left": name})
+    print("You have left your team, and see nothing of it any more.")
     return OK
 
 
 @challenge_command.command("merge")
 def merge(
     name: Name,
-    code: Annotated[
-        str, typer.Option("--code", metavar="CODE", help="Ask the team that has this code.", show_default=False)
-    ] = "",
-    team: Annotated[str, typer.Option("--team", metavar="NAME", help="Agree with this team.", show_default=False)] = "",
+    code: Annotated[str, option("--code", "CODE", "Ask the team that has this code.")] = "",
+    team: Annotated[str, option("--team", "NAME", "Agree with this team.")] = "",
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -177,7 +162,7 @@ def merge(
 @challenge_command.command("choose")
 def choose(
     name: Name,
-    numbers: Annotated[list[int], typer.Argument(metavar="SUBMISSION...", help="Their numbers.", min=1, show_default=False)],
+    numbers: Annotated[list[int], argument("SUBMISSION...", "Their numbers.", min=1)],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -195,17 +180,10 @@ def _show_team(team: TeamView, name: str) -> int:
 @challenge_command.command("join")
 def join(
     name: Name,
-    team: Annotated[str, typer.Option("--team", metavar="NAME", help="Name of a new team.  [your own]", show_default=False)] = "",
-    code: Annotated[
-        str, typer.Option("--code", metavar="CODE", help="Join the team whose member has given you this.", show_default=False)
-    ] = "",
-    accept_rules: Annotated[bool, typer.Option("--accept-rules", help="You have read the rules, and accept them.")] = False,
-    answers: Annotated[
-        list[str],
-        typer.Option(
-            "--answer", metavar="NAME=ANSWER", help="To what the challenge asks; you may leave it out.", show_default=False
-        ),
-    ] = [],  # noqa: B006 - typer reads it
+    team: Annotated[str, option("--team", "NAME", "Name of a new team.  [your own]")] = "",
+    code: Annotated[str, option("--code", "CODE", "Join the team whose member has given you this.")] = "",
+    accept_rules: Annotated[bool, flag("--accept-rules", "You have read the rules, and accept them.")] = False,
+    answers: Annotated[list[str], option("--answer", "NAME=ANSWER", "To what the challenge asks; you may leave it out.")] = [],  # noqa: B006 - typer reads it
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -215,8 +193,6 @@ def join(
         found = client.join_challenge(name, team=team, code=code, accept_rules=accept_rules, answers=given)
     if as_json:
         return print_found(found)
-    from carrel.cli.screen import clean
-
     members = ", ".join(map(clean, found.members))
     print(f"You are in the team {clean(found.name)} ({members}). Others join it with --code {found.code}.")
     print(f"What to begin with: carrel challenge start {name}")
@@ -226,9 +202,7 @@ def join(
 @challenge_command.command("start")
 def start(
     name: Name,
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIRECTORY", help="Where it is written.  [the challenge's name]", show_default=False)
-    ] = None,
+    directory: Annotated[Path | None, argument("DIRECTORY", "Where it is written.  [the challenge's name]")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -241,10 +215,7 @@ def start(
     if found.train and os.path.isdir(found.train) and not os.path.lexists(place / "data"):  # noqa: PTH112
         (place / "data").symlink_to(found.train)
     if as_json:
-        from carrel.cli.screen import print_json
-
-        print_json({"directory": str(place), "train": found.train})
-        return OK
+        return print_json({"directory": str(place), "train": found.train})
     print(f"Written to {place}." + (f" Training data: {found.train}" if found.train else ""))
     print(f"Start on its page opens the notebook in a session of the lab: {page}")
     if (place / "submission").is_dir():
@@ -255,11 +226,9 @@ def start(
 @challenge_command.command("submit")
 def submit(
     name: Name,
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The code.", show_default=False)],
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it was scored.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it costs at most, and what is left; send nothing.")
-    ] = False,
+    directory: Annotated[Path, argument("DIRECTORY", "The code.")],
+    wait: Annotated[bool, flag("--wait", "Wait until it was scored.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Say what it costs at most, and what is left; send nothing.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -287,7 +256,6 @@ def submit(
 
 def _dry_run(found: ChallengeView, *, as_json: bool) -> int:
     """Say what a submission costs at most, and what is left. Returns the code of failures where it would be refused."""
-    from carrel.cli.screen import print_json
     from carrel.wire.v1 import show
 
     phase = next((one for one in found.phases if one.name == found.phase and one.left), None)
@@ -338,9 +306,7 @@ def submissions(
 @challenge_command.command("board")
 def board(
     name: Name,
-    phase: Annotated[
-        str | None, typer.Option("--phase", metavar="NAME", help="Which.  [that of now]", show_default=False)
-    ] = None,
+    phase: Annotated[str | None, option("--phase", "NAME", "Which.  [that of now]")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

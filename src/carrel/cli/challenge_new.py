@@ -14,7 +14,8 @@ import typer
 
 from carrel.cli.challenge_organise import Name
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client, option
+from carrel.cli.screen import clean, paint, print_json
 from carrel.core.domain.errors import Conflict, Invalid
 from carrel.core.domain.suggest import suggest
 
@@ -30,41 +31,23 @@ _GROUPS = "Which column names groups that stay together, such as a patient? Ente
 
 
 def new_challenge(
-    csv: Annotated[
-        Path | None, typer.Argument(metavar="CSV", help="The data: a table with a header.", show_default=False)
-    ] = None,
-    answer: Annotated[str, typer.Option("--answer", metavar="COLUMN", help="What is to be predicted.", show_default=False)] = "",
+    csv: Annotated[Path | None, argument("CSV", "The data: a table with a header.")] = None,
+    answer: Annotated[str, option("--answer", "COLUMN", "What is to be predicted.")] = "",
     metric: Annotated[
         str,
-        typer.Option(
+        option(
             "--metric",
-            metavar="METRIC",
-            help="accuracy, balanced_accuracy, f1_macro, roc_auc or log_loss of classes; rmse, mae or r2 of numbers.",
-            show_default=False,
+            "METRIC",
+            "accuracy, balanced_accuracy, f1_macro, roc_auc or log_loss of classes; rmse, mae or r2 of numbers.",
         ),
     ] = "",
-    group: Annotated[
-        str,
-        typer.Option(
-            "--group", metavar="COLUMN", help="Rows of one value stay in one split: the patient, the site.", show_default=False
-        ),
-    ] = "",
-    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="What people read.", show_default=False)] = "",
-    end: Annotated[
-        str | None,
-        typer.Option("--end", metavar="DATE", help="When the final week begins.  [90 days from now]", show_default=False),
-    ] = None,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Its name.  [from the title]", show_default=False)] = "",
-    drop: Annotated[
-        list[str] | None,
-        typer.Option("--drop", metavar="COLUMN", help="Leave a column out; can be repeated.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="What the splits are drawn by.  [a new one]", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIRECTORY", help="Where it is written.  [its name]", show_default=False)
-    ] = None,
+    group: Annotated[str, option("--group", "COLUMN", "Rows of one value stay in one split: the patient, the site.")] = "",
+    title: Annotated[str, option("--title", "TEXT", "What people read.")] = "",
+    end: Annotated[str | None, option("--end", "DATE", "When the final week begins.  [90 days from now]")] = None,
+    name: Annotated[str, option("--name", "NAME", "Its name.  [from the title]")] = "",
+    drop: Annotated[list[str] | None, option("--drop", "COLUMN", "Leave a column out; can be repeated.")] = None,
+    seed: Annotated[int | None, option("--seed", "N", "What the splits are drawn by.  [a new one]")] = None,
+    out: Annotated[Path | None, option("--out", "DIRECTORY", "Where it is written.  [its name]")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Make a challenge from a CSV and a metric. What is not said is asked, on a terminal.
@@ -114,8 +97,6 @@ def _asked(asks: bool, question: str, option: str, among: Collection[str] = ()) 
 
 def _listed(names: Collection[str]) -> str:
     """The first and the last of these: the answer is mostly the last column."""
-    from carrel.cli.screen import clean
-
     some = [*names] if len(names) <= _LISTED else [*[*names][: _LISTED - 3], "…", *[*names][-2:]]
     return f" ({clean(', '.join(some))})" if some else ""
 
@@ -149,13 +130,10 @@ def _write(place: Path, made: Made) -> None:
 
 
 def _say(place: Path, made: Made, seed: int, *, as_json: bool) -> int:
-    from carrel.cli.screen import clean, paint, print_json
-
     if as_json:
-        print_json(
+        return print_json(
             {"name": made.name, "directory": str(place), "rows": dict(made.rows), "remarks": [*made.remarks], "seed": seed}
         )
-        return OK
     for remark in made.remarks:
         print(f"{paint('look:', 'yellow', sys.stderr)} {clean(remark)}", file=sys.stderr)
     rows = ", ".join(f"{count} rows in {part}" for part, count in made.rows.items())
@@ -166,13 +144,12 @@ def _say(place: Path, made: Made, seed: int, *, as_json: bool) -> int:
 
 def try_code(
     name: Name,
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The code.", show_default=False)],
+    directory: Annotated[Path, argument("DIRECTORY", "The code.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Run code as a submission would be run, on training data, and show its whole log. It counts for no limit."""
     from carrel.cli.follow import Follower
-    from carrel.cli.screen import clean, print_json
 
     with open_client(home) as client:
         made = client.try_challenge(name, directory)

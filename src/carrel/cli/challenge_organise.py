@@ -10,7 +10,10 @@ import typer
 
 from carrel.cli.challenge_screen import print_found
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, paint, print_csv, print_json, print_table
+from carrel.cli.words import local
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.core.domain.challenge import SubmissionList
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
     from carrel.core.domain.challenge_report import ChallengeReport
 
 organise_commands = typer.Typer()
-Name = Annotated[str, typer.Argument(metavar="CHALLENGE", help="Name of the challenge.", show_default=False)]
-Words = Annotated[str, typer.Argument(metavar="TEXT", help="Plain text.", show_default=False)]
+Name = Annotated[str, argument("CHALLENGE", "Name of the challenge.")]
+Words = Annotated[str, argument("TEXT", "Plain text.")]
 
 
 @organise_commands.command("notices")
@@ -36,9 +39,6 @@ def notices(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 def print_notice(one: ChallengeNotice) -> None:
     """Print a notice, with its answer below."""
-    from carrel.cli.screen import clean, paint
-    from carrel.cli.words import local
-
     by = f", by {clean(one.by)}" if one.by else ""
     print(f"{paint(f'{one.kind} {one.id}', 'bold')}  {local(one.made_at)}{by}: {clean(one.text)}")
     if one.answer:
@@ -64,9 +64,9 @@ def announce(name: Name, text: Words, home: Home = None, as_json: AsJson = False
 @organise_commands.command("answer")
 def answer(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="QUESTION", help="Its number.", min=1, show_default=False)],
+    number: Annotated[int, argument("QUESTION", "Its number.", min=1)],
     text: Words,
-    publish: Annotated[bool, typer.Option("--publish", help="Everybody reads the question and the answer.")] = False,
+    publish: Annotated[bool, flag("--publish", "Everybody reads the question and the answer.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -79,8 +79,8 @@ def answer(
 @organise_commands.command("quota")
 def quota(
     name: Name,
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="Its name.", show_default=False)],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Members read it.", show_default=False)],
+    team: Annotated[str, argument("TEAM", "Its name.")],
+    reason: Annotated[str, option("--reason", "TEXT", "Members read it.")],
     today: Annotated[int, typer.Option("--today", metavar="N", help="Submissions more today; -N: fewer.")] = 0,
     total: Annotated[int, typer.Option("--total", metavar="N", help="Submissions more in the phase of now; -N: fewer.")] = 0,
     home: Home = None,
@@ -95,10 +95,7 @@ def quota(
 @organise_commands.command("report")
 def report(
     name: Name,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write it there: .html, .md or .json.", show_default=False),
-    ] = None,
+    output: Annotated[Path | None, option("--output -o", "FILE", "Write it there: .html, .md or .json.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -118,7 +115,6 @@ def report(
 def _written(found: ChallengeReport, suffix: str) -> str:
     from carrel.cli.challenge_site import page
     from carrel.core.challenges.report import markdown
-    from carrel.core.domain.errors import Invalid
     from carrel.wire.v1 import show
 
     if suffix == ".json":
@@ -130,8 +126,6 @@ def _written(found: ChallengeReport, suffix: str) -> str:
 
 
 def _print_report(found: ChallengeReport) -> None:
-    from carrel.cli.screen import clean, print_table
-
     sent = sum(one.submissions for one in found.teams)
     print(f"{clean(found.title)}: {len(found.teams)} teams, {sent} submissions, {found.gpu_hours:.2f} GPU-hours.\n")
     rows = [tuple("-" if cell is None else str(cell) for cell in row) for row in _teams(found)]
@@ -147,9 +141,7 @@ def _print_report(found: ChallengeReport) -> None:
 @organise_commands.command("likeness")
 def likeness(
     name: Name,
-    phase: Annotated[
-        str | None, typer.Option("--phase", metavar="NAME", help="Which.  [that of now]", show_default=False)
-    ] = None,
+    phase: Annotated[str | None, option("--phase", "NAME", "Which.  [that of now]")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -158,8 +150,6 @@ def likeness(
         found = client.challenge_likeness(name, phase)
     if as_json:
         return print_found(found)
-    from carrel.cli.screen import print_table
-
     rows = [
         (*one.teams, ", ".join(map(str, one.submissions)), f"{one.code:.0%}", f"{one.predictions:.0%}") for one in found.pairs
     ]
@@ -175,13 +165,11 @@ def likeness(
 @organise_commands.command("export")
 def export(
     name: Name,
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="It is made if it is not there.", show_default=False)],
+    directory: Annotated[Path, argument("DIRECTORY", "It is made if it is not there.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Write submissions, teams, failures and boards as CSV, and the report as JSON. For organisers."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         found, sent = client.challenge_report(name), client.challenge_submissions(name)
     directory.mkdir(parents=True, exist_ok=True)
@@ -191,9 +179,8 @@ def export(
     (directory / "report.json").write_text(_written(found, ".json"), encoding="utf-8")
     written = sorted([*tables, "report.json"])
     if as_json:
-        print_json({"directory": str(directory), "files": written})
-    else:
-        print(f"Written to {directory}: {', '.join(written)}.")
+        return print_json({"directory": str(directory), "files": written})
+    print(f"Written to {directory}: {', '.join(written)}.")
     return OK
 
 
@@ -242,8 +229,6 @@ def _tables(found: ChallengeReport, sent: SubmissionList) -> dict[str, Table]:
 
 
 def _write_csv(file: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    from carrel.cli.screen import print_csv
-
     with file.open("w", encoding="utf-8", newline="") as out:
         print_csv(heads, rows, out)
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from carrel.cli.challenge_organise import Name
 from carrel.cli.challenge_screen import cleaned, print_bounds, print_found, print_submissions, scores_of
 from carrel.cli.endings import OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, print_json, print_table
 
 if TYPE_CHECKING:
-    from carrel.client import Client
-    from carrel.core.domain.challenge import ChallengeView, Rescore, SubmissionList
+    from collections.abc import Callable, Iterable
 
+    from carrel.core.domain.challenge import ChallengeView, Rescore
+
+T = TypeVar("T")
 publish_commands = typer.Typer()
 #: Seconds between two looks at what is run.
 _LOOK = 1.0
@@ -25,7 +28,7 @@ _LOOK = 1.0
 
 @publish_commands.command("check")
 def check(
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="With a challenge.yaml.", show_default=False)],
+    directory: Annotated[Path, argument("DIRECTORY", "With a challenge.yaml.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -35,7 +38,11 @@ def check(
     """
     with open_client(home) as client:
         made = client.keep_challenge(directory)
-        found = _checked(client, made.name)
+        found = _ended(
+            lambda: client.challenge_checks(made.name),
+            lambda found: (one.submission.state.ended for one in found.submissions),
+            "baselines were run",
+        )
         view = client.challenge(made.name, draft=True)
     failed = [one for one in found.submissions if not one.submission.scores]
     if as_json:
@@ -50,23 +57,22 @@ def check(
     return OTHER if failed else OK
 
 
-def _checked(client: Client, name: str) -> SubmissionList:
+def _ended(look: Callable[[], T], states: Callable[[T], Iterable[bool]], done: str) -> T:
+    """Look until all of these have ended, and say on stderr how many have."""
     told = -1
     while True:
-        found = client.challenge_checks(name)
-        ended = sum(one.submission.state.ended for one in found.submissions)
-        if ended != told:
-            print(f"{ended} of {len(found.submissions)} baselines were run ...", file=sys.stderr)
-            told = ended
-        if ended == len(found.submissions):
+        found = look()
+        ended = [*states(found)]
+        if sum(ended) != told:
+            told = sum(ended)
+            print(f"{told} of {len(ended)} {done} ...", file=sys.stderr)
+        if told == len(ended):
             return found
         time.sleep(_LOOK)
 
 
 def _print_promises(view: ChallengeView) -> None:
     """Say what participants will see."""
-    from carrel.cli.screen import clean
-
     shown = ", ".join(f"{clean(one.title)} to {one.precision} after the point" for one in view.board)
     print(f"Participants see: the pages {', '.join(map(clean, view.pages))}; of each submission its state and {shown}.")
     seen = "the training data, if there are any, in their sessions and tasks"
@@ -85,15 +91,8 @@ def _print_promises(view: ChallengeView) -> None:
 @publish_commands.command("publish")
 def publish(
     name: Name,
-    reason: Annotated[
-        str,
-        typer.Option(
-            "--reason", metavar="TEXT", help="Why dates, limits, rules or boards change: everybody reads it.", show_default=False
-        ),
-    ] = "",
-    without_failed: Annotated[
-        bool, typer.Option("--without-failed", help="What could not be scored again loses its place.")
-    ] = False,
+    reason: Annotated[str, option("--reason", "TEXT", "Why dates, limits, rules or boards change: everybody reads it.")] = "",
+    without_failed: Annotated[bool, flag("--without-failed", "What could not be scored again loses its place.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -114,10 +113,7 @@ def publish(
 def freeze(
     name: Name,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIRECTORY", help="Write its public pages and results there, as HTML.", show_default=False
-        ),
+        Path | None, option("--output -o", "DIRECTORY", "Write its public pages and results there, as HTML.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -143,7 +139,7 @@ def freeze(
 @publish_commands.command("log")
 def log(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="SUBMISSION", help="Its number.", min=1, show_default=False)],
+    number: Annotated[int, argument("SUBMISSION", "Its number.", min=1)],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -151,14 +147,11 @@ def log(
 
     Its team gets the end of what its own code printed, where the challenge says so, when the submission has ended.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         found = client.challenge_log(name, number)
     if as_json:
-        print_json({"log": found})
-    else:
-        print(cleaned(found))
+        return print_json({"log": found})
+    print(cleaned(found))
     return OK
 
 
@@ -169,14 +162,12 @@ def rescore(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     Boards stay as they are until the draft is published. For organisers.
     """
     with open_client(home) as client:
-        found = client.rescore_challenge(name)
-        told = -1
-        while (ended := sum(bool(one.after and one.after.state.ended) for one in found.lines)) < len(found.lines):
-            if ended != told:
-                print(f"{ended} of {len(found.lines)} submissions were scored again ...", file=sys.stderr)
-                told = ended
-            time.sleep(_LOOK)
-            found = client.rescore_challenge(name, ask=False)
+        client.rescore_challenge(name)
+        found = _ended(
+            lambda: client.rescore_challenge(name, ask=False),
+            lambda found: (bool(one.after and one.after.state.ended) for one in found.lines),
+            "submissions were scored again",
+        )
     failed = any(one.after and one.after.state.value == "FAILED" for one in found.lines)
     if as_json:
         print_found(found)
@@ -190,8 +181,6 @@ def rescore(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 
 def _print_rescore(found: Rescore) -> None:
-    from carrel.cli.screen import print_table
-
     rows = [
         (
             one.before.phase,
@@ -210,13 +199,11 @@ def _print_rescore(found: Rescore) -> None:
 @publish_commands.command("record")
 def record(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="SUBMISSION", help="Its number.", min=1, show_default=False)],
+    number: Annotated[int, argument("SUBMISSION", "Its number.", min=1)],
     home: Home = None,
     as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
 ) -> int:
     """Print what explains a score, as JSON: code, environment, scores. Organisers get digests, and the records of its jobs."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         print_json(client.challenge_record(name, number))
     return OK

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.challenge_organise import Name
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client, option
+from carrel.cli.screen import clean, print_json
+from carrel.cli.words import local
+from carrel.core.domain.errors import Conflict
 
 if TYPE_CHECKING:
     from carrel.core.domain.challenge_sample import SampleList
@@ -17,19 +18,12 @@ if TYPE_CHECKING:
 
 def sample(
     name: Name,
-    file: Annotated[
-        str | None, typer.Argument(metavar="SAMPLE", help="Its name; without one, those that there are.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write it there.  [its own name]", show_default=False),
-    ] = None,
+    file: Annotated[str | None, argument("SAMPLE", "Its name; without one, those that there are.")] = None,
+    output: Annotated[Path | None, option("--output -o", "FILE", "Write it there.  [its own name]")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Get a file of training data that are shown one by one. It counts today, unless your team has seen it before."""
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.errors import Conflict
     from carrel.wire.v1 import show
 
     with open_client(home) as client:
@@ -47,16 +41,12 @@ def sample(
         left = client.challenge_samples(name).left
     place.write_bytes(content)
     if as_json:
-        print_json({"file": str(place), "bytes": len(content), "left": left})
-    else:
-        print(f"Written to {place}. {left} more today.")
+        return print_json({"file": str(place), "bytes": len(content), "left": left})
+    print(f"Written to {place}. {left} more today.")
     return OK
 
 
 def _print_samples(found: SampleList) -> None:
-    from carrel.cli.screen import clean
-    from carrel.cli.words import local
-
     for one in found.names:
         print(clean(one))
     if found.total > len(found.names):

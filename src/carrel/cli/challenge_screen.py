@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from carrel.cli.endings import OK
+from carrel.cli.screen import clean, print_json, print_table
+from carrel.cli.words import local, queue
 
 if TYPE_CHECKING:
     from carrel.core.domain.challenge import Board, ChallengeSubmission, ChallengeView, Column, Place, SubmissionView
@@ -16,9 +17,6 @@ _DOES = {"ingestion": "Its code runs.", "scoring": "It is being scored."}
 
 def print_submissions(found: list[SubmissionView] | tuple[SubmissionView, ...]) -> None:
     """Print submissions as a table: with their scores, or why there are none."""
-    from carrel.cli.screen import print_table
-    from carrel.cli.words import local
-
     rows = [
         (
             str(one.submission.id),
@@ -45,8 +43,6 @@ def scores_of(one: ChallengeSubmission) -> str:
 
 def told_of(one: SubmissionView) -> str:
     """What a submission waits for, or why it failed."""
-    from carrel.cli.words import queue
-
     if one.waits:
         start = None if one.estimated_start is None else datetime.fromtimestamp(one.estimated_start, UTC)
         return queue(one.position, one.waits, start, datetime.now(UTC))
@@ -55,16 +51,11 @@ def told_of(one: SubmissionView) -> str:
 
 def cleaned(text: str) -> str:
     """Text of a user's, line by line, as a terminal may show it."""
-    from carrel.cli.screen import clean
-
     return "\n".join(map(clean, text.strip().splitlines()))
 
 
 def print_board(found: Board) -> None:
     """Print who is first."""
-    from carrel.cli.screen import clean, print_table
-    from carrel.cli.words import local
-
     heads = ("RANK", "TEAM", *(column.title.upper() for column in found.columns), "SENT", "ENTRIES")
 
     def score(one: Place, column: Column) -> str:
@@ -93,8 +84,6 @@ def print_board(found: Board) -> None:
 
 def print_bounds(view: ChallengeView) -> None:
     """Say what is held back; to organisers, how much a team can learn."""
-    from carrel.cli.screen import clean
-
     for sentence in view.withheld:
         print(clean(sentence))
     for one in view.bounds:
@@ -105,8 +94,6 @@ def print_bounds(view: ChallengeView) -> None:
 
 def print_found(found: object) -> int:
     """Print what was found as JSON."""
-    from carrel.cli.screen import print_json
     from carrel.wire.v1 import show
 
-    print_json(show(found).model_dump(mode="json"))
-    return OK
+    return print_json(show(found).model_dump(mode="json"))

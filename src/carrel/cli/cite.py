@@ -10,6 +10,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.screen import clean, print_json
 
 
 class Format(StrEnum):
@@ -30,7 +31,6 @@ def cite_command(
 
     They come from CITATION.cff or pyproject.toml. Where neither names any, nobody is named.
     """
-    from carrel.cli.screen import clean, print_json
     from carrel.core.crates import citation_of, read_about
 
     with open_client(home) as client:
@@ -38,8 +38,7 @@ def cite_command(
     about = read_about(said)
     found = citation_of(record, about)
     if as_json:
-        print_json({"text": found.text, "bibtex": found.bibtex, "cff": found.cff, "notes": list(about.notes)})
-        return OK
+        return print_json({"text": found.text, "bibtex": found.bibtex, "cff": found.cff, "notes": list(about.notes)})
     for note in about.notes:
         print(clean(note), file=sys.stderr)
     written = {Format.TEXT: found.text, Format.BIBTEX: found.bibtex, Format.CFF: found.cff}[form]

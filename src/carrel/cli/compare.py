@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, JobName, find_job, job_name, open_client
+from carrel.cli.options import AsJson, Home, JobName, argument, find_job, flag, job_name, open_client
+from carrel.cli.screen import clean, cut, paint, print_json, print_table
+from carrel.cli.words import short_digest
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -49,15 +51,14 @@ def attempt_name(text: str) -> AttemptName:
 def compare_command(
     jobs: Annotated[
         list[AttemptName],
-        typer.Argument(
-            metavar="ID",
+        argument(
+            "ID",
+            'Numbers of two jobs or more; "12_3" in an array, "12:1" for an attempt, "run:…" for a run of MLflow\'s.',
             parser=attempt_name,
-            help='Numbers of two jobs or more; "12_3" in an array, "12:1" for an attempt, "run:…" for a run of MLflow\'s.',
-            show_default=False,
         ),
     ],
-    diff: Annotated[bool, typer.Option("--diff", "-d", help="Show the lines of code that differ, too.")] = False,
-    every: Annotated[bool, typer.Option("--all", "-a", help=f"Show all results that differ, not {_RESULTS}.")] = False,
+    diff: Annotated[bool, flag("--diff -d", "Show the lines of code that differ, too.")] = False,
+    every: Annotated[bool, flag("--all -a", f"Show all results that differ, not {_RESULTS}.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -65,16 +66,13 @@ def compare_command(
 
     Parameters, code, packages, inputs, seeds, machines, results. What a record does not say is listed as not known.
     """
-    from carrel.cli.screen import print_json
-
     if len(jobs) < 2:
         raise Invalid("One job is named.", remedy="Name two or more: `carrel compare 12 13`.")
     with open_client(home) as client:
         found = client.compare(*(resolve(client, job) for job in jobs))
     if as_json:
-        print_json(found)
-    else:
-        _print(found, diff=diff, every=every)
+        return print_json(found)
+    _print(found, diff=diff, every=every)
     return OK
 
 
@@ -87,8 +85,6 @@ def resolve(client: Client, name: AttemptName) -> str:
 
 
 def _print(found: ComparisonView, *, diff: bool, every: bool) -> None:
-    from carrel.cli.screen import clean, paint, print_table
-
     for sentence in found.summary:
         print(paint(clean(sentence), "bold"))
     if found.differences:
@@ -134,17 +130,12 @@ def _what(one: DifferenceView) -> str:
 
 
 def _short(value: ComparedValue) -> str:
-    from carrel.cli.screen import cut
-    from carrel.cli.words import short_digest
-
     if value.known != "value":
         return "none" if value.known == "absent" else "not known"
     return cut(short_digest(value.text), _WIDTH)
 
 
 def _hunks(found: ComparisonView) -> Iterator[str]:
-    from carrel.cli.screen import clean, paint
-
     first = found.jobs[0].label
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for one in found.differences:

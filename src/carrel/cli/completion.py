@@ -6,10 +6,8 @@ import json
 import os
 from typing import Annotated, Any
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson
+from carrel.cli.options import AsJson, argument
 from carrel.core.domain.errors import Invalid
 
 #: By shell: each asks `carrel completion words` for what may follow, and falls back to names of files.
@@ -37,12 +35,8 @@ complete -c carrel -a '(carrel completion words -- (commandline -opc)[2..] (comm
 
 
 def completion_command(
-    shell: Annotated[
-        str | None, typer.Argument(metavar="SHELL", help="bash, zsh or fish.  [that of SHELL]", show_default=False)
-    ] = None,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="-- WORDS", help='With "words": the command line so far.', show_default=False)
-    ] = None,
+    shell: Annotated[str | None, argument("SHELL", "bash, zsh or fish.  [that of SHELL]")] = None,
+    words: Annotated[list[str] | None, argument("-- WORDS", 'With "words": the command line so far.')] = None,
     as_json: AsJson = False,
 ) -> int:
     """Print what makes a shell complete commands and options: eval "$(carrel completion bash)".

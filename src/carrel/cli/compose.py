@@ -13,8 +13,8 @@ import typer
 
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.nouns import Removal, noun_command, print_records
-from carrel.cli.options import AsJson, Home, open_client
-from carrel.cli.screen import clean
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, print_json, print_table
 from carrel.cli.words import local
 from carrel.core.domain.composition import Composition, CompositionState
 from carrel.core.domain.errors import Invalid
@@ -65,31 +65,27 @@ def compose(
     gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help='Memory that each has at least: "40G".')] = "",
     slices: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--slice",
-            metavar="SLICE",
-            help='A slice of a GPU: "1g.10gb", its memory: "10G", or what tasks of a name took: "like:NAME". May be repeated.',
+            "SLICE",
+            'A slice of a GPU: "1g.10gb", its memory: "10G", or what tasks of a name took: "like:NAME". May be repeated.',
         ),
     ] = None,
-    island: Annotated[bool, typer.Option("--island", help="All GPUs in one NVLink island.")] = False,
-    spread: Annotated[bool, typer.Option("--spread", help="GPUs over as many racks as there are.")] = False,
+    island: Annotated[bool, flag("--island", "All GPUs in one NVLink island.")] = False,
+    spread: Annotated[bool, flag("--spread", "GPUs over as many racks as there are.")] = False,
     cpus: Annotated[int, typer.Option(min=0, metavar="N", help="Processors that the machine has at least.")] = 0,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory beside that of its processors.")] = "",
     nvme: Annotated[int, typer.Option(min=0, metavar="N", help="NVMe drives.")] = 0,
     nics: Annotated[int, typer.Option(min=0, metavar="N", help="Network interfaces.")] = 0,
     fpgas: Annotated[int, typer.Option(min=0, metavar="N", help="FPGAs.")] = 0,
     blocks: Annotated[
-        list[str] | None,
-        typer.Option("--block", metavar="NAME", help="This very block (`carrel compose blocks`). May be repeated."),
+        list[str] | None, option("--block", "NAME", "This very block (`carrel compose blocks`). May be repeated.")
     ] = None,
     duration: Annotated[str, typer.Option("--for", metavar="DURATION", help="For how long.")] = "1h",
-    linger: Annotated[
-        str,
-        typer.Option(metavar="DURATION", help="Give it back when no job has used it for so long.", show_default=False),
-    ] = "",
+    linger: Annotated[str, option("--linger", "DURATION", "Give it back when no job has used it for so long.")] = "",
     name: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
-    preview: Annotated[bool, typer.Option("--preview", help="Only say what would be taken, from where, and when.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the machine is there.")] = False,
+    preview: Annotated[bool, flag("--preview", "Only say what would be taken, from where, and when.")] = False,
+    wait: Annotated[bool, flag("--wait", "Wait until the machine is there.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -139,7 +135,7 @@ def compose(
 
 @compose_command.command("show")
 def show(
-    number: Annotated[int, typer.Argument(metavar="ID", help="As `carrel compose list` shows it.", show_default=False)],
+    number: Annotated[int, argument("ID", "As `carrel compose list` shows it.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -156,8 +152,6 @@ def show(
 @compose_command.command("blocks")
 def list_blocks(home: Home = None, as_json: AsJson = False) -> int:
     """List the blocks of the fabric: where each is, and which machine has it."""
-    from carrel.cli.screen import print_table
-
     with open_client(home) as client:
         found = client.all_of(BLOCKS)
     if as_json:
@@ -171,13 +165,11 @@ def list_blocks(home: Home = None, as_json: AsJson = False) -> int:
 
 @compose_command.command("history")
 def history(
-    block: Annotated[str, typer.Argument(metavar="BLOCK", help="As `carrel compose blocks` shows it.", show_default=False)],
+    block: Annotated[str, argument("BLOCK", "As `carrel compose blocks` shows it.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """List the machines that had a block: whose, what for, and for how long. Users see their own, operators all."""
-    from carrel.cli.screen import print_table
-
     with open_client(home) as client:
         found = [one for one in client.all_of(COMPOSITIONS) if block in one.blocks and one.begin]
     if as_json:
@@ -195,8 +187,6 @@ def history(
 @compose_command.command("export")
 def export(home: Home = None, as_json: AsJson = False) -> int:  # noqa: ARG001 - it is JSON in any case
     """Print one's machines as JSON for `carrel compose apply`: what was asked for, and the blocks that they got."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         print_json({"machines": [{name: to_plain(getattr(one, name)) for name in _KEPT} for one in _mine(client)]})
     return OK
@@ -204,9 +194,9 @@ def export(home: Home = None, as_json: AsJson = False) -> int:  # noqa: ARG001 -
 
 @compose_command.command("apply")
 def apply(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `carrel compose export` printed.", show_default=False)],
-    same: Annotated[bool, typer.Option("--same-blocks", help="Of the very same blocks; slices of the same size.")] = False,
-    preview: Annotated[bool, typer.Option("--preview", help="Only say what would be taken, from where, and when.")] = False,
+    file: Annotated[Path, argument("FILE", "What `carrel compose export` printed.")],
+    same: Annotated[bool, flag("--same-blocks", "Of the very same blocks; slices of the same size.")] = False,
+    preview: Annotated[bool, flag("--preview", "Only say what would be taken, from where, and when.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -13,11 +13,12 @@ import typer
 
 from carrel.cli import environments
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, flag, open_client
+from carrel.cli.screen import print_json, print_table
 from carrel.cli.words import size as size_text
 from carrel.client.locate import default_home
 from carrel.core.domain.errors import CarrelError, NotFound
-from carrel.core.domain.units import format_duration, parse_duration
+from carrel.core.domain.units import format_count, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from carrel.node.environments import EnvironmentInfo, EnvironmentStore
@@ -40,8 +41,6 @@ def list_environments(home: Home = None, as_json: AsJson = False) -> int:
 
     `--json` names the packages of each.
     """
-    from carrel.cli.screen import print_json
-
     named, why = _named(home)
     if named is None and not _place(home).is_dir():
         raise why if why is not None and os.environ.get("CARREL_URL") else _no_lab(home)
@@ -63,8 +62,6 @@ def list_environments(home: Home = None, as_json: AsJson = False) -> int:
 
 
 def _print_shared(found: Sequence[EnvironmentInfo]) -> None:
-    from carrel.cli.screen import print_table
-
     if not found:
         print("No environments of tasks yet; the first task that needs one builds it.")
         return
@@ -86,20 +83,16 @@ def collect(
     unused_for: Annotated[
         str, typer.Option(metavar="DURATION", help="Remove what no job used for so long; what a job uses now stays.")
     ] = "30d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would go, remove nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run -n", "Say what would go, remove nothing.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Remove environments that were not used for a while, and what interrupted builds left."""
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.units import format_count
-
     removed = _store(home).collect(unused_for=parse_duration(unused_for), now=time.time(), dry_run=dry_run)
     size = sum(info.size for info in removed)
     if as_json:
-        print_json({"removed": [_plain(info) for info in removed], "size": size, "dry_run": dry_run})
-    else:
-        print(f"{'Would remove' if dry_run else 'Removed'} {format_count(len(removed), 'environment')}, {size_text(size)}.")
+        return print_json({"removed": [_plain(info) for info in removed], "size": size, "dry_run": dry_run})
+    print(f"{'Would remove' if dry_run else 'Removed'} {format_count(len(removed), 'environment')}, {size_text(size)}.")
     return OK
 
 

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import StatusLine, clean, print_json, print_table
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.units import format_count
+from carrel.core.domain.units import MIB, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,39 +19,24 @@ if TYPE_CHECKING:
     from carrel.client import Client
     from carrel.wire import v1
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="One's own, or with its owner: ada/torch, site/torch.", show_default=False)
-]
-Lock = Annotated[
-    str | None, typer.Argument(metavar="[LOCK]", help="Beginning of a lock's digest (`carrel env lock NAME --history`).")
-]
+Name = Annotated[str, argument("NAME", "One's own, or with its owner: ada/torch, site/torch.")]
+Lock = Annotated[str | None, argument("[LOCK]", "Beginning of a lock's digest (`carrel env lock NAME --history`).")]
 
 
 def create(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="What to call it; site/NAME is for everybody (administrators).", show_default=False),
-    ],
+    name: Annotated[str, argument("NAME", "What to call it; site/NAME is for everybody (administrators).")],
     python: Annotated[
-        str | None,
-        typer.Option("--python", metavar="VERSION", help="Python, like \"3.11\".  [the project's, else the lab's own]"),
+        str | None, option("--python", "VERSION", "Python, like \"3.11\".  [the project's, else the lab's own]")
     ] = None,
     requirements: Annotated[
-        Path | None,
-        typer.Option("--requirements", "-r", metavar="FILE", help="Install what a requirements file or a lock names."),
+        Path | None, option("--requirements -r", "FILE", "Install what a requirements file or a lock names.")
     ] = None,
     project: Annotated[
-        Path | None,
-        typer.Option("--project", metavar="DIR", help="Install what pyproject.toml (and uv.lock, where there is one) name."),
+        Path | None, option("--project", "DIR", "Install what pyproject.toml (and uv.lock, where there is one) name.")
     ] = None,
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="NAME", help="Install what another environment has now.", show_default=False)
-    ] = None,
+    source: Annotated[str | None, option("--from", "NAME", "Install what another environment has now.")] = None,
     path: Annotated[
-        str | None,
-        typer.Option(
-            "--from-path", metavar="PREFIX", help="Use a virtual environment or conda prefix on the lab's machine as it is."
-        ),
+        str | None, option("--from-path", "PREFIX", "Use a virtual environment or conda prefix on the lab's machine as it is.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -74,16 +59,12 @@ def create(
 def lock(
     name: Name,
     which: Lock = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file.", show_default=False)
-    ] = None,
-    history: Annotated[bool, typer.Option("--history", help="List earlier locks instead.", show_default=False)] = False,
+    output: Annotated[Path | None, option("--output -o", "FILE", "Write it to a file.")] = None,
+    history: Annotated[bool, flag("--history", "List earlier locks instead.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Print exactly what is installed in an environment, as requirements."""
-    from carrel.cli.screen import print_json
-
     if history:
         if which is not None or output is not None:
             raise Invalid("--history goes with no lock and no file.", remedy="Leave them out.")
@@ -96,8 +77,8 @@ def lock(
         except OSError as error:
             raise Invalid(f"{output} cannot be written: {error.strerror}.", remedy="Name another file.") from error
     if as_json:
-        print_json(found)
-    elif output is None:
+        return print_json(found)
+    if output is None:
         print(found.text, end="")
     else:
         print(f"{output} has the lock of {found.environment} ({found.digest.removeprefix('sha256:')[:12]}).")
@@ -107,16 +88,13 @@ def lock(
 def share(
     name: Name,
     subjects: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="USER", help='Let this user use it, or "all"; may be repeated. Others no longer.'),
+        list[str] | None, option("--with", "USER", 'Let this user use it, or "all"; may be repeated. Others no longer.')
     ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Let nobody else use it.", show_default=False)] = False,
+    off: Annotated[bool, flag("--off", "Let nobody else use it.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Say or show who else may use an environment; they get copies of their own."""
-    from carrel.cli.screen import print_json
-
     if off and subjects:
         raise Invalid("--off and --with exclude each other.", remedy="Say one of them.")
     with open_client(home) as client:
@@ -126,11 +104,10 @@ def share(
         else:
             view = client.environment(name)
     if as_json:
-        print_json(view)
-    else:
-        print(f"{view.name} is shared with {_subjects(view) or 'nobody'}.")
-        if view.shared_with:
-            print(f"  they use it    carrel notebook --env {view.owner}/{view.name}")
+        return print_json(view)
+    print(f"{view.name} is shared with {_subjects(view) or 'nobody'}.")
+    if view.shared_with:
+        print(f"  they use it    carrel notebook --env {view.owner}/{view.name}")
     return OK
 
 
@@ -141,22 +118,16 @@ def restore(name: Name, which: Lock = None, home: Home = None, as_json: AsJson =
 
 def remove(name: Name, home: Home = None, as_json: AsJson = False) -> int:
     """Remove an environment with its history; not while a session uses it."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.remove_environment(name)
     if as_json:
-        print_json({"removed": name})
-    else:
-        print(f"Removed {name}.")
+        return print_json({"removed": name})
+    print(f"Removed {name}.")
     return OK
 
 
 def print_named(found: v1.NamedEnvironmentList) -> None:
     """The table of named environments."""
-    from carrel.cli import words
-    from carrel.cli.screen import print_table
-
     if not found.environments:
         print("No named environments yet: the first notebook makes its own; `carrel env create NAME` makes others.")
         return
@@ -179,9 +150,6 @@ def print_named(found: v1.NamedEnvironmentList) -> None:
 
 
 def _built(home: Path | None, build: Callable[[Client, Callable[[str], None]], v1.NamedEnvironmentView], *, as_json: bool) -> int:
-    from carrel.cli import words
-    from carrel.cli.screen import StatusLine, clean, print_json
-
     line = StatusLine()
     with open_client(home) as client:
         try:
@@ -192,8 +160,7 @@ def _built(home: Path | None, build: Callable[[Client, Callable[[str], None]], v
         finally:
             line.clear()
     if as_json:
-        print_json(view)
-        return OK
+        return print_json(view)
     parts = [view.python, format_count(view.packages, "package") if view.packages else "", words.size(view.size)]
     print(f"Environment {view.name} is ready: {', '.join(part for part in parts if part)}; from {clean(view.source)}.")
     print(f"  use it    carrel notebook --env {view.name}")
@@ -201,14 +168,11 @@ def _built(home: Path | None, build: Callable[[Client, Callable[[str], None]], v
 
 
 def _history(name: str, home: Path | None, *, as_json: bool) -> int:
-    from carrel.cli import words
-    from carrel.cli.screen import print_json, print_table
-
     with open_client(home) as client:
         view = client.environment(name)
     if as_json:
-        print_json({"name": view.name, "locks": [entry.model_dump(mode="json") for entry in view.locks]})
-    elif not view.locks:
+        return print_json({"name": view.name, "locks": [entry.model_dump(mode="json") for entry in view.locks]})
+    if not view.locks:
         print(f"{view.name} is used where it is, in {view.path}: its history is not kept here.")
     else:
         rows = [
@@ -240,7 +204,6 @@ def _requirements(file: Path) -> dict[str, Any]:
 
 
 def _project(directory: Path) -> dict[str, str]:
-    from carrel.core.domain.units import MIB
     from carrel.core.tasks.files import DirectoryFiles, read_text
 
     files = DirectoryFiles.open(directory)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, flag, open_client, option
+from carrel.cli.screen import StatusLine, clean, paint, print_json
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.core.crates import Content
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
 def export_command(
     job_id: JobId,
-    file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.  [job-ID.zip]", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, option("--output -o", "FILE", "Where to write it.  [job-ID.zip]")] = None,
     without_outputs: Annotated[
-        bool, typer.Option("--without-outputs", help="Leave out what it stored; digests are there all the same.")
+        bool, flag("--without-outputs", "Leave out what it stored; digests are there all the same.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, flag("--force", "Replace a file that is there.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -30,8 +28,6 @@ def export_command(
 
     `carrel replay FILE` repeats it, in this lab or in another one.
     """
-    from carrel.cli.screen import StatusLine, clean, paint, print_json
-
     line = StatusLine()
     with open_client(home) as client:
         number = find_job(client, job_id)
@@ -58,7 +54,6 @@ def export_command(
 
 def _inside(content: Content) -> str:
     from carrel.cli.words import size as size_text
-    from carrel.core.domain.units import format_count
 
     parts = ["the record", format_count(len(content.code), "file") + " of code"]
     parts += ["the lock"] if content.lock else []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK, OTHER
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, flag, open_client, option
+from carrel.cli.screen import clean, paint, print_json, print_table
+from carrel.cli.words import size
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -29,14 +29,10 @@ _KINDS = {
 def gc_command(
     kinds: Annotated[
         list[str] | None,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            help="Only this: work, logs, code, outputs, artifacts, audit, cells or calls; may be repeated.",
-        ),
+        option("--kind", "KIND", "Only this: work, logs, code, outputs, artifacts, audit, cells or calls; may be repeated."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would go, remove nothing.")] = False,
-    usage: Annotated[bool, typer.Option("--usage", help="Show who has how much on the lab's disk, remove nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run -n", "Say what would go, remove nothing.")] = False,
+    usage: Annotated[bool, flag("--usage", "Show who has how much on the lab's disk, remove nothing.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -45,7 +41,6 @@ def gc_command(
     For administrators. Nothing goes that a record names, unless a rule says so (keep_work, keep_logs, keep_outputs …). Everybody
     may see their own --usage.
     """
-    from carrel.cli.screen import print_json
     from carrel.wire.v1 import show
 
     for kind in kinds or ():
@@ -68,9 +63,6 @@ def gc_command(
 
 
 def _print(found: Collection) -> None:
-    from carrel.cli.screen import clean, paint, print_table
-    from carrel.cli.words import size
-
     rows = [(_KINDS[one.kind], str(one.count), size(one.size)) for one in found.collected if one.count]
     if rows:
         print_table(("WHAT", "COUNT", "SIZE"), rows, right=(1, 2))
@@ -86,9 +78,6 @@ def _print(found: Collection) -> None:
 
 
 def _print_usage(storage: StorageReport) -> None:
-    from carrel.cli.screen import clean, print_table
-    from carrel.cli.words import size
-
     users = storage.users or {"you": storage.mine}
     rows = [
         (clean(name), size(stored.outputs), size(stored.logs), size(stored.code), size(stored.calls), size(stored.total))

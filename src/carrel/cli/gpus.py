@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK, UNAVAILABLE
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, flag, open_client, option
+from carrel.cli.screen import paint, print_json, print_table
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.units import parse_duration
+from carrel.core.domain.units import format_duration, format_size, parse_duration
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import LeaseRequestView, LendingView, LentDevice, NodeLendingView, TenantView
@@ -32,27 +31,17 @@ _WHERE = {"out": "to host memory", "back": "to the GPU", "to_disk": "to the disk
 
 
 def gpus_command(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.", show_default=False)] = False,
-    history: Annotated[bool, typer.Option("--history", help="Show the last hour too.", show_default=False)] = False,
-    cells: Annotated[
-        bool,
-        typer.Option(
-            "--cells", help="Write when cells had GPUs, as a file for `carrel simulate --notebooks`.", show_default=False
-        ),
-    ] = False,
-    no_names: Annotated[
-        bool, typer.Option("--no-names", help="With --cells: users and sessions have numbers for names.", show_default=False)
-    ] = False,
+    watch: Annotated[bool, flag("--watch -w", "Go on until Ctrl-C.")] = False,
+    history: Annotated[bool, flag("--history", "Show the last hour too.")] = False,
+    cells: Annotated[bool, flag("--cells", "Write when cells had GPUs, as a file for `carrel simulate --notebooks`.")] = False,
+    no_names: Annotated[bool, flag("--no-names", "With --cells: users and sessions have numbers for names.")] = False,
     last: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With --cells: only what was asked for within this time, such as 30d."),
+        str | None, option("--last", "TIME", "With --cells: only what was asked for within this time, such as 30d.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Show who has which GPU now, who waits, and whose state is where; on a cluster's nodes as their brokers said last."""
-    from carrel.cli.screen import print_json
-
     if cells or no_names or last is not None:
         now = [name for name, given in (("--watch", watch), ("--history", history)) if given]
         return print_cells(home, cells=cells, names=not no_names, as_json=as_json, last=last, now=now)
@@ -71,8 +60,6 @@ def gpus_command(
 
 
 def _print(lending: LendingView, now: float, *, history: bool) -> None:
-    from carrel.cli.screen import paint
-
     if lending.nodes:
         print(paint("The lab's own machine", "bold"))
     if lending.available:
@@ -88,9 +75,6 @@ def _print(lending: LendingView, now: float, *, history: bool) -> None:
 
 
 def _print_slices(lending: LendingView) -> None:
-    from carrel.cli.screen import print_table
-    from carrel.core.domain.units import format_size
-
     if lending.slices:
         print()
         rows = [
@@ -108,9 +92,6 @@ def _age(node: NodeLendingView) -> str:
 
 
 def _print_machine(lending: Lending, now: float, *, history: bool) -> None:
-    from carrel.cli.screen import paint, print_table
-    from carrel.core.domain.units import format_size
-
     if not lending.devices:
         print("No GPU.")
         return
@@ -151,8 +132,6 @@ def _print_machine(lending: Lending, now: float, *, history: bool) -> None:
 
 def _print_memory(lending: Lending) -> None:
     from carrel.cli.gpus_history import memory_bar
-    from carrel.cli.screen import print_table
-    from carrel.core.domain.units import format_size
 
     used = [device for device in lending.devices if device.by]
     if used:
@@ -176,9 +155,6 @@ def _print_memory(lending: Lending) -> None:
 
 
 def _print_moves(lending: Lending, now: float) -> None:
-    from carrel.cli.screen import print_table
-    from carrel.core.domain.units import format_size
-
     if not lending.moves:
         return
     rows = []
@@ -200,7 +176,6 @@ def _print_moves(lending: Lending, now: float) -> None:
 
 def _print_history(lending: Lending, now: float) -> None:
     from carrel.cli.gpus_history import LEGEND, hour_lines, hour_sums
-    from carrel.cli.screen import paint, print_table
 
     print()
     print(paint("The last hour", "bold"))
@@ -244,8 +219,6 @@ def _way(tenant: TenantView) -> str:
 
 def _context(tenant: TenantView) -> str:
     """Where the CUDA contexts of a process are whose state has left the device: "on the GPU (0.5G)"."""
-    from carrel.core.domain.units import format_size
-
     where = {"device": "on the GPU", "leaving": "is leaving", "away": "away too"}.get(tenant.context, "")
     return f"{where} ({format_size(tenant.context_bytes)})" if where and tenant.context_bytes else where
 
@@ -265,15 +238,12 @@ def _job(job: int | None, owner: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    from carrel.core.domain.units import format_duration
-
     return format_duration(max(0, round(seconds)))
 
 
 def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, last: str | None, now: Sequence[str]) -> int:
     """Write them: as a file of cells, or with all that the lab knows of each. `now`: options that are about what is so now."""
     from carrel.cli.recorded_cells import read_cells_of
-    from carrel.cli.screen import print_json
     from carrel.simulate.notebooks.cells import file_of, lab_cells
     from carrel.wire.v1 import show
 
@@ -288,8 +258,7 @@ def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, l
     with open_client(home) as client:
         found = read_cells_of(client, last=None if last is None else parse_duration(last))
     if as_json:
-        print_json({"cells": [show(view).model_dump(mode="json") for view in found.views], "missing": found.missing})
-        return OK
+        return print_json({"cells": [show(view).model_dump(mode="json") for view in found.views], "missing": found.missing})
     for line in file_of(lab_cells(found.views, names=names)):
         print(line)
     if found.missing:

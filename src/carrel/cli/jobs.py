@@ -8,10 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli import words
 from carrel.cli.endings import OK, exit_code, report
-from carrel.cli.options import AsJson, Home, JobId, JobName, find_job, job_name, open_client, simulated_jobs
+from carrel.cli.options import (
+    AsJson,
+    Home,
+    JobId,
+    JobName,
+    argument,
+    find_job,
+    flag,
+    job_name,
+    open_client,
+    option,
+    simulated_jobs,
+)
+from carrel.cli.screen import STATE_STYLES, clean, paint, print_fields, print_json, print_table
+from carrel.cli.words import array, gpu
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.job import ENDED, HOLDING, JobState
+from carrel.core.domain.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -22,12 +38,10 @@ _RECENT = 5
 
 
 def ps_command(
-    all_users: Annotated[bool, typer.Option("--all-users", "-u", help="Everybody's jobs (administrators).")] = False,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Ended jobs too, not only the last few.")] = False,
-    states: Annotated[
-        list[str] | None, typer.Option("--state", "-s", metavar="STATE", help="Only jobs in this state; may be repeated.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of exactly this name.")] = None,
+    all_users: Annotated[bool, flag("--all-users -u", "Everybody's jobs (administrators).")] = False,
+    everything: Annotated[bool, flag("--all -a", "Ended jobs too, not only the last few.")] = False,
+    states: Annotated[list[str] | None, option("--state -s", "STATE", "Only jobs in this state; may be repeated.")] = None,
+    name: Annotated[str | None, option("--name", "NAME", "Only jobs of exactly this name.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
     home: Home = None,
     as_json: AsJson = False,
@@ -37,7 +51,6 @@ def ps_command(
     Newest first. A waiting job shows why it waits, its place in line, and when it will probably start.
     """
     from carrel.cli.announce import tell_announcements
-    from carrel.cli.screen import print_json
 
     wanted = [_state(text) for text in states or ()]
     with open_client(home) as client:
@@ -46,9 +59,8 @@ def ps_command(
         if not as_json:
             tell_announcements(client)
     if as_json:
-        print_json({"jobs": [job.model_dump(mode="json") for job in jobs]})
-    else:
-        _print_jobs(jobs, owners=all_users, simulated=simulated)
+        return print_json({"jobs": [job.model_dump(mode="json") for job in jobs]})
+    _print_jobs(jobs, owners=all_users, simulated=simulated)
     return OK
 
 
@@ -77,9 +89,6 @@ def _state(text: str) -> str:
 
 
 def _print_jobs(jobs: Sequence[JobView], *, owners: bool, simulated: frozenset[int]) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, print_table
-
     if not jobs:
         print("No jobs. Run one: carrel run train.py")
         return
@@ -108,17 +117,14 @@ def _gpus(job: JobView, *, simulated: bool) -> str:
 
 def show_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> int:
     """Show one job and its attempts."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         job = client.job(find_job(client, job_id))
         simulated = not as_json and job.id in simulated_jobs(client, [job])
         of_array = not as_json and job_id == JobName(job.array_job_id or 0)
         others = client.array(job_id.number).jobs if of_array else []
     if as_json:
-        print_json(job)
-    else:
-        _print_job(job, others, simulated=simulated)
+        return print_json(job)
+    _print_job(job, others, simulated=simulated)
     return OK
 
 
@@ -136,17 +142,12 @@ def _requeues(job: JobDetail) -> str:
 
 
 def _array(job: JobDetail, others: Sequence[JobView]) -> str:
-    from carrel.cli.words import array
-
     if job.array_job_id is None:
         return ""
     return array(job.array_job_id, others) if others else f"element {job.array_task_id} of {job.array_job_id} ({job.array})"
 
 
 def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, clean, paint, print_fields
-
     now = words.now()
     why = words.reason(job, now) if job.state == "PENDING" else job.message
     git = f"{job.git_commit}{' with uncommitted changes' if job.git_dirty else ''}" if job.git_commit else ""
@@ -209,8 +210,6 @@ def _cells(job: JobDetail) -> str:
 
 
 def _devices(devices: Sequence[str], *, simulated: bool) -> str:
-    from carrel.cli.words import gpu
-
     if not devices:
         return ""
     kind = "simulated GPU" if simulated else "GPU"
@@ -227,10 +226,6 @@ def _gpu_use(attempt: AttemptView) -> Iterator[str]:
 
 
 def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, print_table
-    from carrel.core.domain.units import format_duration, format_size
-
     rows = [
         (
             str(attempt.number),
@@ -249,10 +244,7 @@ def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
 
 
 def cancel_command(
-    job_ids: Annotated[
-        list[JobName],
-        typer.Argument(metavar="ID", parser=job_name, help='Numbers of jobs and arrays; "12_3" in an array.', show_default=False),
-    ],
+    job_ids: Annotated[list[JobName], argument("ID", 'Numbers of jobs and arrays; "12_3" in an array.', parser=job_name)],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -260,8 +252,6 @@ def cancel_command(
 
     A waiting one ends at once, a running one when its processes are gone. The number of an array stands for all of its jobs.
     """
-    from carrel.cli.screen import print_json
-
     code = OK
     asked: list[JobView] = []
     with open_client(home) as client:
@@ -292,8 +282,6 @@ def _cancel(client: Client, name: JobName) -> Sequence[JobView]:
 
 def _cancelled(name: JobName, jobs: Sequence[JobView]) -> str:
     if len(jobs) > 1:
-        from carrel.cli.words import array
-
         return (
             f"Array {array(name.number, jobs)}{'' if all(job.ended for job in jobs) else '; those that run are being cancelled'}."
         )
@@ -308,13 +296,10 @@ def rerun_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> 
 
     Same code, parameters, environment and resources; nothing is read from this machine.
     """
-    from carrel.cli.screen import paint, print_json
-
     with open_client(home) as client:
         job = client.rerun(find_job(client, job_id))
     if as_json:
-        print_json(job)
-    else:
-        print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name}, which repeats job {job_id}")
-        print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
+        return print_json(job)
+    print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name}, which repeats job {job_id}")
+    print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
     return OK

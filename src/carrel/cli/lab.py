@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client
+from carrel.cli.screen import clean, paint, print_fields, print_json, print_table
+from carrel.core.domain.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, StartRangesView
@@ -18,27 +18,21 @@ _DEVICE_STYLES = {"free": "green", "held": "blue", "withheld": "yellow", "draine
 
 def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
     """Show machines and GPUs, and who holds what."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         machines = client.machines()
     if as_json:
-        print_json(machines)
-    else:
-        for number, node in enumerate(machines.nodes):
-            if number:
-                print()
-            _print_node(node)
-        if machines.cluster:
+        return print_json(machines)
+    for number, node in enumerate(machines.nodes):
+        if number:
             print()
-            _print_cluster(machines.cluster)
+        _print_node(node)
+    if machines.cluster:
+        print()
+        _print_cluster(machines.cluster)
     return OK
 
 
 def _print_node(node: NodeView) -> None:
-    from carrel.cli.screen import clean, paint, print_table
-    from carrel.core.domain.units import format_count, format_size
-
     memory = f"{format_size(node.memory_free)} of {format_size(node.memory)}"
     free = f"{node.cpus_free} of {format_count(node.cpus, 'CPU')} and {memory} free"
     print(f"{paint(clean(node.name), 'bold')}  {free}{f'  drained: {clean(node.drained)}' if node.drained else ''}")
@@ -53,9 +47,6 @@ def _print_node(node: NodeView) -> None:
 
 
 def _print_cluster(nodes: Sequence[ClusterNodeView]) -> None:
-    from carrel.cli.screen import clean, print_table
-    from carrel.core.domain.units import format_size
-
     rows = [
         (
             clean(node.name),
@@ -84,14 +75,11 @@ def _holder(device: DeviceView) -> str:
 
 def lab_command(home: Home = None, as_json: AsJson = False) -> int:
     """Show the lab, its classes of service, and oneself in it."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         lab, url = client.lab(), client.url
     if as_json:
-        print_json({"url": url, **lab.model_dump(mode="json")})
-    else:
-        _print_lab(lab, url)
+        return print_json({"url": url, **lab.model_dump(mode="json")})
+    _print_lab(lab, url)
     return OK
 
 
@@ -100,24 +88,17 @@ def reload_command(home: Home = None, as_json: AsJson = False) -> int:
 
     For administrators. What is wrong in the file is said, and changes nothing. Jobs that are there keep their walltime.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         changed = client.reload_rules()
     if as_json:
-        print_json({"changed": changed})
-    else:
-        print("The rules are in force." if changed else "Nothing has changed.")
+        return print_json({"changed": changed})
+    print("The rules are in force." if changed else "Nothing has changed.")
     return OK
 
 
 def drain_command(
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", help="Name of the node, or a GPU: NODE:3, or its UUID.", show_default=False)
-    ],
-    reason: Annotated[
-        str, typer.Argument(metavar="REASON", help="Why: everybody who waits for it reads this.", show_default=False)
-    ],
+    node: Annotated[str, argument("NODE", "Name of the node, or a GPU: NODE:3, or its UUID.")],
+    reason: Annotated[str, argument("REASON", "Why: everybody who waits for it reads this.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -125,14 +106,12 @@ def drain_command(
 
     For administrators. It outlives a restart of the lab; `carrel undrain` ends it.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         changed = client.drain(node, reason)
         left = sum(device.state == "held" for one in client.nodes() if one.name == node for device in one.devices)
     if as_json:
-        print_json({"node": node, "changed": changed, "gpus_held": left})
-    elif changed:
+        return print_json({"node": node, "changed": changed, "gpus_held": left})
+    if changed:
         still = f"; {left} of its GPUs {'is' if left == 1 else 'are'} still held" if left else ""
         print(f"Nothing new starts on {node}{still}.")
     else:
@@ -141,9 +120,7 @@ def drain_command(
 
 
 def undrain_command(
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", help="Name of the node, or a GPU: NODE:3, or its UUID.", show_default=False)
-    ],
+    node: Annotated[str, argument("NODE", "Name of the node, or a GPU: NODE:3, or its UUID.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -152,21 +129,15 @@ def undrain_command(
     For administrators. Jobs that waited for it are placed at once. A GPU that the lab has drained for a fault is not drained
     again for it as long as it lasts.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         changed = client.undrain(node)
     if as_json:
-        print_json({"node": node, "changed": changed})
-    else:
-        print(f"{node} takes jobs again." if changed else f"{node} was not drained.")
+        return print_json({"node": node, "changed": changed})
+    print(f"{node} takes jobs again." if changed else f"{node} was not drained.")
     return OK
 
 
 def _print_lab(lab: LabView, url: str) -> None:
-    from carrel.cli.screen import print_fields, print_table
-    from carrel.core.domain.units import format_duration
-
     state = ": ".join(part for part in (lab.tracking, lab.tracking_message) if part)
     tracking = ", ".join(part for part in (state, lab.tracking_url) if part)
     caller = lab.caller
@@ -229,7 +200,6 @@ def version_command(as_json: AsJson = False) -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     from carrel import __version__
-    from carrel.cli.screen import print_json
 
     parts = {"python": platform.python_version()}
     for package in ("httpx", "pydantic", "typer", "fastapi", "sqlalchemy", "mlflow", "uv"):
@@ -238,8 +208,7 @@ def version_command(as_json: AsJson = False) -> int:
         except PackageNotFoundError:
             continue
     if as_json:
-        print_json({"version": __version__, "packages": parts})
-    else:
-        print(f"carrel {__version__}")
-        print("  " + "  ".join(f"{name} {number}" for name, number in parts.items()))
+        return print_json({"version": __version__, "packages": parts})
+    print(f"carrel {__version__}")
+    print("  " + "  ".join(f"{name} {number}" for name, number in parts.items()))
     return OK

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson
+from carrel.cli.options import AsJson, argument, flag, option
+from carrel.cli.screen import clean, print_json
+from carrel.client import issuer
+from carrel.client.locate import default_home, trusted
+from carrel.client.transport import explained, open_http
+from carrel.core.domain.errors import CarrelError, Conflict, Invalid, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
+    import webbrowser
+
+    import httpx
+
     from carrel.client.credential import Credential
 
-Url = Annotated[
-    str | None, typer.Argument(metavar="[URL]", help="The lab's address.  [CARREL_URL, or the last one]", show_default=False)
-]
+Url = Annotated[str | None, argument("[URL]", "The lab's address.  [CARREL_URL, or the last one]")]
 
 
 def login_command(
     url: Url = None,
-    typed: Annotated[bool, typer.Option("--token", help="Keep a token that is typed or piped in.")] = False,
+    typed: Annotated[bool, flag("--token", "Keep a token that is typed or piped in.")] = False,
     invitation: Annotated[
-        str | None, typer.Option("--invitation", metavar="CODE", help="A code that an administrator gave you; it works once.")
+        str | None, option("--invitation", "CODE", "A code that an administrator gave you; it works once.")
     ] = None,
     trusted: Annotated[
-        str | None,
-        typer.Option("--trust", metavar="FINGERPRINT", help="Believe the lab's own authority if it has this fingerprint."),
+        str | None, option("--trust", "FINGERPRINT", "Believe the lab's own authority if it has this fingerprint.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Sign in to a lab with a code that is entered in any browser, and stay so; or keep a token for it."""
-    from carrel.cli.screen import print_json
     from carrel.client import Client
-    from carrel.core.domain.errors import Invalid
 
     address = _address(url)
     if trusted is not None:
@@ -48,18 +53,15 @@ def login_command(
         who, address = client.lab().caller, client.url
     where = _keep(address, credential)
     if as_json:
-        print_json({"url": address, "user": who.subject, "kept": where})
-        return OK
+        return print_json({"url": address, "user": who.subject, "kept": where})
     print(f"Signed in to {address} as {who.name}. The token is in {where}.")
     return OK
 
 
 def logout_command(url: Url = None, as_json: AsJson = False) -> int:
     """End the sign-in that is kept for a lab, and forget it."""
-    from carrel.cli.screen import print_json
     from carrel.client.locate import kept_credential
     from carrel.client.stored_tokens import alone, forget
-    from carrel.core.domain.errors import Conflict, Unauthenticated, Unavailable
 
     address = _address(url)
     revoked = True
@@ -76,16 +78,14 @@ def logout_command(url: Url = None, as_json: AsJson = False) -> int:
             print(f"warning: the token could not be revoked, only forgotten. {error}", file=sys.stderr)
         forget(address, os.environ)
     if as_json:
-        print_json({"url": address, "revoked": revoked})
-    else:
-        print(f"Signed out of {address}.")
+        return print_json({"url": address, "revoked": revoked})
+    print(f"Signed out of {address}.")
     return OK
 
 
 def _address(url: str | None) -> str:
     from carrel.client.locate import check_address
     from carrel.client.stored_tokens import usual_lab
-    from carrel.core.domain.errors import Invalid
 
     found = url or os.environ.get("CARREL_URL") or usual_lab(os.environ)
     if not found:
@@ -94,7 +94,6 @@ def _address(url: str | None) -> str:
 
 
 def _sign_in(address: str, *, typed: bool) -> Credential:
-    from carrel.cli.signing_in import sign_in
     from carrel.client.credential import Credential
 
     return Credential(access_token=_typed(address)) if typed else sign_in(address)
@@ -114,7 +113,6 @@ def _keep(address: str, credential: Credential) -> str:
     """Keep it, and end the sign-in whose place it takes: nobody has that any more."""
     from carrel.client.locate import kept_credential
     from carrel.client.stored_tokens import alone, keep
-    from carrel.core.domain.errors import CarrelError
 
     with alone(address, os.environ):
         try:
@@ -132,8 +130,6 @@ def _keep(address: str, credential: Credential) -> str:
 
 def _revoke(address: str, credential: Credential) -> None:
     if credential.refresh_token is not None:
-        from carrel.cli.signing_in import end
-
         end(address, credential)
         return
     from carrel.client import Client
@@ -145,8 +141,6 @@ def _revoke(address: str, credential: Credential) -> None:
 def _typed(address: str) -> str:
     import getpass
 
-    from carrel.core.domain.errors import Unauthenticated
-
     # Not an argument: those can be read by every user of a machine.
     token = getpass.getpass(f"Token for {address}: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not token.strip():
@@ -155,3 +149,70 @@ def _typed(address: str) -> str:
             remedy="Type or pipe one in; with an invitation: `carrel login URL --invitation CODE`.",
         )
     return token.strip()
+
+
+#: Seconds for an answer.
+_PATIENCE = 60.0
+
+
+class _Lab:
+    """A lab on which nobody is signed in yet."""
+
+    def __init__(self, url: str, http: httpx.Client) -> None:
+        self.url = url
+        self._http = http
+
+    def post(self, path: str, form: Mapping[str, str]) -> httpx.Response:
+        with explained(self.url):
+            return self._http.post(path, data=dict(form))
+
+
+def sign_in(url: str) -> Credential:
+    """Tokens for the lab, once somebody has approved this program on the lab's page (RFC 8628)."""
+    with _open(url) as lab:
+        waiting = issuer.begin(lab.post)
+        _say(f"Open  {waiting.page}  in any browser and enter the code  {waiting.user_code}")
+        if waiting.link != waiting.page:
+            _say(f"(the same in one: {waiting.link})")
+        browser = find_browser(os.environ)
+        if browser is not None:
+            _say("The page opens in the browser of this machine, too.")
+            # Without the code: every user of the machine can read a browser's arguments. Some browsers end when they are closed,
+            # and not before.
+            threading.Thread(target=browser.open, args=(waiting.page,), daemon=True).start()
+        _say(f"Waiting until you have approved it there, {waiting.expires_in / 60:.0f} minutes at most. Ctrl-C stops.")
+        return issuer.wait(lab.post, waiting)
+
+
+def end(url: str, credential: Credential) -> None:
+    """End a sign-in at the lab."""
+    with _open(url) as lab:
+        issuer.revoke(lab.post, credential)
+
+
+def find_browser(environment: Mapping[str, str]) -> webbrowser.BaseBrowser | None:
+    """A browser with which somebody can be expected to sit before this machine; None where there is none.
+
+    BROWSER names one, as for other programs. Without it a display is needed, and one that is not at the other end of ssh.
+    """
+    import webbrowser
+
+    screen = environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY") or sys.platform == "darwin"
+    if not environment.get("BROWSER") and (not screen or environment.get("SSH_CONNECTION")):
+        return None
+    try:
+        return webbrowser.get()
+    except webbrowser.Error:
+        return None
+
+
+@contextmanager
+def _open(url: str) -> Iterator[_Lab]:
+    with open_http(url, trusted(url, default_home(os.environ), os.environ), timeout=_PATIENCE) as http:
+        yield _Lab(url, http)
+
+
+def _say(text: str) -> None:
+    # On standard error: what is on standard output is for programs.
+    for line in text.splitlines():
+        print(clean(line), file=sys.stderr, flush=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import INTERRUPTED, OK
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, flag, open_client, option
+from carrel.cli.screen import print_json
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 def logs_command(
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends; Ctrl-C leaves it alone.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of this attempt; else of the last.")] = None,
+    follow: Annotated[bool, flag("--follow -f", "Go on until the job ends; Ctrl-C leaves it alone.")] = False,
+    attempt: Annotated[int | None, option("--attempt", "N", "Of this attempt; else of the last.", min=1)] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -51,8 +50,6 @@ def _follow(client: Client, job_id: int, *, as_json: bool) -> int:
 def _print_log(client: Client, job_id: int, attempt: int | None, *, as_json: bool) -> int:
     pieces = client.log(job_id, attempt=attempt)
     if as_json:
-        from carrel.cli.screen import print_json
-
         shown = attempt or client.job(job_id).attempt
         print_json({"job_id": job_id, "attempt": shown, "text": b"".join(pieces).decode("utf-8", "replace")})
         return OK

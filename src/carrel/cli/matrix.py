@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, flag, open_client, option
 from carrel.cli.results import Ignore
+from carrel.cli.screen import StatusLine, clean, print_json, print_table
 from carrel.core.comparison.matrix import USUAL
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import format_count, format_duration
@@ -31,14 +32,13 @@ def matrix_command(
     job_id: JobId,
     seeds: Annotated[int, typer.Option("--seeds", metavar="K", min=1, max=10, help="Under so many seeds.")] = 3,
     cases: Annotated[
-        list[str] | None,
-        typer.Option("--case", metavar="CASE", help="again, device, order or cpus=N; may be repeated.  [again, device, order]"),
+        list[str] | None, option("--case", "CASE", "again, device, order or cpus=N; may be repeated.  [again, device, order]")
     ] = None,
     metric: Annotated[
         str, typer.Option("--metric", metavar="NAME", help="A metric, or an output: outputs/metrics.json#/loss.  [the first]")
     ] = "",
     ignore: Ignore = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Submit the runs without asking.")] = False,
+    yes: Annotated[bool, flag("--yes -y", "Submit the runs without asking.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -47,8 +47,6 @@ def matrix_command(
     The ways: the same again; without its GPUs, or with one where it has none; with the samples in another order; with other
     numbers of processors. Runs are jobs of yours; asked again, the command goes on where it stood, and submits nothing twice.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     with open_client(home) as client:
         number = find_job(client, job_id)
         ask = partial(client.matrix, number, seeds=seeds, cases=cases or USUAL, metric=metric, ignore=ignore or ())
@@ -99,7 +97,6 @@ def _check_wanted(all_of_them: Sequence[MatrixView], most: int | None) -> None:
 
 def _run(client: Client, ask: Callable[..., MatrixView]) -> MatrixView:
     from carrel.cli.follow import wait_shown
-    from carrel.cli.screen import StatusLine
 
     stands = ask()
     line, ended = StatusLine(), {one.job for one in stands.runs if one.state == "COMPLETED"}
@@ -121,7 +118,6 @@ def compare_distributions(
     client: Client, jobs: tuple[int, int], *, seeds: int, metric: str, most: int | None, as_json: bool
 ) -> int:
     """Run two jobs under the same seeds each, and say whether a metric differs between them by more than chance does."""
-    from carrel.cli.screen import StatusLine, print_json
     from carrel.core.comparison.distributions import permutation_test
 
     asks = [partial(client.matrix, number, seeds=seeds, cases=(), metric=metric) for number in jobs]
@@ -139,8 +135,7 @@ def compare_distributions(
         )
     chance = permutation_test(*values)
     if as_json:
-        print_json({"metric": found[0].metric, "values": values, "p": chance, "jobs": jobs})
-        return OK
+        return print_json({"metric": found[0].metric, "values": values, "p": chance, "jobs": jobs})
     means = [f"job {stands.job} {stands.rows[0].mean:.6g} ± {stands.rows[0].deviation:.2g}" for stands in found]
     print(f"{found[0].metric} over {seeds} seeds: {means[0]}, {means[1]} (mean and standard deviation).")
     print(
@@ -151,8 +146,6 @@ def compare_distributions(
 
 
 def _print(stands: MatrixView) -> None:
-    from carrel.cli.screen import clean, print_table
-
     name = stands.metric.rpartition("/")[2] if "#" in stands.metric else stands.metric
     values = f"{name} ± sd".upper() if name else "VALUE"
     heads = ("CASE", "RUNS", "BIT-IDENTICAL", clean(values), "FROM", "TO", "FARTHEST")

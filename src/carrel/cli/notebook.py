@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, job_number, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, job_number, open_client, option
+from carrel.cli.screen import STATE_STYLES, StatusLine, clean, print_json, print_table
 
 if TYPE_CHECKING:
     from carrel.cli.screen import StatusLine
@@ -24,37 +26,23 @@ _LOOK = 0.1
 
 Directory = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[PATH]",
-        help="Directory or notebook to open.  [this directory in a lab of one's own, else one's files in the lab]",
-        show_default=False,
-    ),
+    argument("[PATH]", "Directory or notebook to open.  [this directory in a lab of one's own, else one's files in the lab]"),
 ]
-Gpus = Annotated[
-    int | None, typer.Option("--gpus", "-g", metavar="N", min=0, help="GPUs that a cell gets when it uses CUDA.  [1]")
-]
-Reserve = Annotated[
-    bool, typer.Option("--reserve", help="Hold the GPUs from start to end, also while no cell runs.", show_default=False)
-]
+Gpus = Annotated[int | None, option("--gpus -g", "N", "GPUs that a cell gets when it uses CUDA.  [1]", min=0)]
+Reserve = Annotated[bool, flag("--reserve", "Hold the GPUs from start to end, also while no cell runs.")]
 Environment = Annotated[str, typer.Option("--env", "-e", metavar="NAME", help="Environment of the kernel: `carrel env list`.")]
-Image = Annotated[
-    str | None,
-    typer.Option("--image", "--container", metavar="IMAGE", help="Image for kernels and terminals.", show_default=False),
-]
+Image = Annotated[str | None, option("--image --container", "IMAGE", "Image for kernels and terminals.")]
 Name = Annotated[str | None, typer.Option("--name", help="What to call it.", show_default=False)]
-Cpus = Annotated[int | None, typer.Option("--cpus", metavar="N", help="Processors it counts on.", show_default=False)]
-Memory = Annotated[str | None, typer.Option("--memory", metavar="SIZE", help='Memory, like "8G".', show_default=False)]
-Time = Annotated[
-    str | None, typer.Option("--time", metavar="DURATION", help='Ends at the latest after, like "12h".', show_default=False)
-]
+Cpus = Annotated[int | None, option("--cpus", "N", "Processors it counts on.")]
+Memory = Annotated[str | None, option("--memory", "SIZE", 'Memory, like "8G".')]
+Time = Annotated[str | None, option("--time", "DURATION", 'Ends at the latest after, like "12h".')]
 Class = Annotated[str | None, typer.Option("--qos", help="Class of service.", show_default=False)]
 Partition = Annotated[str | None, typer.Option("--partition", help="Part of the lab.", show_default=False)]
 Secrets = Annotated[
-    list[str] | None,
-    typer.Option("--secret", metavar="NAME", help="A secret of yours (`carrel secret`), for another session than one that runs."),
+    list[str] | None, option("--secret", "NAME", "A secret of yours (`carrel secret`), for another session than one that runs.")
 ]
-New = Annotated[bool, typer.Option("--new", help="Start another one even if one like it runs.", show_default=False)]
-NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the link only.", show_default=False)]
+New = Annotated[bool, flag("--new", "Start another one even if one like it runs.")]
+NoBrowser = Annotated[bool, flag("--no-browser", "Print the link only.")]
 
 
 def _opener(kind: str, about: str) -> Callable[..., int]:
@@ -78,7 +66,6 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
         home: Home = None,
         as_json: AsJson = False,
     ) -> int:
-        from carrel.cli.screen import StatusLine, print_json
         from carrel.wire.v1 import SessionRequest
 
         line = StatusLine()
@@ -113,8 +100,7 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
                 return OTHER
             url = client.open_session(session.job.id, file)
         if as_json:
-            print_json({**session.model_dump(mode="json"), "url": url})
-            return OK
+            return print_json({**session.model_dump(mode="json"), "url": url})
         _say_ready(session, url)
         if not no_browser:
             _show(url)
@@ -132,32 +118,23 @@ vscode_command = _opener("vscode", "Open VS Code in the browser, where the lab's
 
 
 def sessions_command(
-    everybody: Annotated[bool, typer.Option("--all-users", help="Everybody's (administrators).", show_default=False)] = False,
-    ended: Annotated[bool, typer.Option("--all", "-a", help="Also those that are over.", show_default=False)] = False,
+    everybody: Annotated[bool, flag("--all-users", "Everybody's (administrators).")] = False,
+    ended: Annotated[bool, flag("--all -a", "Also those that are over.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """List sessions."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         found = client.sessions(everybody=everybody, ended=ended)
     if as_json:
-        print_json({"sessions": [session.model_dump(mode="json") for session in found]})
-    else:
-        _print_sessions(found, owners=everybody)
+        return print_json({"sessions": [session.model_dump(mode="json") for session in found]})
+    _print_sessions(found, owners=everybody)
     return OK
 
 
 def open_command(
     job_id: Annotated[
-        int | None,
-        typer.Argument(
-            metavar="[ID]",
-            parser=job_number,
-            help="Number of the session's job; without it, the lab's pages.",
-            show_default=False,
-        ),
+        int | None, argument("[ID]", "Number of the session's job; without it, the lab's pages.", parser=job_number)
     ] = None,
     path: Annotated[str, typer.Argument(metavar="[FILE]", help="What to open, relative to the session's files.")] = "",
     no_browser: NoBrowser = False,
@@ -168,8 +145,6 @@ def open_command(
 
     Each time with a new link, which lets one browser in, once.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     line = StatusLine()
     with open_client(home) as client:
         if job_id is None:
@@ -181,8 +156,7 @@ def open_command(
             return OTHER
         url = client.open_session(job_id, path)
     if as_json:
-        print_json({"url": url})
-        return OK
+        return print_json({"url": url})
     _say_ready(session, url)
     if not no_browser:
         _show(url)
@@ -190,12 +164,9 @@ def open_command(
 
 
 def _open_pages(client: Client, *, no_browser: bool, as_json: bool) -> int:
-    from carrel.cli.screen import print_json
-
     url = client.sign_in_link()
     if as_json:
-        print_json({"url": url})
-        return OK
+        return print_json({"url": url})
     print(url)
     print("(the link signs one browser in, once, within ten minutes)")
     if not no_browser:
@@ -231,8 +202,6 @@ def _running(client: Client, request: SessionRequest) -> SessionView | None:
 
 def _until_ready(client: Client, session: SessionView, line: StatusLine) -> SessionView:
     """Wait until it answers or is over, and say why it does not yet."""
-    from carrel.cli import words
-
     while not session.ready and not session.job.ended:
         job = session.job
         text = (session.trouble or "starting JupyterLab") if job.state == "RUNNING" else words.reason(job, words.now())
@@ -259,8 +228,6 @@ def _say_ready(session: SessionView, url: str) -> None:
 
 
 def _say_end(session: SessionView) -> None:
-    from carrel.cli.screen import clean
-
     job = session.job
     print(f"Session {job.id} is {job.state}: {clean(job.message)}", file=sys.stderr)
     print(f"  its log   carrel logs {job.id}", file=sys.stderr)
@@ -275,9 +242,6 @@ def _show(url: str) -> None:
 
 
 def _print_sessions(found: list[SessionView], *, owners: bool) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, print_table
-
     if not found:
         print("No sessions. Start one: carrel notebook")
         return

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client
+from carrel.cli.screen import print_json, print_table
 
 if TYPE_CHECKING:
     from carrel.core.domain.noun import Noun
@@ -43,8 +44,6 @@ def noun_command(
 
     @command.command("list", help=listed)
     def list_all(home: Home = None, as_json: AsJson = False) -> int:
-        from carrel.cli.screen import print_table
-
         with open_client(home) as client:
             found = client.all_of(noun)
         if as_json:
@@ -54,26 +53,20 @@ def noun_command(
         return OK
 
     def remove(one: Any, home: Home = None, as_json: AsJson = False) -> int:
-        from carrel.cli.screen import print_json
-
         with open_client(home) as client:
             client.remove(noun, one)
         if as_json:
-            print_json({removal.word: one})
-        else:
-            print(removal.done.format(one))
+            return print_json({removal.word: one})
+        print(removal.done.format(one))
         return OK
 
-    remove.__annotations__["one"] = Annotated[
-        get_type_hints(noun.type)[noun.key], typer.Argument(metavar=noun.key.upper(), help=key, show_default=False)
-    ]
+    remove.__annotations__["one"] = Annotated[get_type_hints(noun.type)[noun.key], argument(noun.key.upper(), key)]
     command.command(removal.name, help=removal.help)(remove)
     return command
 
 
 def print_records(name: str, found: Iterable[Any]) -> None:
     """Print records for programs, as the API has them."""
-    from carrel.cli.screen import print_json
     from carrel.wire.v1 import show
 
     print_json({name: [show(one).model_dump(mode="json") for one in found]})

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from carrel.cli.endings import wants_json
+from carrel.cli.screen import clean, paint
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,29 +22,35 @@ if TYPE_CHECKING:
     from carrel.client import Client
     from carrel.wire.v1 import JobView
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.", show_default=False)]
-Home = Annotated[
-    Path | None,
-    typer.Option("--home", metavar="DIR", help="The lab's home directory.  [CARREL_HOME or ~/.local/share/carrel]"),
-]
 
-Expires = Annotated[
-    str | None,
-    typer.Option("--expires", metavar="TIME", help='For how long it holds: "30d", "12h", or "never".', show_default=False),
-]
+def option(names: str, metavar: str, help: str, **more: Any) -> Any:
+    """An option with a value. Its help says in brackets what holds without it."""
+    return typer.Option(*names.split(), metavar=metavar, help=help, show_default=False, **more)
+
+
+def flag(names: str, help: str) -> Any:
+    """An option that is given or not."""
+    return typer.Option(*names.split(), help=help, show_default=False)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """An argument. Its help says in brackets what holds without it."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+AsJson = Annotated[bool, flag("--json", "Print JSON for programs.")]
+Home = Annotated[Path | None, option("--home", "DIR", "The lab's home directory.  [CARREL_HOME or ~/.local/share/carrel]")]
+
+Expires = Annotated[str | None, option("--expires", "TIME", 'For how long it holds: "30d", "12h", or "never".')]
 
 
 def lifetime(text: str | None) -> int | None:
     """Seconds for which a token is to hold, 0 for "never"; None where the lab is to say."""
-    from carrel.core.domain.units import parse_duration
-
     return None if text is None else 0 if text.strip().lower() == "never" else parse_duration(text)
 
 
 def moment_of(option: str, text: str) -> datetime:
     """A moment as people write it, on this machine's clock."""
-    from carrel.core.domain.units import parse_duration
-
     if text == "now":
         return datetime.now().astimezone()
     try:
@@ -90,10 +98,7 @@ def find_job(client: Client, name: JobName) -> int:
     return name.number if name.index is None else client.element(name.number, name.index).id
 
 
-JobId = Annotated[
-    JobName,
-    typer.Argument(metavar="ID", parser=job_name, help='Number of the job; "12_3" in an array.', show_default=False),
-]
+JobId = Annotated[JobName, argument("ID", 'Number of the job; "12_3" in an array.', parser=job_name)]
 
 
 def simulated_jobs(client: Client, jobs: Iterable[JobView]) -> frozenset[int]:
@@ -125,6 +130,4 @@ class StorageNotice:
         """Say it, unless it was said."""
         if room != self._told:
             self._told = room
-            from carrel.cli.screen import clean, paint
-
             print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(message)}", file=sys.stderr, flush=True)

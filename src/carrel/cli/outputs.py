@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import OK, exit_code
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, argument, find_job, flag, open_client
+from carrel.cli.screen import clean, paint, print_json, print_table
 from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -20,15 +20,11 @@ if TYPE_CHECKING:
 
 def outputs_command(
     job_id: JobId,
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Where to put them; made if need be.", show_default=False)
-    ] = None,
-    only_list: Annotated[bool, typer.Option("--list", "-l", help="List them, fetch nothing.")] = False,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Give them up: the lab keeps their names and digests, not the files.")
-    ] = False,
+    directory: Annotated[Path | None, argument("DIR", "Where to put them; made if need be.")] = None,
+    only_list: Annotated[bool, flag("--list -l", "List them, fetch nothing.")] = False,
+    remove: Annotated[bool, flag("--remove", "Give them up: the lab keeps their names and digests, not the files.")] = False,
     collect: Annotated[
-        bool, typer.Option("--collect", help="First store what could not be stored when the job ended: its disk was full.")
+        bool, flag("--collect", "First store what could not be stored when the job ended: its disk was full.")
     ] = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -56,14 +52,11 @@ def outputs_command(
 
 
 def _say_collected(client: Client, job_id: int, notes: Sequence[str], *, as_json: bool) -> int:
-    from carrel.cli.screen import paint, print_json
     from carrel.cli.words import size as size_text
-    from carrel.core.domain.units import format_count
 
     outputs = client.outputs(job_id)
     if as_json:
-        print_json({"outputs": [output.model_dump() for output in outputs], "notes": list(notes)})
-        return OK
+        return print_json({"outputs": [output.model_dump() for output in outputs], "notes": list(notes)})
     _say_notes(notes)
     print(f"Job {job_id} has {format_count(len(outputs), 'output')} stored, {size_text(sum(output.size for output in outputs))}.")
     if outputs:
@@ -72,20 +65,17 @@ def _say_collected(client: Client, job_id: int, notes: Sequence[str], *, as_json
 
 
 def _say_notes(notes: Sequence[str]) -> None:
-    from carrel.cli.screen import clean
-
     for note in notes:
         print(clean(note), file=sys.stderr)
 
 
 def _list(client: Client, job_id: int, *, as_json: bool) -> int:
-    from carrel.cli.screen import print_json, print_table
     from carrel.cli.words import size as size_text
 
     outputs = client.outputs(job_id)
     if as_json:
-        print_json({"outputs": [output.model_dump() for output in outputs]})
-    elif not outputs:
+        return print_json({"outputs": [output.model_dump() for output in outputs]})
+    if not outputs:
         print(f"Job {job_id} has stored nothing.")
     else:
         rows = [(size_text(one.size), f"{one.path}{'' if one.removed_at is None else '  (given up)'}") for one in outputs]
@@ -94,14 +84,12 @@ def _list(client: Client, job_id: int, *, as_json: bool) -> int:
 
 
 def _remove(client: Client, job_id: int, *, as_json: bool) -> int:
-    from carrel.cli.screen import print_json
     from carrel.cli.words import size as size_text
-    from carrel.core.domain.units import format_count
 
     gone = client.remove_outputs(job_id)
     if as_json:
-        print_json({"job": job_id, **gone.model_dump()})
-    elif gone.count:
+        return print_json({"job": job_id, **gone.model_dump()})
+    if gone.count:
         files = format_count(gone.count, "file")
         print(f"Job {job_id} stores {files} less, {size_text(gone.size)}; its record keeps their digests.")
     else:
@@ -110,9 +98,7 @@ def _remove(client: Client, job_id: int, *, as_json: bool) -> int:
 
 
 def _fetch(client: Client, job_id: int, directory: Path, *, as_json: bool) -> int:
-    from carrel.cli.screen import clean, paint, print_json
     from carrel.cli.words import size as size_text
-    from carrel.core.domain.units import format_count
 
     done: list[tuple[OutputView, bool]] = []
 

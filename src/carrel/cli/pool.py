@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import print_fields, print_json, print_table
+from carrel.cli.words import gpu, local
 from carrel.core.domain.call import CallState
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -24,20 +27,18 @@ pool_command = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Look after the workers that carry out calls of `carrel.Executor`.",
 )
-Number = Annotated[int, typer.Argument(metavar="POOL", help="Number of the pool.", show_default=False)]
+Number = Annotated[int, argument("POOL", "Number of the pool.")]
 _STATES = ("PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED")
 
 
 @pool_command.command("list")
 def list_pools(
-    closed: Annotated[bool, typer.Option("--all", help="Those that are closed, too.")] = False,
+    closed: Annotated[bool, flag("--all", "Those that are closed, too.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """List one's own pools, newest first, with their workers and calls."""
     from carrel.cli.nouns import print_records
-    from carrel.cli.screen import print_table
-    from carrel.cli.words import local
 
     with open_client(home) as client:
         found = client.pools(closed=closed)
@@ -71,15 +72,14 @@ def show(
     as_json: AsJson = False,
 ) -> int:
     """Show a pool's workers, what keeps them waiting, and its last calls."""
-    from carrel.cli.screen import print_fields, print_json, print_table
-    from carrel.cli.words import local
     from carrel.wire import v1
 
     with open_client(home) as client:
         pool, calls = client.pool(number), list(client.calls(number, limit, state=state))
     if as_json:
-        print_json({"pool": v1.show(pool).model_dump(mode="json"), "calls": [call.model_dump(mode="json") for call in calls]})
-        return OK
+        return print_json(
+            {"pool": v1.show(pool).model_dump(mode="json"), "calls": [call.model_dump(mode="json") for call in calls]}
+        )
     print_fields(
         [
             ("pool", f"{pool.id}: {pool.name}{', closed' if pool.closed_at else ''}"),
@@ -100,18 +100,15 @@ def show(
 
 @pool_command.command("log")
 def log(
-    number: Annotated[int, typer.Argument(metavar="CALL", help="Number of the call.", show_default=False)],
+    number: Annotated[int, argument("CALL", "Number of the call.")],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Print what a call has printed, also while it runs: its standard output, then its standard error."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         found = client.call_log(number)
     if as_json:
-        print_json(found)
-        return OK
+        return print_json(found)
     for text, size, stream in ((found.stdout, found.stdout_size, sys.stdout), (found.stderr, found.stderr_size, sys.stderr)):
         missing = size - len(text.encode())
         print(f"[carrel: {missing} bytes before this are not kept]\n{text}" if missing > 0 else text, end="", file=stream)
@@ -121,20 +118,17 @@ def log(
 @pool_command.command("close")
 def close(
     number: Number,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Calls that wait do not begin.")] = False,
+    cancel: Annotated[bool, flag("--cancel", "Calls that wait do not begin.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Let a pool take no more calls. What runs is finished, and its workers end."""
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.units import format_count
     from carrel.wire import v1
 
     with open_client(home) as client:
         pool = client.close_pool(number, cancel=cancel)
     if as_json:
-        print_json(v1.show(pool))
-        return OK
+        return print_json(v1.show(pool))
     left = sum(pool.calls.get(state, 0) for state in ("PENDING", "RUNNING"))
     rest = f"; still to be carried out: {format_count(left, 'call')}" if left else ""
     print(f"Pool {number} is closed{rest}.")
@@ -144,13 +138,10 @@ def close(
 @pool_command.command("remove")
 def remove(number: Number, home: Home = None, as_json: AsJson = False) -> int:
     """Forget a pool that is over, with its calls and what they returned: their files are gone from the lab's disk."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.remove_pool(number)
     if as_json:
-        print_json({"pool": number})
-        return OK
+        return print_json({"pool": number})
     print(f"Pool {number} is removed.")
     return OK
 
@@ -158,21 +149,16 @@ def remove(number: Number, home: Home = None, as_json: AsJson = False) -> int:
 @pool_command.command("forget")
 def forget(
     function: Annotated[
-        str | None,
-        typer.Option("--function", "-f", metavar="NAME", help="Only of this function, as `carrel pool show` names it."),
+        str | None, option("--function -f", "NAME", "Only of this function, as `carrel pool show` names it.")
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Forget the results that are kept for equal calls (`cache=True`), so that they are carried out again."""
-    from carrel.cli.screen import print_json
-    from carrel.core.domain.units import format_count
-
     with open_client(home) as client:
         number = client.forget_results(function)
     if as_json:
-        print_json({"results": number})
-        return OK
+        return print_json({"results": number})
     print(f"{format_count(number, 'result')} forgotten.")
     return OK
 
@@ -194,8 +180,6 @@ def _about(call: v1.CallView) -> str:
 
 def _has(worker: PoolWorker, pool: WorkerPool) -> str:
     """Why a worker waits, and what it has of GPUs that are lent."""
-    from carrel.cli.words import gpu
-
     if worker.message:
         return f": {worker.message}"
     if worker.borrowed:

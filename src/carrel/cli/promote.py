@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client, option
+from carrel.cli.screen import clean, paint, print_fields, print_json
 
 if TYPE_CHECKING:
     from carrel.client.travelling import Travelling
@@ -26,38 +25,32 @@ _NAMED = 8
 
 
 def promote_command(
-    notebook: Annotated[Path, typer.Argument(metavar="NOTEBOOK", help="A notebook (.ipynb).", show_default=False)],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The directory to make.  [beside the notebook]")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the task.  [the notebook's]")] = None,
+    notebook: Annotated[Path, argument("NOTEBOOK", "A notebook (.ipynb).")],
+    output: Annotated[Path | None, option("--output -o", "DIR", "The directory to make.  [beside the notebook]")] = None,
+    name: Annotated[str | None, option("--name", "NAME", "Name of the task.  [the notebook's]")] = None,
     environment: Annotated[
         str | None,
-        typer.Option(
-            "--environment",
-            "-e",
-            metavar="NAME|PREFIX",
-            help="Take the packages of this environment: a name (`carrel env list`) or its directory.  [the session's own]",
+        option(
+            "--environment -e",
+            "NAME|PREFIX",
+            "Take the packages of this environment: a name (`carrel env list`) or its directory.  [the session's own]",
         ),
     ] = None,
     include: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="PATH", help="A file or directory that travels with the notebook; may be repeated."),
+        list[str] | None, option("--with", "PATH", "A file or directory that travels with the notebook; may be repeated.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over what an earlier promotion made.")] = False,
+    force: Annotated[bool, flag("--force", "Write over what an earlier promotion made.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Make a task of a notebook: a directory that runs it from its first cell to its last, ready for `carrel run`."""
-    from carrel.cli.screen import print_json
     from carrel.notebooks.promote import promote
 
     packages = _environment(environment, home)
     made = promote(notebook, output, environment=packages, include=include or (), name=name, force=force, environ=os.environ)
     if as_json:
-        print_json(_plain(made))
-    else:
-        _say(made, notebook)
+        return print_json(_plain(made))
+    _say(made, notebook)
     return OK
 
 
@@ -98,8 +91,6 @@ def _environment(given: str | None, home: Path | None) -> Environment | None:
 
 
 def _say(made: Promoted, notebook: Path) -> None:
-    from carrel.cli.screen import clean, paint, print_fields
-
     target = os.path.relpath(made.directory)
     print(f"Made {paint(clean(target) + '/', 'bold')} of {clean(notebook.name)}")
     rows = {

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from carrel.cli import words
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, open_client, option
+from carrel.cli.screen import clean, print_fields
+from carrel.cli.words import short_digest, size
 from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -26,9 +28,7 @@ _SYSTEM = "system/"
 
 def record_command(
     job_id: JobId,
-    file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write all of it to this file, as JSON.")
-    ] = None,
+    file: Annotated[Path | None, option("--output -o", "FILE", "Write all of it to this file, as JSON.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -62,9 +62,6 @@ def _measured(client: Client, job_id: int) -> Mapping[str, str]:
 
 
 def _print(record: Mapping[str, Any], measured: Mapping[str, str]) -> None:
-    from carrel.cli import words
-    from carrel.cli.screen import clean, print_fields
-
     job, task, attempts = record["job"], record["task"], record["attempts"]
     last: Mapping[str, Any] = attempts[-1] if attempts else {}
     reason = job.get("reason") or {}
@@ -98,8 +95,6 @@ def _lines(found: Iterable[str]) -> str:
 
 
 def _output(one: Mapping[str, Any]) -> str:
-    from carrel.cli.words import short_digest, size
-
     return f"{one['path']}  {size(one['size'])}  {short_digest(one['digest'])}"
 
 
@@ -115,8 +110,6 @@ def _verified(found: Mapping[str, Any] | None) -> str:
 
 
 def _inputs(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> Iterator[str]:
-    from carrel.cli.words import short_digest
-
     asked = {**{one["path"]: one["uri"] for one in task.get("inputs", ())}, **task.get("path_parameters", {})}
     digests = attempt.get("inputs", {})
     for path, uri in asked.items():
@@ -124,9 +117,7 @@ def _inputs(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> Iterator[str
 
 
 def _environment(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> str:
-    from carrel.cli.words import short_digest
     from carrel.core.comparison.packages import image_of, normalised, packages_of
-    from carrel.core.domain.units import format_count
 
     asked, lock = task["environment"], attempt.get("environment_lock_text")
     if asked["kind"] == "none":

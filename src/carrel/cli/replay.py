@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, find_job, job_name, open_client
+from carrel.cli.options import AsJson, Home, argument, find_job, job_name, open_client, option
 from carrel.cli.results import Ignore, Tolerance, answer_lines, compared_text
+from carrel.cli.screen import StatusLine, clean, print_json
 from carrel.cli.verify import follow_to_end
+from carrel.cli.words import short_digest
 from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -26,31 +26,22 @@ _JOB = re.compile(r"#?[0-9]+(?:_[0-9]+)?")
 
 
 def replay_command(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="FILE|ID", help="A file of `carrel export`, or the number of a job.", show_default=False),
-    ],
-    job: Annotated[
-        int | None, typer.Option("--job", metavar="ID", min=1, help="A job that replays it already. Nothing is submitted.")
-    ] = None,
+    target: Annotated[str, argument("FILE|ID", "A file of `carrel export`, or the number of a job.")],
+    job: Annotated[int | None, option("--job", "ID", "A job that replays it already. Nothing is submitted.", min=1)] = None,
     inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="PATH=URI", help="Where an input is to be found here; may be repeated."),
+        list[str] | None, option("--input", "PATH=URI", "Where an input is to be found here; may be repeated.")
     ] = None,
     secrets: Annotated[
-        list[str] | None,
-        typer.Option("--secret", metavar="NAME", help="A secret of yours that the code of a file may have; may be repeated."),
+        list[str] | None, option("--secret", "NAME", "A secret of yours that the code of a file may have; may be repeated.")
     ] = None,
     tolerance: Tolerance = 0.0,
     ignore: Ignore = None,
-    qos: Annotated[str | None, typer.Option("--qos", metavar="QOS", help="Class of service here.")] = None,
-    partition: Annotated[str | None, typer.Option("--partition", metavar="PARTITION", help="Part of this lab.")] = None,
-    account: Annotated[str | None, typer.Option("--account", metavar="ACCOUNT", help="Account that is charged here.")] = None,
-    gpu_type: Annotated[
-        str | None, typer.Option("--gpu-type", metavar="TYPE", help='Another type of GPU than it asked for; "any" for any.')
-    ] = None,
+    qos: Annotated[str | None, option("--qos", "QOS", "Class of service here.")] = None,
+    partition: Annotated[str | None, option("--partition", "PARTITION", "Part of this lab.")] = None,
+    account: Annotated[str | None, option("--account", "ACCOUNT", "Account that is charged here.")] = None,
+    gpu_type: Annotated[str | None, option("--gpu-type", "TYPE", 'Another type of GPU than it asked for; "any" for any.')] = None,
     python: Annotated[
-        str | None, typer.Option("--python", metavar="VERSION", help='Another Python than it had, such as 3.12; "any" for any.')
+        str | None, option("--python", "VERSION", 'Another Python than it had, such as 3.12; "any" for any.')
     ] = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -61,7 +52,6 @@ def replay_command(
     What is otherwise (GPU, processor, Python, packages) is said. The exit code is 0 when the results are the same, 1 when not, or
     when too little is known.
     """
-    from carrel.cli.screen import StatusLine, clean, print_json
     from carrel.client.recorded import Changes
 
     changes = Changes(
@@ -125,9 +115,6 @@ def _plain(found: Replayed, original: Original, number: int, *, completed: bool)
 
 
 def _lines(found: Replayed, original: Original, number: int, tolerance: float) -> Iterator[str]:
-    from carrel.cli.screen import clean
-    from carrel.cli.words import short_digest
-
     results = found.results
     compared = compared_text(results)
     yield from answer_lines(

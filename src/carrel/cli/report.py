@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, flag, open_client, option
+from carrel.cli.screen import clean, print_csv, print_json, print_table
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import format_duration
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import StartReportView, TimesView, UseReportView, UseView
@@ -21,11 +23,9 @@ report_command = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Report how long jobs take to begin, what GPUs were worth, and jobs in formats of others (carrel usage: use).",
 )
-Since = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Only from then on: 2026-11-23, in UTC; by default four weeks.")
-]
-Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only before that; by default now.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)]
+Since = Annotated[str | None, option("--from", "TIME", "Only from then on: 2026-11-23, in UTC; by default four weeks.")]
+Until = Annotated[str | None, option("--to", "TIME", "Only before that; by default now.")]
+AsCsv = Annotated[bool, flag("--csv", "Print comma-separated values; times are seconds.")]
 _TIMES = ("waited", "prepared", "silent", "to_output", "to_metric")
 #: What may come of the time that was held, in the order of the columns.
 _ENDS = ("completed", "continued", "failed", "timeout", "cancelled", "lost", "running", "session")
@@ -43,7 +43,7 @@ def usage_command(
         str,
         typer.Option("--by", metavar="WHAT", help="One row for each user, account, project, qos, gpu_type, node, week or kind."),
     ] = "user",
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="In rows of at least five people.", show_default=False)] = False,
+    anonymous: Annotated[bool, flag("--anonymous", "In rows of at least five people.")] = False,
     as_csv: AsCsv = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -52,14 +52,12 @@ def usage_command(
 
     You see your own use; account managers see their accounts', administrators everybody's.
     """
-    from carrel.cli.screen import clean, print_csv, print_json
-
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
         found = client.report_use(begin=begin, end=to, by=by, anonymous=anonymous)
     if as_json:
-        print_json(found)
-    elif as_csv:
+        return print_json(found)
+    if as_csv:
         print_csv(
             ("name", "jobs", "attempts", "waited", "held", *_ENDS, *_MORE),
             [_seconds(row) for row in found.rows],
@@ -74,14 +72,12 @@ def usage_command(
 @report_command.command("starts")
 def starts(begin: Since = None, to: Until = None, as_csv: AsCsv = False, home: Home = None, as_json: AsJson = False) -> int:
     """Show how long jobs took to their place, their command, their first output and metric, by class of service."""
-    from carrel.cli.screen import print_csv, print_json
-
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
         found = client.report_starts(begin=begin, end=to)
     if as_json:
-        print_json(found)
-    elif as_csv:
+        return print_json(found)
+    if as_csv:
         heads = [f"{name}_{what}" for name in _TIMES for what in ("count", "median", "p95")]
         rows = [[one.qos, *(_figure(each) for times in _times(one) for each in (times.count, times.median, times.p95))]
                 for one in found.classes]  # fmt: skip
@@ -101,15 +97,14 @@ def sessions(
     as_json: AsJson = False,
 ) -> int:
     """Show where the time of sessions went that borrow GPUs: computing, waiting, paused, for input, between cells, away."""
-    from carrel.cli.screen import print_csv, print_json, print_table
     from carrel.core.gpu_use import SessionTime
 
     _check(as_csv=as_csv, as_json=as_json)
     with open_client(home) as client:
         found = client.report_sessions(begin=begin, end=to, by=by)
     if as_json:
-        print_json(found)
-    elif as_csv:
+        return print_json(found)
+    if as_csv:
         names = ("sessions", "cells", "gpu_seconds", "measured", "busy", *SessionTime)
         print_csv(("name", *names), [[row.name, *(_figure(getattr(row, name)) for name in names)] for row in found.rows])
     elif not found.rows:
@@ -136,14 +131,9 @@ def sessions(
 
 @report_command.command("roi")
 def roi(
-    year: Annotated[int, typer.Option("--year", metavar="YEAR", min=1970, max=9998, help="The year.", show_default=False)],
-    costs: Annotated[
-        Path, typer.Option("--costs", metavar="FILE", help="What the GPUs cost (`carrel schema costs.toml`).", show_default=False)
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write it there: .html, .pdf or .csv.", show_default=False),
-    ] = None,
+    year: Annotated[int, option("--year", "YEAR", "The year.", min=1970, max=9998)],
+    costs: Annotated[Path, option("--costs", "FILE", "What the GPUs cost (`carrel schema costs.toml`).")],
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write it there: .html, .pdf or .csv.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -158,17 +148,12 @@ def roi(
 
 @report_command.command("jobs")
 def jobs(
-    form: Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="sacct (by default), xdmod or swf.")] = None,
+    form: Annotated[str | None, option("--format", "FORMAT", "sacct (by default), xdmod or swf.")] = None,
     begin: Since = None,
     to: Until = None,
-    file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write into this file.")] = None,
-    hide: Annotated[
-        bool, typer.Option("--anonymous", help="Numbers for users, accounts, job names and nodes.", show_default=False)
-    ] = False,
-    key: Annotated[
-        Path | None,
-        typer.Option("--key", metavar="FILE", help="The same numbers each time, by the key in FILE."),
-    ] = None,
+    file: Annotated[Path | None, option("--output -o", "FILE", "Write into this file.")] = None,
+    hide: Annotated[bool, flag("--anonymous", "Numbers for users, accounts, job names and nodes.")] = False,
+    key: Annotated[Path | None, option("--key", "FILE", "The same numbers each time, by the key in FILE.")] = None,
     cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="What the lab is called there.")] = "carrel",
     home: Home = None,
     as_json: AsJson = False,
@@ -210,8 +195,6 @@ def _figure(value: float | None) -> str:
 
 
 def _print_use(found: UseReportView, *, anonymous: bool) -> None:
-    from carrel.cli.screen import print_table
-
     whose = "everybody" if found.owner is None else ", ".join([found.owner, *(f"account {one}" for one in found.accounts)])
     print(f"GPU-hours of {whose}, {_day(found.begin.isoformat())} to {_day(found.end.isoformat())} (UTC)\n")
     if not found.rows:
@@ -286,8 +269,6 @@ def _day(text: str) -> str:
 
 
 def _print_starts(found: StartReportView) -> None:
-    from carrel.cli.screen import print_table
-
     if not found.classes:
         print("No job got its place in that time.")
         return
@@ -310,8 +291,6 @@ def _times(one: object) -> tuple[TimesView, ...]:
 
 
 def _time(seconds: float | None) -> str:
-    from carrel.core.domain.units import format_duration
-
     if seconds is None:
         return ""
     return f"{seconds:.2f} s" if seconds < 60 else format_duration(seconds)

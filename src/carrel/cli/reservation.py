@@ -9,7 +9,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.nouns import Removal, noun_command, print_records
-from carrel.cli.options import AsJson, Home, moment_of, open_client
+from carrel.cli.options import AsJson, Home, argument, moment_of, open_client, option
 from carrel.cli.words import local
 from carrel.core.domain.nouns import RESERVATIONS
 from carrel.core.domain.reservation import Reservation
@@ -52,25 +52,16 @@ reservation_command = noun_command(
 
 @reservation_command.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the reservation.", show_default=False)],
-    reason: Annotated[
-        str, typer.Argument(metavar="REASON", help="What for: everybody who waits for it reads this.", show_default=False)
-    ],
-    duration: Annotated[str, typer.Option("--for", metavar="DURATION", help='How long, such as "4h".', show_default=False)],
+    name: Annotated[str, argument("NAME", "Name of the reservation.")],
+    reason: Annotated[str, argument("REASON", "What for: everybody who waits for it reads this.")],
+    duration: Annotated[str, option("--for", "DURATION", 'How long, such as "4h".')],
     begin: Annotated[
         str, typer.Option("--from", metavar="WHEN", help='"2026-12-01 09:00" on this clock, "now", or in "2h".')
     ] = "now",
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option("--node", metavar="NODES", help='Such as "gpu[01-04]"; may be repeated.  [all nodes]', show_default=False),
-    ] = None,
-    users: Annotated[
-        list[str] | None,
-        typer.Option("--user", metavar="USER", help="Whose jobs may run there; may be repeated.", show_default=False),
-    ] = None,
+    nodes: Annotated[list[str] | None, option("--node", "NODES", 'Such as "gpu[01-04]"; may be repeated.  [all nodes]')] = None,
+    users: Annotated[list[str] | None, option("--user", "USER", "Whose jobs may run there; may be repeated.")] = None,
     accounts: Annotated[
-        list[str] | None,
-        typer.Option("--account", metavar="ACCOUNT", help="For whose account jobs may run there; may be repeated."),
+        list[str] | None, option("--account", "ACCOUNT", "For whose account jobs may run there; may be repeated.")
     ] = None,
     weeks: Annotated[int, typer.Option(min=1, max=60, metavar="N", help="The same each week, N times.")] = 1,
     home: Home = None,

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.cli.options import option
+from carrel.cli.screen import clean, paint
+from carrel.cli.words import short_digest
+from carrel.core.domain.units import format_count
+
 if TYPE_CHECKING:
     from carrel.core.comparison import Results
     from carrel.wire.v1 import ResultsView
@@ -14,26 +19,19 @@ if TYPE_CHECKING:
 Tolerance = Annotated[
     float, typer.Option("--tolerance", metavar="X", min=0.0, max=1.0, help="How far a metric may be away, such as 1e-6.")
 ]
-Ignore = Annotated[
-    list[str] | None, typer.Option("--ignore", metavar="PATTERN", help="What does not count, such as '*.log'; may be repeated.")
-]
+Ignore = Annotated[list[str] | None, option("--ignore", "PATTERN", "What does not count, such as '*.log'; may be repeated.")]
 #: Differences that are printed.
 _SHOWN = 20
 
 
 def compared_text(found: ResultsView | Results) -> str:
     """What was compared; of metrics nothing where none are known, since the program may have told some in another way."""
-    from carrel.core.domain.units import format_count
-
     counted = ((found.outputs, "output"), (found.metrics, "metric"))
     return " and ".join(format_count(count, what) for count, what in counted if count) or "no results"
 
 
 def answer_lines(found: ResultsView | Results, *, of: str, original: str, tolerance: float, unknown: str) -> Iterator[str]:
     """Whether the results `of` somebody are those of the `original`, and how they differ; `unknown`: why nobody can say."""
-    from carrel.cli.screen import clean, paint
-    from carrel.cli.words import short_digest
-
     compared = compared_text(found)
     match found.agreement.value:
         case "identical":

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, open_client
+from carrel.cli.screen import clean, print_json, print_table
+from carrel.cli.words import local
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import format_duration
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import RulesPreview, SimulatedRow
@@ -17,15 +20,9 @@ if TYPE_CHECKING:
 def rules_command(
     changes: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME=VALUE...",
-            help="As in carrel.toml: qos.batch.priority=5, accounts.physics.shares=3; NAME= takes it out.",
-            show_default=False,
-        ),
+        argument("NAME=VALUE...", "As in carrel.toml: qos.batch.priority=5, accounts.physics.shares=3; NAME= takes it out."),
     ],
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Change nothing: simulate the lab's last jobs now and then.", show_default=False)
-    ] = False,
+    preview: Annotated[bool, flag("--preview", "Change nothing: simulate the lab's last jobs now and then.")] = False,
     days: Annotated[int, typer.Option(min=1, max=365, metavar="DAYS", help="With --preview: jobs of so many days.")] = 7,
     home: Home = None,
     as_json: AsJson = False,
@@ -34,15 +31,12 @@ def rules_command(
 
     For administrators. They are written into carrel.toml, whose comments stay, and are in force at once.
     """
-    from carrel.cli.screen import clean, print_json
-
     asked = _read(changes)
     with open_client(home) as client:
         found = client.preview_rules(asked, days=days) if preview else None
         changed = client.change_rules(asked) if found is None else found.changed
     if as_json:
-        print_json({"changed": changed} if found is None else found.model_dump(mode="json"))
-        return OK
+        return print_json({"changed": changed} if found is None else found.model_dump(mode="json"))
     for path, change in changed.items():
         print(clean(f"{path}: {change}"))
     if found is None:
@@ -63,9 +57,6 @@ def _read(changes: list[str]) -> dict[str, Any]:
 
 
 def _print(found: RulesPreview) -> None:
-    from carrel.cli.screen import clean, print_table
-    from carrel.cli.words import local
-
     print(f"\n{found.jobs:,} jobs since {local(found.since)}, simulated on {found.gpus} GPUs. Nothing is changed yet.")
     for note in found.notes:
         print(f"  {clean(note)}")
@@ -92,8 +83,6 @@ def _row(row: SimulatedRow) -> tuple[str, ...]:
 
 
 def _wait(seconds: float | None) -> str:
-    from carrel.core.domain.units import format_duration
-
     return "–" if seconds is None else format_duration(seconds)
 
 

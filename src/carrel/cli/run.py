@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.follow import task_exit_code
-from carrel.cli.options import AsJson, Home, open_client, simulated_jobs
+from carrel.cli.options import AsJson, Home, flag, open_client, option, simulated_jobs
 from carrel.cli.promote import as_project, as_sent
 from carrel.cli.screen import STATE_STYLES, clean, paint, print_json
 from carrel.cli.task_options import takes_a_task
+from carrel.cli.words import resources
 from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.core.domain.units import format_count
 
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 def run_command(
     *,
     task: Mapping[str, Any],
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the end; as `carrel submit`.")] = False,
+    detach: Annotated[bool, flag("--detach -d", "Do not wait for the end; as `carrel submit`.")] = False,
     from_step: Annotated[
-        str | None, typer.Option("--from", metavar="STEP", help="Of a project's steps, run this one and those after it again.")
+        str | None, option("--from", "STEP", "Of a project's steps, run this one and those after it again.")
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Take nothing from an earlier job.")] = False,
+    no_cache: Annotated[bool, flag("--no-cache", "Take nothing from an earlier job.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -59,7 +58,7 @@ def run_command(
 def submit_command(
     *,
     task: Mapping[str, Any],
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say when it would start, and submit nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run -n", "Say when it would start, and submit nothing.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -78,16 +77,12 @@ def submit_command(
 
 def _preview(client: Client, task: Mapping[str, Any], *, as_json: bool) -> int:
     """Say where the task would stand in line, and what would make it start sooner."""
-    from carrel.cli import words
-    from carrel.cli.screen import clean, print_json
-
     if is_pipeline(task):
         raise Invalid("Steps start after each other, so when is not foreseen.", remedy="Name one of the entry points: -e NAME.")
     with as_project(task) as (project, _):
         found = client.preview_project(**project, packed=lambda travelling: None if as_json else _warn(travelling.warnings()))
     if as_json:
-        print_json(found)
-        return OK
+        return print_json(found)
     _warn(found.notes)
     asks = words.asked_for(found.resources)
     if found.queue is None:
@@ -119,22 +114,17 @@ def _submit(client: Client, task: Mapping[str, Any], *, as_json: bool) -> tuple[
 
 
 def _warn(sentences: Iterable[str]) -> None:
-    from carrel.cli.screen import clean, paint
-
     for line in sentences:
         print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(line)}", file=sys.stderr, flush=True)
 
 
 def _say_code(sent: Travelling) -> None:
-    from carrel.cli.screen import clean, paint
-
     for line in sent.said():
         print(paint(f"  code     {clean(line)}", "dim", sys.stderr), file=sys.stderr, flush=True)
 
 
 def _follow(client: Client, job: JobView, sent: Travelling, *, as_json: bool) -> int:
     from carrel.cli.follow import Follower, task_exit_code
-    from carrel.cli.screen import print_json
 
     if as_json:
         print_json({"type": "submitted", "job": job.model_dump(mode="json"), "code": sent.as_json()})
@@ -155,21 +145,17 @@ def _follow(client: Client, job: JobView, sent: Travelling, *, as_json: bool) ->
 
 
 def _say_submitted(client: Client, job: JobView, sent: Travelling, *, as_json: bool) -> int:
-    from carrel.cli.screen import paint, print_json
-    from carrel.cli.words import resources
-
     if as_json:
-        print_json(job)
-    else:
-        _say_code(sent)
-        simulated = job.id in simulated_jobs(client, [job])
-        if job.array_job_id is not None:
-            each = resources(job, simulated=simulated)
-            print(f"Submitted array {paint(str(job.id), 'bold')}: {job.name}, {job.array} (each {each})")
-            print(paint(f"  how far it is: carrel show {job.id}", "dim"))
-            return OK
-        print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name} ({resources(job, simulated=simulated)})")
-        print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
+        return print_json(job)
+    _say_code(sent)
+    simulated = job.id in simulated_jobs(client, [job])
+    if job.array_job_id is not None:
+        each = resources(job, simulated=simulated)
+        print(f"Submitted array {paint(str(job.id), 'bold')}: {job.name}, {job.array} (each {each})")
+        print(paint(f"  how far it is: carrel show {job.id}", "dim"))
+        return OK
+    print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name} ({resources(job, simulated=simulated)})")
+    print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
     return OK
 
 

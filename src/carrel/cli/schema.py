@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson
+from carrel.cli.options import AsJson, argument
+from carrel.cli.screen import print_json
 from carrel.core.domain.errors import Invalid
 
 
 def schema_command(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="MLproject, carrel.toml, costs.toml or challenge.yaml.", show_default=False)
-    ],
+    file: Annotated[str, argument("FILE", "MLproject, carrel.toml, costs.toml or challenge.yaml.")],
     as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
 ) -> int:
     """Print the JSON schema of a file that people write.
 
     Editors that know YAML or TOML take it: they complete keys, and mark what is wrong.
     """
-    from carrel.cli.screen import print_json
-
     if file.lower() == "mlproject":
         from carrel.core.tasks.schema import task_schema
 

@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from carrel.cli.endings import OK
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -130,10 +132,11 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
             print(f"{' ' * width}  {line}")
 
 
-def print_json(document: BaseModel | Mapping[str, Any]) -> None:
-    """Print one JSON document on one line."""
+def print_json(document: BaseModel | Mapping[str, Any]) -> int:
+    """Print one JSON document on one line, which ends a command well."""
     text = json.dumps(document, default=str) if isinstance(document, Mapping) else document.model_dump_json()
     print(text, flush=True)
+    return OK
 
 
 def _move(text: str) -> None:

@@ -10,7 +10,8 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.nouns import Removal, noun_command
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client, option
+from carrel.cli.screen import print_json
 from carrel.cli.words import local
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.nouns import SECRETS
@@ -33,13 +34,13 @@ secret_command = noun_command(
         done="{} is forgotten.",
     ),
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help=_KEY, show_default=False)]
+Name = Annotated[str, argument("NAME", _KEY)]
 
 
 @secret_command.command("set")
 def set_secret(
     name: Name,
-    file: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="Read the value from a file.")] = None,
+    file: Annotated[Path | None, option("--from", "FILE", "Read the value from a file.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -47,7 +48,6 @@ def set_secret(
 
     It cannot be given as an argument: everybody on a machine sees those. A newline at its end does not count.
     """
-    from carrel.cli.screen import print_json
     from carrel.core.domain.secret import check_secret_name, check_secret_value
 
     check_secret_name(name)
@@ -56,8 +56,7 @@ def set_secret(
     with open_client(home) as client:
         created = client.set_secret(name, value)
     if as_json:
-        print_json({"name": name, "created": created})
-        return OK
+        return print_json({"name": name, "created": created})
     print(f"{name} is {'kept' if created else 'replaced'}. A task gets it with `carrel run --secret {name} ...`")
     if len(value) < 8:
         print("It has fewer than 8 characters: it is not starred out in logs.", file=sys.stderr)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.screen import print_json, print_table
+from carrel.core.domain.units import format_duration
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import ShareView
@@ -16,21 +18,15 @@ def share_command(home: Home = None, as_json: AsJson = False) -> int:
 
     Administrators see everybody. Who has used less of their share goes first; use counts half after the half-life.
     """
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         share = client.share()
     if as_json:
-        print_json(share.model_dump(mode="json"))
-    else:
-        _print(share)
+        return print_json(share.model_dump(mode="json"))
+    _print(share)
     return OK
 
 
 def _print(share: ShareView) -> None:
-    from carrel.cli.screen import print_table
-    from carrel.core.domain.units import format_duration
-
     rows = [
         (
             row.account,

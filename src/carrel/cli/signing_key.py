@@ -10,6 +10,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home
+from carrel.cli.screen import print_json
 
 if TYPE_CHECKING:
     from carrel.lab.server.home import LabHome
@@ -60,7 +61,6 @@ def _home(home: Path | None) -> LabHome:
 
 
 def _print(place: LabHome, as_json: bool, then: str) -> None:
-    from carrel.cli.screen import print_json
     from carrel.lab.server.home import NEXT_SIGNING_KEY
     from carrel.lab.server.signing import LabKey
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home
+from carrel.cli.options import AsJson, Home, flag, option
+from carrel.cli.screen import StatusLine, clean, print_json, print_table
 from carrel.cli.simulated import LAB, Asked, check_options
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.units import parse_duration
@@ -30,64 +31,38 @@ def simulate_command(
             help="A file of jobs (sacct, Open XDMoD, SWF) or of cells, or `lab` for what this lab has recorded.",
         ),
     ] = LAB,
-    form: Annotated[str | None, typer.Option(metavar="FORM", help="Format of the file.  [by its beginning]")] = None,
+    form: Annotated[str | None, option("--form", "FORM", "Format of the file.  [by its beginning]")] = None,
     gpus: Annotated[
-        str | None, typer.Option(metavar="NODESxGPUS", help="Machines, such as 8x8.  [those of the trace, of the lab, or 8x8]")
+        str | None, option("--gpus", "NODESxGPUS", "Machines, such as 8x8.  [those of the trace, of the lab, or 8x8]")
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Compare with a change: gpus=+4, qos.batch.priority=5; may be repeated.",
-            show_default=False,
-        ),
+        option("--what-if", "NAME=VALUE", "Compare with a change: gpus=+4, qos.batch.priority=5; may be repeated."),
     ] = None,
-    rules: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The lab's rules.  [carrel.toml in the home directory]", show_default=False),
-    ] = None,
+    rules: Annotated[Path | None, option("--rules", "FILE", "The lab's rules.  [carrel.toml in the home directory]")] = None,
     move_time: Annotated[
-        float | None,
-        typer.Option(
-            min=0, metavar="SECONDS", help="What it takes a job to go on after it was stopped.  [60]", show_default=False
-        ),
+        float | None, option("--move-time", "SECONDS", "What it takes a job to go on after it was stopped.  [60]", min=0)
     ] = None,
-    notebooks: Annotated[
-        bool, typer.Option("--notebooks", help="How many GPUs do notebooks need? TRACE holds cells.", show_default=False)
-    ] = False,
+    notebooks: Annotated[bool, flag("--notebooks", "How many GPUs do notebooks need? TRACE holds cells.")] = False,
     homes_stay: Annotated[
-        bool,
-        typer.Option(
-            "--homes-stay",
-            help="With --notebooks: states come back to the GPUs that they left, and to no others.",
-            show_default=False,
-        ),
+        bool, flag("--homes-stay", "With --notebooks: states come back to the GPUs that they left, and to no others.")
     ] = False,
-    composed: Annotated[
-        bool,
-        typer.Option("--composed", help="How many GPUs would machines from parts need for equal waits?", show_default=False),
-    ] = False,
+    composed: Annotated[bool, flag("--composed", "How many GPUs would machines from parts need for equal waits?")] = False,
     small: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "--small",
+            "PERCENT",
+            "With --composed: of jobs on one GPU, those for which a seventh of it would do.  [0]",
             min=0,
             max=100,
-            metavar="PERCENT",
-            help="With --composed: of jobs on one GPU, those for which a seventh of it would do.  [0]",
-            show_default=False,
         ),
     ] = None,
     last: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="With --notebooks: of the lab's cells those that were asked for within this time, such as 30d.",
-            show_default=False,
-        ),
+        option("--last", "TIME", "With --notebooks: of the lab's cells those that were asked for within this time, such as 30d."),
     ] = None,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print comma-separated values; times are seconds.", show_default=False)
-    ] = False,
+    as_csv: Annotated[bool, flag("--csv", "Print comma-separated values; times are seconds.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -127,7 +102,6 @@ def simulate_command(
     finally:
         bar.clear()
     if as_json:
-        from carrel.cli.screen import print_json
         from carrel.simulate.study import as_json as plain
 
         print_json(plain(comparison))
@@ -146,7 +120,6 @@ def simulate_command(
 
 
 def _print(found: Comparison, *, change: bool) -> None:
-    from carrel.cli.screen import clean, print_table
     from carrel.simulate.tables import change_table, layouts_table, notebooks_table, policies_table
 
     print(clean(found.title))
@@ -173,8 +146,6 @@ class _Bar:
     """How far a simulation is, on a terminal; elsewhere nobody watches."""
 
     def __init__(self) -> None:
-        from carrel.cli.screen import StatusLine
-
         # A terminal that cannot take a line back would get hundreds.
         self._line = StatusLine() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else None
 

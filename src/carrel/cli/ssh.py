@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, job_number, open_client
+from carrel.cli.options import AsJson, Home, argument, flag, job_number, open_client
+from carrel.cli.screen import print_json
 from carrel.core.domain.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
 #: Of the names by which ssh knows jobs: 12.carrel.
 _SUFFIX = ".carrel"
 
-Config = Annotated[
-    bool, typer.Option("--config", help="Print lines for ~/.ssh/config, with which `ssh ID.carrel` works.", show_default=False)
-]
-Sign = Annotated[bool, typer.Option("--sign", help="Only get a certificate (for Match exec).", show_default=False)]
-Stdio = Annotated[bool, typer.Option("--stdio", help="Only carry a connection (for ProxyCommand).", show_default=False)]
+Config = Annotated[bool, flag("--config", "Print lines for ~/.ssh/config, with which `ssh ID.carrel` works.")]
+Sign = Annotated[bool, flag("--sign", "Only get a certificate (for Match exec).")]
+Stdio = Annotated[bool, flag("--stdio", "Only carry a connection (for ProxyCommand).")]
 
 
 def _job(text: str) -> int:
@@ -32,12 +31,8 @@ def _job(text: str) -> int:
 
 
 def ssh_command(
-    job_id: Annotated[
-        int | None, typer.Argument(metavar="[ID]", parser=_job, help="Number of a running job.", show_default=False)
-    ] = None,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="What to run.  [a shell]", show_default=False)
-    ] = None,
+    job_id: Annotated[int | None, argument("[ID]", "Number of a running job.", parser=_job)] = None,
+    words: Annotated[list[str] | None, argument("[-- COMMAND...]", "What to run.  [a shell]")] = None,
     config: Config = False,
     sign: Sign = False,
     stdio: Stdio = False,
@@ -48,7 +43,6 @@ def ssh_command(
 
     With --json it gets a certificate and prints it.
     """
-    from carrel.cli.screen import print_json
     from carrel.client.ssh import SshFiles
 
     files = SshFiles()

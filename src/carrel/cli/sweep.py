@@ -12,9 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Home, argument, open_client
 from carrel.cli.promote import as_project
+from carrel.cli.screen import clean, paint, print_fields, print_json, print_table
 from carrel.cli.task_options import option_parameter, said_options, takes_a_task
+from carrel.cli.words import local
 from carrel.core.submission import SweepOptions, options_of
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ sweep_command = typer.Typer(
     context_settings=_HELP,
     help="Try a task with different parameters, and find the best: `carrel sweep train.py -P lr=loguniform(1e-5,1e-2)`.",
 )
-Number = Annotated[int, typer.Argument(metavar="SWEEP", help="Number of the sweep.", show_default=False)]
+Number = Annotated[int, argument("SWEEP", "Number of the sweep.")]
 
 
 def _start(*, task: Mapping[str, Any], home: Home = None, as_json: AsJson = False, **options: Any) -> int:
@@ -52,7 +54,6 @@ def _start(*, task: Mapping[str, Any], home: Home = None, as_json: AsJson = Fals
     -P lr=loguniform(1e-5,1e-2), uniform(0,1,step=0.1), int(1,8), logint(1,1024) or categorical(adam,sgd); others stay the same.
     What is not said here comes from the table `sweep` of the task's own file.
     """
-    from carrel.cli.screen import clean, paint, print_json
     from carrel.core.domain.distribution import looks_like_one, read_distribution
 
     distributions = {name: value for name, value in task["parameters"].items() if looks_like_one(value)}
@@ -69,8 +70,7 @@ def _start(*, task: Mapping[str, Any], home: Home = None, as_json: AsJson = Fals
             **project,
         )
     if as_json:
-        print_json(sweep)
-        return OK
+        return print_json(sweep)
     for line in warned:
         print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(line)}", file=sys.stderr)
     print(f"Started sweep {paint(str(sweep.id), 'bold')}: {sweep.name}, {sweep.trials} trials, {sweep.parallel} at once")
@@ -98,14 +98,10 @@ def list_sweeps(
     as_json: AsJson = False,
 ) -> int:
     """List one's own sweeps, newest first, with their trials."""
-    from carrel.cli.screen import paint, print_json, print_table
-    from carrel.cli.words import local
-
     with open_client(home) as client:
         found = client.sweep_page(limit=limit, before=before)
     if as_json:
-        print_json(found)
-        return OK
+        return print_json(found)
     rows = [
         (
             str(one.id),
@@ -132,13 +128,10 @@ def show(
     as_json: AsJson = False,
 ) -> int:
     """Show a sweep, its trials, and the command that runs the best parameters."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         sweep = client.sweep(number)
     if as_json:
-        print_json(sweep)
-        return OK
+        return print_json(sweep)
     _say(sweep, limit)
     return OK
 
@@ -167,11 +160,8 @@ def _done(sweep: v1.SweepView) -> int:
 
 
 def _say_state(sweep: v1.SweepDetail, *, as_json: bool) -> int:
-    from carrel.cli.screen import print_json
-
     if as_json:
-        print_json(sweep)
-        return OK
+        return print_json(sweep)
     left = sum(one.ended_at is None for one in sweep.all_trials)
     rest = f"; {left} of its trials still run" if left else ""
     print(f"Sweep {sweep.id} is {sweep.state}: {_done(sweep)} of {sweep.trials} trials are done{rest}.")
@@ -179,8 +169,6 @@ def _say_state(sweep: v1.SweepDetail, *, as_json: bool) -> int:
 
 
 def _say(sweep: v1.SweepDetail, limit: int) -> None:
-    from carrel.cli.screen import print_fields, print_table
-
     counts = ", ".join(f"{number} {state}" for state, number in sorted(sweep.counts.items())) or "none yet"
     print_fields(
         [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from carrel.cli.options import argument, flag, option
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.slurm import ENGINE
 from carrel.core.submission import Option, ResourceOptions, TaskOptions, engine_options, options_of
@@ -22,32 +23,19 @@ from carrel.core.submission import Option, ResourceOptions, TaskOptions, engine_
 if TYPE_CHECKING:
     from carrel.wire.v1 import ResourceRequest, SlurmRequest
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET", help="A directory, a .py or .sh script, a notebook (.ipynb), or a git address.", show_default=False
-    ),
-]
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for a bare script.", show_default=False)
-]
-Parameters = Annotated[
-    list[str] | None, typer.Option("-P", "--param", metavar="NAME=VALUE", help="A parameter of the task; may be repeated.")
-]
-Strict = Annotated[bool, typer.Option("--strict", help="A parameter that the entry point does not declare is an error.")]
+Target = Annotated[str, argument("TARGET", "A directory, a .py or .sh script, a notebook (.ipynb), or a git address.")]
+Arguments = Annotated[list[str] | None, argument("-- ARGUMENTS", "Arguments for a bare script.")]
+Parameters = Annotated[list[str] | None, option("-P --param", "NAME=VALUE", "A parameter of the task; may be repeated.")]
+Strict = Annotated[bool, flag("--strict", "A parameter that the entry point does not declare is an error.")]
 EntryPoint = Annotated[str, typer.Option("-e", "--entry-point", metavar="NAME", help="Which entry point to run.")]
 Version = Annotated[str | None, typer.Option(metavar="VERSION", help="Commit, branch or tag of a git address.")]
 SlurmOptions = Annotated[
-    list[str] | None,
-    typer.Option("--slurm-option", metavar="OPTION", help="An option of sbatch, such as --constraint=a100; may be repeated."),
+    list[str] | None, option("--slurm-option", "OPTION", "An option of sbatch, such as --constraint=a100; may be repeated.")
 ]
 Include = Annotated[
-    list[str] | None,
-    typer.Option("--with", metavar="PATH", help="A file or directory that travels with the code; may be repeated."),
+    list[str] | None, option("--with", "PATH", "A file or directory that travels with the code; may be repeated.")
 ]
-Backend = Annotated[
-    str | None, typer.Option("--backend-config", metavar="FILE|JSON", help="MLflow's backend config, with Slurm's names.")
-]
+Backend = Annotated[str | None, option("--backend-config", "FILE|JSON", "MLflow's backend config, with Slurm's names.")]
 
 
 def takes_a_task(command: Callable[..., int]) -> Callable[..., int]:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
+from carrel.cli.options import AsJson, Expires, Home, argument, flag, lifetime, open_client, option
+from carrel.cli.screen import print_json, print_table
+from carrel.cli.words import ago, local, now, until
+from carrel.core.domain.errors import Conflict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,16 +28,13 @@ token_command = typer.Typer(
     help="Make, list and revoke access tokens; `export $(carrel token --env)` lets plain MLflow clients in.",
 )
 
-Scopes = Annotated[
-    list[str] | None,
-    typer.Option("--scope", metavar="SCOPE", help="read, submit, sessions, tracking or all; may be repeated."),
-]
+Scopes = Annotated[list[str] | None, option("--scope", "SCOPE", "read, submit, sessions, tracking or all; may be repeated.")]
 
 
 @token_command.callback()
 def token(
     ctx: typer.Context,
-    env: Annotated[bool, typer.Option("--env", help="Make a token for this shell and print variables for `export`.")] = False,
+    env: Annotated[bool, flag("--env", "Make a token for this shell and print variables for `export`.")] = False,
     scopes: Scopes = None,
     expires: Expires = None,
     home: Home = None,
@@ -50,8 +50,6 @@ def token(
 
 def _print_variables(scopes: list[str], seconds: int | None, home: Path | None) -> None:
     import socket
-
-    from carrel.core.domain.errors import Conflict
 
     with open_client(home) as client:
         made = client.create_token(
@@ -75,11 +73,9 @@ def _print_variables(scopes: list[str], seconds: int | None, home: Path | None) 
 
 @token_command.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="What it is called in lists.", show_default=False)] = "",
+    name: Annotated[str, argument("[NAME]", "What it is called in lists.")] = "",
     scopes: Scopes = None,
-    account: Annotated[
-        str | None, typer.Option("--account", metavar="ACCOUNT", help="The only account that its jobs are charged to.")
-    ] = None,
+    account: Annotated[str | None, option("--account", "ACCOUNT", "The only account that its jobs are charged to.")] = None,
     expires: Expires = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -87,15 +83,12 @@ def create(
     """Make a token, and print it; it is not shown again."""
     import sys
 
-    from carrel.cli.screen import print_json
-    from carrel.cli.words import until
     from carrel.wire.v1 import show
 
     with open_client(home) as client:
         made = client.create_token(name, scopes=scopes or (), account=account, expires_in=lifetime(expires))
     if as_json:
-        print_json(show(made))
-        return OK
+        return print_json(show(made))
     about = made.about
     # On standard error, so that the token alone can be put into a file.
     print(f"Token {about.id} ({', '.join(about.scopes)}), {until(about.expires_at)}. It is not shown again:", file=sys.stderr)
@@ -105,15 +98,13 @@ def create(
 
 @token_command.command("list")
 def list_tokens(
-    everybody: Annotated[bool, typer.Option("--users", help="Of all users (administrators).")] = False,
-    void: Annotated[bool, typer.Option("--all", "-a", help="Also those that have expired or were revoked.")] = False,
+    everybody: Annotated[bool, flag("--users", "Of all users (administrators).")] = False,
+    void: Annotated[bool, flag("--all -a", "Also those that have expired or were revoked.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """List tokens: what they are good for, until when, and when they were used last."""
     from carrel.cli.nouns import print_records
-    from carrel.cli.screen import print_table
-    from carrel.cli.words import ago, local, now
 
     with open_client(home) as client:
         found = [one for one in client.tokens(everybody=everybody) if void or one.state == "valid"]
@@ -133,17 +124,14 @@ def list_tokens(
 
 @token_command.command("revoke")
 def revoke(
-    token_id: Annotated[int, typer.Argument(metavar="ID", help="As `carrel token list` shows it.", show_default=False, min=1)],
+    token_id: Annotated[int, argument("ID", "As `carrel token list` shows it.", min=1)],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """End a token at once."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.revoke_token(token_id)
     if as_json:
-        print_json({"revoked": token_id})
-    else:
-        print(f"Token {token_id} is not valid any more.")
+        return print_json({"revoked": token_id})
+    print(f"Token {token_id} is not valid any more.")
     return OK

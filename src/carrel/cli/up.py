@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from carrel.cli.options import AsJson, Home
+from carrel.cli.options import AsJson, Home, flag, option
 from carrel.client.locate import default_home
 from carrel.core.domain.errors import Invalid, Unavailable
 from carrel.core.submission.installed import install_command
@@ -21,18 +21,16 @@ _HELP = {setting.name: setting.help for setting in SETTINGS}
 
 def up_command(
     home: Home = None,
-    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help=f"{_HELP['host']}  [127.0.0.1]")] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="PORT", help=f"{_HELP['port']} 0 takes any.  [8642]")
-    ] = None,
-    simulate_gpus: Annotated[int | None, typer.Option(min=0, metavar="N", help=_HELP["simulate_gpus"])] = None,
+    host: Annotated[str | None, option("--host", "ADDRESS", f"{_HELP['host']}  [127.0.0.1]")] = None,
+    port: Annotated[int | None, option("--port", "PORT", f"{_HELP['port']} 0 takes any.  [8642]", min=0, max=65535)] = None,
+    simulate_gpus: Annotated[int | None, option("--simulate-gpus", "N", _HELP["simulate_gpus"], min=0)] = None,
     tracking: Annotated[bool | None, typer.Option("--tracking/--no-tracking", help=_HELP["tracking"])] = None,
-    database: Annotated[str | None, typer.Option(metavar="URL", help=_HELP["database"])] = None,
-    cpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_HELP["cpus"])] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["memory"])] = None,
-    default_qos: Annotated[str | None, typer.Option(metavar="QOS", help=_HELP["default_qos"])] = None,
+    database: Annotated[str | None, option("--database", "URL", _HELP["database"])] = None,
+    cpus: Annotated[int | None, option("--cpus", "N", _HELP["cpus"], min=1)] = None,
+    memory: Annotated[str | None, option("--memory", "SIZE", _HELP["memory"])] = None,
+    default_qos: Annotated[str | None, option("--default-qos", "QOS", _HELP["default_qos"])] = None,
     moved: Annotated[
-        bool, typer.Option("--moved", help="The home is not where it was: it is the same lab, and goes on with its jobs.")
+        bool, flag("--moved", "The home is not where it was: it is the same lab, and goes on with its jobs.")
     ] = False,
     strict_modes: Annotated[
         bool, typer.Option(help="Refuse a home that other Unix users could write to, or put another in the place of.")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
-from carrel.core.domain.units import format_count
+from carrel.cli.options import AsJson, Expires, Home, argument, flag, lifetime, open_client, option
+from carrel.cli.screen import print_json, print_table
+from carrel.cli.words import until
+from carrel.core.domain.units import format_count, parse_duration
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -23,16 +25,15 @@ user_command = typer.Typer(
 )
 
 Without = Annotated[
-    bool,
-    typer.Option("--without-isolation", help="They may be trusted with the whole lab: nothing keeps jobs apart on this machine."),
+    bool, flag("--without-isolation", "They may be trusted with the whole lab: nothing keeps jobs apart on this machine.")
 ]
-Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="As `carrel user list` shows it.", show_default=False)]
+Subject = Annotated[str, argument("SUBJECT", "As `carrel user list` shows it.")]
 
 
 @user_command.command("add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", show_default=False)],
-    admin: Annotated[bool, typer.Option("--admin", help="Make an administrator of them.")] = False,
+    name: Annotated[str, argument("NAME", "Name of the user.")],
+    admin: Annotated[bool, flag("--admin", "Make an administrator of them.")] = False,
     role: Annotated[
         str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
     ] = "user",
@@ -64,29 +65,22 @@ def reset(subject: Subject, expires: Expires = None, home: Home = None, as_json:
 
 @user_command.command("invite")
 def invite(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user, new or not.", show_default=False)],
+    name: Annotated[str, argument("NAME", "Name of the user, new or not.")],
     role: Annotated[
         str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
     ] = "user",
-    expires: Annotated[
-        str | None, typer.Option("--expires", metavar="TIME", help="For how long it can be used.  [7d]", show_default=False)
-    ] = None,
+    expires: Annotated[str | None, option("--expires", "TIME", "For how long it can be used.  [7d]")] = None,
     without_isolation: Without = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Invite somebody: they turn a code, once, into a token that nobody else has seen."""
-    from carrel.cli.screen import print_json
-    from carrel.cli.words import until
-    from carrel.core.domain.units import parse_duration
-
     with open_client(home) as client:
         held = None if expires is None else parse_duration(expires)
         made = client.invite_user(name, role, expires_in=held, without_isolation=without_isolation)
         trust = _trust(client)
     if as_json:
-        print_json(made)
-        return OK
+        return print_json(made)
     print(f"Give {made.user.name} this line; it works once, {until(made.expires_at)}:")
     print(f"  carrel login {made.url} --invitation {made.code}{trust}")
     print("or this link, where they choose a password in their browser:")
@@ -100,18 +94,15 @@ def invite(
 def suspend(
     subject: Subject,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why: the user reads it.")] = "",
-    cancel_running: Annotated[bool, typer.Option("--cancel-running", help="Cancel what runs too.")] = False,
+    cancel_running: Annotated[bool, flag("--cancel-running", "Cancel what runs too.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Accept nothing of a user's any more, start nothing, and end what they have open; jobs that run go on."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         change = client.suspend_user(subject, reason, cancel_running=cancel_running)
     if as_json:
-        print_json(change)
-        return OK
+        return print_json(change)
     running = "Jobs that run go on, and what they ask the lab or track is refused."
     if cancel_running:
         running = f"{format_count(change.cancelled, 'job')} that ran will end."
@@ -123,28 +114,22 @@ def suspend(
 @user_command.command("resume")
 def resume(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     """Let a user go on who was suspended or removed."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         change = client.resume_user(subject)
     if as_json:
-        print_json(change)
-    else:
-        print(f"{change.user.name} may go on. If they have no token any more: `carrel user reset {subject}`.")
+        return print_json(change)
+    print(f"{change.user.name} may go on. If they have no token any more: `carrel user reset {subject}`.")
     return OK
 
 
 @user_command.command("remove")
 def remove(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     """End a user's tokens and jobs; their records stay, and nobody else gets the name."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         change = client.remove_user(subject)
     if as_json:
-        print_json(change)
-    else:
-        print(f"{change.user.name} is removed, and {format_count(change.cancelled, 'job')} of theirs will end. Records stay.")
+        return print_json(change)
+    print(f"{change.user.name} is removed, and {format_count(change.cancelled, 'job')} of theirs will end. Records stay.")
     return OK
 
 
@@ -175,9 +160,6 @@ def _say_reach(made: v1.NewUser | v1.Invitation) -> None:
 
 
 def _hand_over(made: v1.NewUser, trust: str, fact: str, *, as_json: bool) -> None:
-    from carrel.cli.screen import print_json
-    from carrel.cli.words import until
-
     if as_json:
         print_json(made)
         return
@@ -191,22 +173,19 @@ def _hand_over(made: v1.NewUser, trust: str, fact: str, *, as_json: bool) -> Non
 
 @user_command.command("list")
 def list_users(
-    programs: Annotated[bool, typer.Option("--all", help="Also the users as whom the programs of challenges run.")] = False,
+    programs: Annotated[bool, flag("--all", "Also the users as whom the programs of challenges run.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """List all users."""
-    from carrel.cli.screen import print_json, print_table
-
     with open_client(home) as client:
         users = client.users(programs=programs)
     if as_json:
-        print_json({"users": [user.model_dump(mode="json") for user in users]})
-    else:
-        rows = [(user.subject, user.name, user.role, user.account, user.state, user.linked_to) for user in users]
-        # A column that is empty for everybody says nothing.
-        width = None if any(user.linked_to for user in users) else -1
-        print_table(("SUBJECT", "NAME", "ROLE", "ACCOUNT", "STATE", "PROVIDER")[:width], [row[:width] for row in rows])
+        return print_json({"users": [user.model_dump(mode="json") for user in users]})
+    rows = [(user.subject, user.name, user.role, user.account, user.state, user.linked_to) for user in users]
+    # A column that is empty for everybody says nothing.
+    width = None if any(user.linked_to for user in users) else -1
+    print_table(("SUBJECT", "NAME", "ROLE", "ACCOUNT", "STATE", "PROVIDER")[:width], [row[:width] for row in rows])
     return OK
 
 
@@ -217,13 +196,10 @@ def revoke(
     as_json: AsJson = False,
 ) -> int:
     """End all tokens of a user, and what is open with them."""
-    from carrel.cli.screen import print_json
-
     with open_client(home) as client:
         client.revoke_tokens(subject)
     if as_json:
-        print_json({"revoked": subject})
-    else:
-        print(f"No token of {subject} is valid any more, and what was open with them ends now. Jobs that run go on, without the")
-        print("right to ask the lab or to track, and so do those that wait: who needs that submits them again.")
+        return print_json({"revoked": subject})
+    print(f"No token of {subject} is valid any more, and what was open with them ends now. Jobs that run go on, without the")
+    print("right to ask the lab or to track, and so do those that wait: who needs that submits them again.")
     return OK

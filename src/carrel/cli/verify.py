@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, JobId, JobName, find_job, job_name, open_client
+from carrel.cli.options import AsJson, Home, JobId, JobName, find_job, job_name, open_client, option
 from carrel.cli.results import Ignore, Tolerance, answer_lines
+from carrel.cli.screen import StatusLine, print_json
 from carrel.core.domain.errors import Denied, Invalid
 from carrel.core.domain.units import format_count
 
@@ -24,12 +23,10 @@ _MOST = 7
 
 def verify_command(
     job_id: JobId,
-    times: Annotated[int | None, typer.Option("--times", metavar="N", help="Repeat it so often.  [3]")] = None,
+    times: Annotated[int | None, option("--times", "N", "Repeat it so often.  [3]")] = None,
     reruns: Annotated[
         list[JobName] | None,
-        typer.Option(
-            "--rerun", metavar="ID", parser=job_name, help="A job that repeats it already; may be repeated. Nothing is submitted."
-        ),
+        option("--rerun", "ID", "A job that repeats it already; may be repeated. Nothing is submitted.", parser=job_name),
     ] = None,
     tolerance: Tolerance = 0.0,
     ignore: Ignore = None,
@@ -40,8 +37,6 @@ def verify_command(
 
     The exit code is 0 when it did, 1 when not, or when too little is known.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     if reruns and times is not None:
         raise Invalid("--times repeats the job, and --rerun names jobs that repeat it already.", remedy="Choose one of them.")
     count = len(reruns) if reruns else 3 if times is None else times

@@ -12,9 +12,12 @@ import typer
 
 from carrel.cli.compare import AttemptName, attempt_name, resolve
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, find_job, open_client
+from carrel.cli.options import AsJson, Home, find_job, open_client, option
 from carrel.cli.results import Ignore, Tolerance
+from carrel.cli.screen import StatusLine, clean, paint, print_json
+from carrel.cli.words import short_digest
 from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.units import format_duration
 
 if TYPE_CHECKING:
     from carrel.cli.screen import StatusLine
@@ -35,15 +38,11 @@ def why_command(
     first: _Attempt,
     second: _Attempt,
     budget: Annotated[
-        float | None,
-        typer.Option("--budget", metavar="GPU-HOURS", min=0.0, help="GPU-hours that runs may take; else you are asked."),
+        float | None, option("--budget", "GPU-HOURS", "GPU-hours that runs may take; else you are asked.", min=0.0)
     ] = None,
-    runs: Annotated[
-        int | None, typer.Option("--runs", metavar="N", min=0, help="How many runs there may be; else you are asked.")
-    ] = None,
+    runs: Annotated[int | None, option("--runs", "N", "How many runs there may be; else you are asked.", min=0)] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", metavar="K", min=4, max=10, help="Run both under so many seeds instead, and compare a metric."),
+        int | None, option("--seeds", "K", "Run both under so many seeds instead, and compare a metric.", min=4, max=10)
     ] = None,
     metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="With --seeds: which.  [the first]")] = "",
     tolerance: Tolerance = 0.0,
@@ -56,8 +55,6 @@ def why_command(
     First it is run twice as it was, then with everything changed, then with half of it, the likeliest first, until the cause is
     left. Runs are jobs of yours; asked again, it goes on where it stood. The exit code is 0 when the cause is found.
     """
-    from carrel.cli.screen import StatusLine, print_json
-
     with open_client(home) as client:
         if seeds is not None:
             from carrel.cli.matrix import compare_distributions
@@ -126,8 +123,6 @@ class _Search:
 
     def report(self, stands: WhyView) -> None:
         """Print the runs that have ended since."""
-        from carrel.cli.screen import clean
-
         for run in stands.variants:
             if run.results and run.job not in self._told and not self._quiet:
                 self._told[run.job] = None
@@ -154,9 +149,6 @@ def _limit(stands: WhyView, budget: float | None, runs: int | None, names: tuple
 
 
 def _candidates(stands: WhyView) -> Iterator[str]:
-    from carrel.cli.screen import clean
-    from carrel.cli.words import short_digest
-
     first, second = (job.label for job in stands.jobs)
     count = len(stands.candidates)
     if not count:
@@ -171,8 +163,6 @@ def _candidates(stands: WhyView) -> Iterator[str]:
 
 
 def _answer(stands: WhyView, names: tuple[str, str]) -> Iterator[str]:
-    from carrel.cli.screen import clean, paint
-
     if not stands.answer:
         ran = sum(bool(run.results) for run in stands.variants)
         yield paint(f"Not known yet: {ran} {'run is' if ran == 1 else 'runs are'} done, and the budget allows no more.", "yellow")
@@ -205,6 +195,4 @@ def _came_to(run: VariantView, names: tuple[str, str]) -> str:
 
 
 def _span(seconds: float) -> str:
-    from carrel.core.domain.units import format_duration
-
     return format_duration(max(1, round(seconds)))

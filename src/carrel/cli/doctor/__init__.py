@@ -16,7 +16,8 @@ from carrel.cli.doctor import node, people, program
 from carrel.cli.doctor.check import Check
 from carrel.cli.doctor.cluster import slurm_checks
 from carrel.cli.endings import OK, OTHER
-from carrel.cli.options import AsJson, Home
+from carrel.cli.options import AsJson, Home, argument, option
+from carrel.cli.screen import clean, paint, print_json
 from carrel.client.locate import default_home
 from carrel.core.domain.errors import CarrelError
 
@@ -33,16 +34,9 @@ class Part(StrEnum):
 
 
 def doctor_command(
-    what: Annotated[
-        Part | None, typer.Argument(metavar="[slurm]", help="Check the Slurm cluster instead.", show_default=False)
-    ] = None,
+    what: Annotated[Part | None, argument("[slurm]", "Check the Slurm cluster instead.")] = None,
     patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long a tiny job may take to start in Slurm.")] = 60.0,
-    person: Annotated[
-        str | None,
-        typer.Option(
-            "--as", metavar="USER", help="Try whether jobs of this user of the lab can run as theirs.", show_default=False
-        ),
-    ] = None,
+    person: Annotated[str | None, option("--as", "USER", "Try whether jobs of this user of the lab can run as theirs.")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -50,8 +44,6 @@ def doctor_command(
 
     Works without a lab. Ends with 1 when something fails; warnings are no failure.
     """
-    from carrel.cli.screen import print_json
-
     found: list[Check] = []
     place = (home or default_home(os.environ)).expanduser().absolute()
     for check in run_checks(place, home) if what is None else slurm_checks(place, patience, person):
@@ -113,8 +105,6 @@ def _settings(place: Path) -> Settings | None:
 
 
 def _print_check(check: Check) -> None:
-    from carrel.cli.screen import clean, paint
-
     print(f"{paint(check.status.ljust(4), _STYLES[check.status])}  {check.name.ljust(9)} {clean(check.message)}")
     if check.remedy:
         print(f"{' ' * 15}{paint(check.remedy, 'dim')}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from carrel.cli.doctor.check import Check
 from carrel.core.domain.errors import Unavailable
-from carrel.core.domain.units import format_size
+from carrel.core.domain.units import format_count, format_size
 
 if TYPE_CHECKING:
     from carrel.lab.server.home import LabHome
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 def gpus(simulated: int) -> Check:
     """Which GPUs there are; `simulated`: as many as the lab offers in their place."""
-    from carrel.core.domain.units import format_count
     from carrel.node.devices import DeviceHealth, discover
 
     if simulated:
@@ -59,7 +58,6 @@ def residency() -> Check:
 
 def states(place: Path) -> Check:
     """Whether GPU states can go to the disk, where the lab's settings have room for some."""
-    from carrel.core.domain.units import format_size
     from carrel.lab.server.home import LabHome
     from carrel.lab.server.settings import read_settings
     from carrel.node.broker.boot_key import find_place

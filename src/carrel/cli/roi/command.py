@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from carrel.cli.endings import OK
 from carrel.cli.options import open_client
+from carrel.cli.screen import clean, print_fields, print_json
 from carrel.core.domain.errors import Denied, Invalid, NotFound
 from carrel.core.worth import Assessment, CostModel, Measured, Period, assess, read_costs, show
 
@@ -40,8 +41,6 @@ _SHOWN: Mapping[str, str] = MappingProxyType(
 
 def report_roi(year: int, costs: Path, output: Path | None, home: Path | None, *, as_json: bool) -> int:
     """What `carrel report roi` does."""
-    from carrel.cli.screen import print_json
-
     if output is not None:
         _check_output(output, costs)
     file = read_cost_file(costs)
@@ -100,8 +99,6 @@ def _write(output: Path, content: bytes) -> None:
 
 
 def _print_summary(found: Assessment, *, simulated: bool) -> None:
-    from carrel.cli.screen import clean, print_fields
-
     print(
         f"{clean(found.model.lab.name)}, {found.period.begin} to {found.period.last}{' (simulated GPUs)' if simulated else ''}\n"
     )

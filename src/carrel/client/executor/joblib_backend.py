@@ -22,15 +22,12 @@ class Workers(Protocol):
     @property
     def max_workers(self) -> int:
         """How many calls are carried out at once, at most."""
-        ...
 
     def submit_sharing(self, share: Callable[[Any], Scattered | None], task: Callable[[], Any]) -> Future[Any]:
         """Call `task` in a worker; `share` is asked for each value in it."""
-        ...
 
     def scatter(self, value: Any) -> Scattered:
         """Send a value once."""
-        ...
 
 
 class CarrelBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc] # joblib has no types

@@ -16,43 +16,20 @@ from carrel.core.submission.kinds import NAME
 
 
 class BaselineStore(Protocol):
-    """Keeps baselines, and what calibrations of them came to. Every method is one transaction."""
+    """Keeps baselines, and what calibrations of them came to. Every method is one transaction.
 
-    def put(self, *, owner: str, project: str, job: int, tolerance: float, ignored: Sequence[str], now: float) -> Baseline:
-        """Keep it in the place of an earlier one of that owner and project, which goes with its calibrations."""
-        ...
+    `carrel.lab.store.baselines.BaselineTable` is one, and has the promises.
+    """
 
-    def get(self, baseline_id: int) -> Baseline | None:
-        """The baseline, or None."""
-        ...
-
-    def list(self, owner: str | None) -> Sequence[Baseline]:
-        """Those of one owner, or all, by owner and project."""
-        ...
-
-    def remove(self, baseline_id: int) -> None:
-        """Forget it with its calibrations; one that is not there is no error."""
-        ...
-
-    def calibrations(self, baselines: Sequence[int]) -> Mapping[int, Sequence[Calibration]]:
-        """Those of each of the baselines, newest first."""
-        ...
-
-    def begin(self, calibration: Calibration) -> None:
-        """Keep one that has begun; one of the same job that is there stays as it is."""
-        ...
-
-    def conclude(self, calibration: Calibration) -> None:
-        """Keep what came of it; one that is known already stays as it is."""
-        ...
-
-    def collect(self, job: int) -> None:
-        """Who has begun the calibration of this job knows what came of it."""
-        ...
-
-    def calibrated_by(self, jobs: Sequence[int]) -> Mapping[int, int]:
-        """Which of these jobs calibrate which baseline."""
-        ...
+    def put(self, *, owner: str, project: str, job: int, tolerance: float, ignored: Sequence[str], now: float) -> Baseline: ...  # noqa: D102
+    def get(self, baseline_id: int) -> Baseline | None: ...  # noqa: D102
+    def list(self, owner: str | None) -> Sequence[Baseline]: ...  # noqa: D102
+    def remove(self, baseline_id: int) -> None: ...  # noqa: D102
+    def calibrations(self, baselines: Sequence[int]) -> Mapping[int, Sequence[Calibration]]: ...  # noqa: D102
+    def begin(self, calibration: Calibration) -> None: ...  # noqa: D102
+    def conclude(self, calibration: Calibration) -> None: ...  # noqa: D102
+    def collect(self, job: int) -> None: ...  # noqa: D102
+    def calibrated_by(self, jobs: Sequence[int]) -> Mapping[int, int]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

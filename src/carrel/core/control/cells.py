@@ -16,21 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 class CellStore(Protocol):
-    """What is kept of cells."""
+    """What is kept of cells. `carrel.lab.store.cells.CellTable` is one, and has the promises."""
 
-    def add(self, found: Sequence[RecordedCell]) -> None:
-        """Write down what is not there yet."""
-        ...
-
-    def list(
+    def add(self, found: Sequence[RecordedCell]) -> None: ...  # noqa: D102
+    def list(  # noqa: D102
         self, *, owner: str | None = None, since: float | None = None, after: int = 0, limit: int = 1000
-    ) -> Sequence[RecordedCell]:
-        """Those that were written down after `after`, in that order: of this `owner`, asked for at `since` or later."""
-        ...
-
-    def missing(self) -> int:
-        """How many brokers have told of no more."""
-        ...
+    ) -> Sequence[RecordedCell]: ...
+    def missing(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,11 +21,9 @@ class WorkDirectories(Protocol):
 
     def store(self, job: Job) -> Collected:
         """Store what the job's patterns name. Raises `NotFound` when there is no working directory any more."""
-        ...
 
     def remove(self, job: Job) -> None:
         """Nothing is left there that anybody needs."""
-        ...
 
 
 class Collecting:

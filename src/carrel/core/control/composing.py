@@ -36,7 +36,6 @@ class Fabric(Protocol):
 
     def blocks(self) -> Sequence[Block]:
         """All blocks as they are now, slices among them. Raises `Unavailable`."""
-        ...
 
     def do(self, change: Change, *, fence: int) -> None:
         """Make the change; it is done when this returns, and doing it twice is doing it once.
@@ -44,7 +43,6 @@ class Fabric(Protocol):
         Raises `Unavailable` when it is not known whether it is done, and another `CarrelError` when it is not done and will not
         be. A change with a lower `fence` than one before comes from a lab that was replaced: it is refused (`Conflict`).
         """
-        ...
 
 
 _MACHINE = re.compile(r"c(\d+)(?:-\d+)?")

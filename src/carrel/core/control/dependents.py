@@ -24,15 +24,12 @@ class DependencyLookup(Protocol):
 
     def get(self, job_id: int) -> Job | None:
         """The job, or None."""
-        ...
 
     def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
         """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
-        ...
 
     def namesake(self, job: Job) -> Job | None:
         """The newest other job of that owner and name that has not ended, and came before `job` or holds resources; or None."""
-        ...
 
 
 def named(condition: Condition, jobs: DependencyLookup) -> Sequence[Job]:

@@ -34,20 +34,11 @@ class EventLog(Protocol):
 
     def append(self, events: Sequence[NewEvent], *, now: float) -> None:
         """Add events that belong to no other change."""
-        ...
 
 
 class EventStore(EventLog, Protocol):
-    """The append-only event table."""
+    """The append-only event table. `carrel.lab.store.events.EventTable` is one, and has the promises."""
 
-    def after(self, event_id: int, *, job_id: int | None, owner: str | None, limit: int) -> Sequence[Event]:
-        """Events with larger ids, oldest first."""
-        ...
-
-    def last_id(self) -> int:
-        """Id of the newest event, or 0."""
-        ...
-
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` (from any thread) after events were committed; the result ends it."""
-        ...
+    def after(self, event_id: int, *, job_id: int | None, owner: str | None, limit: int) -> Sequence[Event]: ...  # noqa: D102
+    def last_id(self) -> int: ...  # noqa: D102
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]: ...  # noqa: D102

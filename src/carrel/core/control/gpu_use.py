@@ -67,53 +67,23 @@ class Whose:
 
 
 class GpuUseStore(Protocol):
-    """What is kept of use. Each iterator reads on as it is asked, from one consistent view."""
+    """What is kept of use. Each iterator reads on as it is asked, from one consistent view.
 
-    def attempts(self, within: Range, whose: Whose) -> Iterator[AttemptFacts]:
-        """All attempts of the jobs that were there in the range, and those jobs that have none."""
-        ...
+    `carrel.lab.store.gpu_use.GpuUseTable` is one, and has the promises.
+    """
 
-    def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]:
-        """What cells and calls had, as far as it is over."""
-        ...
-
-    def new_lent(self, after: int, last: int) -> Iterator[LentFacts]:
-        """What everybody's cells and calls had that were written down after `after`, until the one with the number `last`."""
-        ...
-
-    def last_lent(self) -> int:
-        """The number of the one that was written down last."""
-        ...
-
-    def cells(self, within: Range, whose: Whose, session: int | None = None) -> Iterator[CellFacts]:
-        """Cells of sessions that were open in the range and have no GPUs of their own, and those sessions that have none; by
-        session, and in the order in which they were asked for.
-        """
-        ...
-
-    def held(self, within: Range) -> Iterator[HeldFacts]:
-        """Which devices everybody's attempts had, and cells and calls, as far as those are over."""
-        ...
-
-    def starts(self, within: Range, whose: Whose) -> Iterator[StartFacts]:
-        """First attempts that got their place in the range, of jobs that did not wait for others."""
-        ...
-
-    def first_metric(self, job: int, attempt: int, at: float) -> None:
-        """The attempt logs a metric; what is known of an earlier one stays."""
-        ...
-
-    def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]:
-        """What owners of waiting jobs were told, by job and in that order."""
-        ...
-
-    def exported(
+    def attempts(self, within: Range, whose: Whose) -> Iterator[AttemptFacts]: ...  # noqa: D102
+    def lent(self, within: Range, whose: Whose) -> Iterator[LentFacts]: ...  # noqa: D102
+    def new_lent(self, after: int, last: int) -> Iterator[LentFacts]: ...  # noqa: D102
+    def last_lent(self) -> int: ...  # noqa: D102
+    def cells(self, within: Range, whose: Whose, session: int | None = None) -> Iterator[CellFacts]: ...  # noqa: D102
+    def held(self, within: Range) -> Iterator[HeldFacts]: ...  # noqa: D102
+    def starts(self, within: Range, whose: Whose) -> Iterator[StartFacts]: ...  # noqa: D102
+    def first_metric(self, job: int, attempt: int, at: float) -> None: ...  # noqa: D102
+    def waits(self, within: Range, whose: Whose) -> Iterator[WaitFacts]: ...  # noqa: D102
+    def exported(  # noqa: D102
         self, within: Range, whose: Whose, now: float, *, after: int, limit: int
-    ) -> tuple[Sequence[ExportedAttempt], int | None]:
-        """All attempts of the first `limit` jobs after `after` that were there in the range, by job and number; and the last of
-        those jobs, or None where there are no more.
-        """
-        ...
+    ) -> tuple[Sequence[ExportedAttempt], int | None]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

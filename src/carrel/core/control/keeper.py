@@ -19,31 +19,26 @@ class RecordStore(Protocol[T]):
 
     def put(self, value: T) -> T:
         """Keep the value in the place of one with the same key. A key of 0 stands for the next number; returns what is kept."""
-        ...
 
     def get(self, *key: Any) -> T | None:
         """The value with this key, or None."""
-        ...
 
     def remove(self, *key: Any) -> bool:
         """Forget the value with this key; return whether there was one."""
-        ...
 
     def all(self, **equal: Any) -> Sequence[T]:
         """As `select`. While none is written, that is the very same sequence: it is kept in memory."""
-        ...
 
     def select(self, **equal: Any) -> Sequence[T]:
         """Those that have these values, each or one of a tuple, in order; all without any."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeper(Generic[T]):
     """The records of one noun. Thread-safe; raises the errors of `carrel.core.domain.errors`.
 
-    Its callers have asked already whether the person may do it at all (`carrel.lab.gateway.nouns`). A noun with rules of its own
-    has a class below this one, which says them in `checked`, `seen` and `changed`.
+    Its callers have asked already whether the person may do it at all (`carrel.lab.gateway.routes.nouns`). A noun with
+    rules of its own has a class below this one, which says them in `checked`, `seen` and `changed`.
     """
 
     noun: Noun[T]

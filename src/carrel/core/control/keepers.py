@@ -117,7 +117,6 @@ class Memory(Protocol):
 
     def of(self, noun: Noun[T]) -> RecordStore[T]:
         """The records of a noun."""
-        ...
 
 
 def keepers(

@@ -32,7 +32,7 @@ from carrel.core.control.repeating import Repeating
 from carrel.core.control.retention import Retention
 from carrel.core.control.secrets import Secrets
 from carrel.core.control.session_limit import check_session_jobs
-from carrel.core.control.storage import AmpleStorage, Storage
+from carrel.core.control.storage import StorageWatch
 from carrel.core.control.tokens import Tokens, check_state, day
 from carrel.core.control.usage import share_report, standing_of
 from carrel.core.control.user_port import UserStore
@@ -94,9 +94,9 @@ class Lab:
     session_jobs: int = 32
     #: Devices of which the driver does not say whether they are well, by their UUIDs.
     unknown_devices: Callable[[], Collection[str]] = frozenset
-    storage: Storage = field(default_factory=AmpleStorage)
+    storage: StorageWatch
     weekly: Weekly = field(default_factory=Weekly)
-    verifications: Verifications = field(default_factory=Verifications)
+    verifications: Verifications
     #: What there is to tell the tracking server about a new job.
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = untold
     #: The same about the state of a sweep, by a job of it; and about a job that ended while it waited.

@@ -15,23 +15,12 @@ _LONGEST_LOCK = 16 * 1024**2
 
 
 class CodeStore(Protocol):
-    """Code snapshots by digest; `carrel.core.snapshots.SnapshotStore` is one."""
+    """Code snapshots by digest; `carrel.core.snapshots.SnapshotStore` is one, and has the promises."""
 
-    def has(self, digest: str) -> bool:
-        """True when the content is stored."""
-        ...
-
-    def add(self, digest: str, stream: BinaryIO) -> None:
-        """Check and store the content."""
-        ...
-
-    def path(self, digest: str) -> Path:
-        """The file with its archive."""
-        ...
-
-    def size(self, digest: str) -> int:
-        """Its bytes on the disk; 0 when it is not stored."""
-        ...
+    def has(self, digest: str) -> bool: ...  # noqa: D102
+    def add(self, digest: str, stream: BinaryIO) -> None: ...  # noqa: D102
+    def path(self, digest: str) -> Path: ...  # noqa: D102
+    def size(self, digest: str) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

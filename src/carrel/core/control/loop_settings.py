@@ -25,15 +25,12 @@ class JobMachines(Protocol):
 
     def node(self, job: int) -> str:
         """The node that was made for a job; "": it is not there."""
-        ...
 
     def ask(self, jobs: Sequence[Waiting]) -> None:
         """These wait for nothing but their machines now, first in line first."""
-        ...
 
     def waits(self) -> Mapping[int, MachineWait]:
         """What machines wait for, by the job."""
-        ...
 
 
 class NoMachines:

@@ -26,19 +26,15 @@ class LookedAfter(Protocol):
 
     def load(self) -> None:
         """Take up what an earlier server left."""
-        ...
 
     def jobs(self) -> Sequence[int]:
         """Jobs whose ends matter."""
-        ...
 
     def job_changed(self, job_id: int) -> None:
         """Something happened to a job."""
-        ...
 
     def start_missing(self) -> bool:
         """Start the jobs that are missing. Returns False when one could not be started now, and should be tried again."""
-        ...
 
 
 class PoolLoop:

@@ -53,8 +53,6 @@ class Workers(Protocol):
 
         Raises what keeps such a worker from being submitted by the caller.
         """
-        ...
 
     def start(self, pool: WorkerPool, key: str) -> int:
         """Submit a worker of the pool for its owner; the same key is the same job. Returns its number."""
-        ...

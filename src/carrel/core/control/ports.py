@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from carrel.core.control.dependents import DependencyLookup
 from carrel.core.control.event_ports import NewEvent
 from carrel.core.domain.cache_key import cache_key
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
@@ -236,61 +237,39 @@ class Used:
     suspended_seconds: float = 0.0
 
 
-class SchedulerStore(Protocol):
+class SchedulerStore(DependencyLookup, Protocol):
     """What one cycle of the lab needs remembered. Every method is one transaction."""
 
     def active(self) -> Sequence[Job]:
         """All jobs that have not ended, oldest first."""
-        ...
-
-    def get(self, job_id: int) -> Job | None:
-        """The job, or None."""
-        ...
-
-    def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
-        """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
-        ...
 
     def same_as(self, owner: str, key: str) -> Sequence[Job]:
         """The owner's jobs with this `cache_key` that have ended well, newest first."""
-        ...
-
-    def namesake(self, job: Job) -> Job | None:
-        """The newest other job of that owner and name that has not ended, and came before `job` or holds resources; or None."""
-        ...
 
     def task(self, job_id: int) -> TaskSpec | None:
         """What the job was asked to do, or None."""
-        ...
 
     def attempt(self, job_id: int, number: int) -> AttemptRow | None:
         """One attempt, or None."""
-        ...
 
     def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
         """PENDING becomes CONFIGURING with a new attempt and its leases; who is not PENDING any more is left out."""
-        ...
 
     def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
         """Apply what is still true; return the jobs as they are afterwards. News of an older attempt changes nothing."""
-        ...
 
     def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:
         """Remember that these attempts are preempted; return their jobs. Those that are over, or are preempted already, are left
         out."""
-        ...
 
     def keep(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
         """These give way no more, since they cannot; return those that run on. One that is stopped already is left out."""
-        ...
 
     def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
         """Give jobs that are stopped their devices again; return those that have them. One of another's is left out."""
-        ...
 
     def used(self, *, since: float) -> Sequence[Used]:
         """What the attempts that ended after `since` held, in the order of their ends."""
-        ...
 
     def request_cancel(
         self,
@@ -302,23 +281,21 @@ class SchedulerStore(Protocol):
         outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: (),
     ) -> Job | None:
         """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked. Ended jobs stay."""
-        ...
 
     def fail(
         self, job_id: int, *, reason: Reason, now: float, outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]]
     ) -> Job | None:
         """A PENDING job becomes FAILED for this reason, without an attempt; any other stays. Return it as it is afterwards."""
-        ...
 
 
 class JobStore(SchedulerStore, Protocol):
-    """Jobs, attempts, leases and outputs. Every method is one transaction."""
+    """Jobs, attempts, leases and outputs. Every method is one transaction.
 
-    def known(self, job_id: int) -> Job | None:
-        """As `get` where that takes no waiting, or None."""
-        ...
+    `carrel.lab.store.jobs.JobTable` is one, and has the promises.
+    """
 
-    def submit(
+    def known(self, job_id: int) -> Job | None: ...  # noqa: D102
+    def submit(  # noqa: D102
         self,
         new: NewJob,
         *,
@@ -327,45 +304,12 @@ class JobStore(SchedulerStore, Protocol):
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
         admit: Callable[[int, int], None] | None = None,
-    ) -> Submitted:
-        """Write the job down as PENDING, or all elements of an array. The same `key` of the same owner gives the same job again.
-
-        Raises `Conflict` when the key was used for another request (`request` is a digest). `admit` may refuse a job that comes
-        from a session: it gets the session's number, and how many of the jobs that come from it have not ended.
-        """
-        ...
-
-    def submitted_as(self, owner: str, key: str) -> Job | None:
-        """The job that the owner has submitted with this idempotency key, or None."""
-        ...
-
-    def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
-        """Newest first, ids smaller than `before`."""
-        ...
-
-    def attempts(self, job_id: int) -> Sequence[AttemptRow]:
-        """All attempts, first to last."""
-        ...
-
-    def outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]:
-        """Stored outputs of one attempt, by path."""
-        ...
-
-    def output(self, job_id: int, attempt: int, path: str) -> StoredFile | None:
-        """The stored output of one attempt that has this path, or None."""
-        ...
-
-    def collect(self, job_id: int, attempt: int, files: Sequence[StoredFile], *, left: bool, message: str) -> Job:
-        """Outputs of an attempt that is over were stored after its end. What is known by its path already stays as it is.
-
-        `left`: something still is not stored. `message` takes the place of the job's.
-        """
-        ...
-
-    def charge(self, charges: Mapping[tuple[int, int], float]) -> None:
-        """By job and attempt: what the cells of a session were charged in all. Fewer seconds than before change nothing."""
-        ...
-
-    def holders(self) -> Mapping[str, int]:
-        """Which job holds which device now."""
-        ...
+    ) -> Submitted: ...
+    def submitted_as(self, owner: str, key: str) -> Job | None: ...  # noqa: D102
+    def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]: ...  # noqa: D102
+    def attempts(self, job_id: int) -> Sequence[AttemptRow]: ...  # noqa: D102
+    def outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]: ...  # noqa: D102
+    def output(self, job_id: int, attempt: int, path: str) -> StoredFile | None: ...  # noqa: D102
+    def collect(self, job_id: int, attempt: int, files: Sequence[StoredFile], *, left: bool, message: str) -> Job: ...  # noqa: D102
+    def charge(self, charges: Mapping[tuple[int, int], float]) -> None: ...  # noqa: D102
+    def holders(self) -> Mapping[str, int]: ...  # noqa: D102

@@ -29,7 +29,6 @@ class FindJob(Protocol):
 
     def __call__(self, caller: Caller, job_id: int, action: Action = Action.SEE_JOB) -> Job:
         """Return the job."""
-        ...
 
 
 class Produced:

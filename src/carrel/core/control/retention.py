@@ -22,15 +22,10 @@ _REMEDY = (
 
 
 class RetentionStore(Protocol):
-    """What the lab remembers of what is stored."""
+    """What the lab remembers of what is stored. `carrel.lab.store.retention.RetentionTable` is one, and has the promises."""
 
-    def stored(self, owner: str | None = None) -> Mapping[str, Stored]:
-        """What each user has stored, or only `owner`."""
-        ...
-
-    def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]:
-        """The outputs of a job are not stored any more; return how many there were, and their bytes."""
-        ...
+    def stored(self, owner: str | None = None) -> Mapping[str, Stored]: ...  # noqa: D102
+    def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]: ...  # noqa: D102
 
 
 class Collects(Protocol):
@@ -38,7 +33,6 @@ class Collects(Protocol):
 
     def collect(self, kinds: Collection[Kind] = ..., *, dry_run: bool = False) -> Sequence[Collected]:
         """Remove what the rules do not keep of these kinds; return what went, or with `dry_run` would go."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

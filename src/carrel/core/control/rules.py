@@ -51,19 +51,15 @@ class WrittenRules(Protocol):
 
     def changed(self, changes: RuleChanges) -> ChangedRules:
         """Read what is written, and make the changes to it, of which none is written yet."""
-        ...
 
     def write(self, changed: ChangedRules) -> None:
         """Write it, whole or not at all. Raises `Conflict` where it is another one now, `Denied` where it is not the lab's."""
-        ...
 
     def sections(self, rules: LabRules) -> Sequence[RuleSection]:
         """The fields of a form, with the values of `rules`."""
-        ...
 
     def changes(self, table: str, texts: Mapping[str, str]) -> RuleChanges:
         """Read a form: the fields of `table` that differ from what is written. A field that is not in `texts` is empty."""
-        ...
 
 
 class RuleBook:

@@ -62,26 +62,21 @@ class SessionAccess(Protocol):
 
         `base` is the address under which its owner reaches the lab.
         """
-        ...
 
     def address(self, job: Job, *, base: str) -> str:
         """The session's own origin, which lets nobody in by itself."""
-        ...
 
     def status(self, job: Job) -> SessionStatus:
         """How the session is."""
-        ...
 
     def connected(self, job_id: int, attempt: int, change: int) -> None:
         """A connection was opened (+1) or closed (-1): a session that has one is not idle."""
-        ...
 
     def join_hub(self, job: Job, variables: Mapping[str, str]) -> int:
         """Hand `variables` to a session that waits for them, and return the port that it listens on.
 
         Raises `Conflict` when it does not wait (any more), `Unavailable` when it does not answer. Nothing is kept.
         """
-        ...
 
 
 class Lender(Protocol):
@@ -92,7 +87,6 @@ class Lender(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """The `status` message of the node's broker (`carrel.node.leases.protocol`), or {} while there is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

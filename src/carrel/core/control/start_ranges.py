@@ -18,14 +18,12 @@ class StartRangeStore(Protocol):
 
         What an earlier server had not written down of a start is taken from the attempts.
         """
-        ...
 
     def write(self, shown: Sequence[ShownRange], over: Sequence[int]) -> None:
         """Write down ranges that were shown, or their starts; forget those of jobs that are over without a start.
 
         Doing it twice does no harm. The newest starts are kept.
         """
-        ...
 
 
 class Unwritten:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from carrel.core.domain.errors import StorageFull
 from carrel.core.domain.job import Reason
@@ -24,45 +23,6 @@ LOOK_SECONDS = 1.0
 _RESERVE, _RESERVE_PART = 16 * MIB, 32
 #: A disk without a reserve counts as full below this part of it.
 _FULL_PART = 1000
-
-
-class Storage(Protocol):
-    """What the rest of the lab asks about its disks."""
-
-    def disks(self) -> Sequence[LabDisk]:
-        """All of them, as they were a moment ago."""
-        ...
-
-    def short(self) -> LabDisk | None:
-        """The disk to tell of, or None when all have room."""
-        ...
-
-    def check(self) -> None:
-        """Raise `StorageFull` when nothing new can be taken."""
-        ...
-
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` (from any thread) when a disk has become full, or has room again, until the result is called."""
-        ...
-
-
-class AmpleStorage:
-    """Disks that nobody watches."""
-
-    def disks(self) -> Sequence[LabDisk]:
-        """None that are known of."""
-        return ()
-
-    def short(self) -> LabDisk | None:
-        """None."""
-        return None
-
-    def check(self) -> None:
-        """Everything is taken."""
-
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002 - there is nothing to call it for
-        """Nothing ever happens."""
-        return lambda: None
 
 
 class StorageWatch:

@@ -57,15 +57,12 @@ class Study(Protocol):
 
     def check(self, spec: SweepSpec) -> None:
         """Raise `Invalid` for a sampler that is not installed here."""
-        ...
 
     def suggest(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported) -> Suggestion:
         """Return the parameters of the next trial."""
-        ...
 
     def judge(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported, number: int) -> Verdict:
         """Say whether trial `number` should end early after what it has reported last."""
-        ...
 
 
 class TrialJobs(Protocol):
@@ -73,16 +70,12 @@ class TrialJobs(Protocol):
 
     def check(self, caller: Caller, spec: SweepSpec) -> None:
         """Raise what keeps such a trial from being submitted by the caller."""
-        ...
 
     def start(self, sweep: Sweep, trial: Trial) -> int:
         """Submit a trial for the sweep's owner; the same trial is the same job. Returns its number."""
-        ...
 
     def end(self, job_id: int, *, by: str) -> None:
         """Ask for the end of a trial's job; `by` says who, and why."""
-        ...
 
     def describe(self, sweep: Sweep, job_id: int) -> Sequence[OutboxEntry]:
         """What there is to tell the tracking server about the sweep's state; `job_id` is one of its trials'."""
-        ...

@@ -31,7 +31,6 @@ class SecondUserAdded(Protocol):
 
     def __call__(self, *, without: bool) -> None:
         """`without`: although nothing keeps their jobs apart."""
-        ...
 
 
 def nothing_to_do(*, without: bool) -> None:

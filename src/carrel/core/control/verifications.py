@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from carrel.core.control.ports import OutboxEntry, untold
@@ -17,29 +17,16 @@ class VerificationStore(Protocol):
 
     def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None:
         """Keep it in the place of an earlier one, and what there is to tell the tracking server."""
-        ...
 
     def get(self, job_id: int) -> Verification | None:
         """The last one of the job, or None."""
-        ...
-
-
-class NoVerifications:
-    """A lab that keeps none."""
-
-    def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None:
-        """Forgotten."""
-
-    def get(self, job_id: int) -> Verification | None:  # noqa: ARG002
-        """None."""
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifications:
     """Thread-safe."""
 
-    store: VerificationStore = field(default_factory=NoVerifications)
+    store: VerificationStore
     describe: Callable[[Job, TaskSpec, Verification], Sequence[OutboxEntry]] = untold
 
     def keep(self, job: Job, task: TaskSpec, verification: Verification) -> None:

@@ -39,7 +39,6 @@ class EnginePartition(Protocol):
 
     def shown(self) -> Mapping[str, str | int | None]:
         """What the API shows of it, by the names of `PartitionView`'s fields; `place` says in words where jobs go."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

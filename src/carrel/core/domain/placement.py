@@ -66,6 +66,20 @@ class Waiting:
         return self.resources.time + self.grace
 
 
+class Kind(NamedTuple):
+    """What is the same of jobs that are alike: where one is refused, those behind it are."""
+
+    owner: str
+    account: str
+    qos: str
+    partition: str
+    resources: Resources
+    node: str | None
+    seconds: int
+    longest: int
+    array: ArrayLimit | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """A job that holds resources on a node."""
@@ -279,7 +293,6 @@ class WaitIndex(Protocol):
 
     def of(self, job_id: int) -> Wait | None:
         """Return the hold of one job, or None."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ class JobKind(StrEnum):
 
     TASK = "task"
     SESSION = "session"
-    WORKER = "worker"
 
 
 class PreemptMode(StrEnum):

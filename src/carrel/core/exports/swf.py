@@ -23,7 +23,6 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 class _Numbering(Protocol):
     def number(self, kind: str, name: str) -> int:
         """The number of a name, 1 or more."""
-        ...
 
 
 class Ordinals:

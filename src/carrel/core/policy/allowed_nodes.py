@@ -5,46 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import Protocol
 
 from carrel.core.domain.partition import Partition
+from carrel.core.domain.placement import Kind, Waiting
 from carrel.core.domain.reservation import Reservation
-from carrel.core.domain.resources import Resources
 from carrel.core.policy.node_capacity import NodeCapacity
 
 #: The partition, the node that was made for the job (None: none is), and the places of those reservations that keep it out.
 Key = tuple[str, str | None, tuple[int, ...]]
 #: The first two of these: what tells rooms from those of others.
 Place = tuple[str, str | None]
-
-
-class Placed(Protocol):
-    """A job as far as its place goes."""
-
-    @property
-    def owner(self) -> str:
-        """Whose it is."""
-        ...
-
-    @property
-    def account(self) -> str:
-        """What its use is charged to."""
-        ...
-
-    @property
-    def partition(self) -> str:
-        """The part of the lab that it runs in."""
-        ...
-
-    @property
-    def node(self) -> str | None:
-        """As in `Waiting`."""
-        ...
-
-    @property
-    def resources(self) -> Resources:
-        """What it asks for."""
-        ...
 
 
 _NONE: frozenset[int] = frozenset()
@@ -147,7 +117,7 @@ class AllowedNodesByOwner:
         self._allowed_by_owner: dict[Key, AllowedNodes] = {}
         self._known: dict[tuple[str, str, str, str | None, bool], AllowedNodes | None] = {}
 
-    def of(self, job: Placed) -> AllowedNodes | None:
+    def of(self, job: Kind | Waiting) -> AllowedNodes | None:
         """Return where a job may run; None when there is no such partition."""
         owner, account, borrows = (job.owner, job.account, job.resources.borrows) if self._reservations else ("", "", False)
         who = (owner, account, job.partition, job.node, borrows)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
-from typing import Protocol
 
-from carrel.core.domain.placement import ArrayLimit, Holding, Waiting
+from carrel.core.domain.placement import ArrayLimit, Holding, Kind, Waiting
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.submit_limits import SUBMIT_LIMITS, SubmitLimit, SubmitScope
 
@@ -231,35 +230,6 @@ class Limits:
         return self.parts[: opens.index(max(opens)) + 1]
 
 
-class Limited(Protocol):
-    """A job as far as limits go."""
-
-    @property
-    def owner(self) -> str:
-        """Whose it is."""
-        ...
-
-    @property
-    def account(self) -> str:
-        """What its use is charged to."""
-        ...
-
-    @property
-    def qos(self) -> str:
-        """Its class of service."""
-        ...
-
-    @property
-    def partition(self) -> str:
-        """Where it runs; "" in a lab without partitions."""
-        ...
-
-    @property
-    def array(self) -> ArrayLimit | None:
-        """Its array, where that has a limit of its own."""
-        ...
-
-
 class LimitsByOwner:
     """The limits of everybody, made when first asked for."""
 
@@ -287,7 +257,7 @@ class LimitsByOwner:
             if limits is not None:
                 limits.charge(held.id, held.resources.total_gpus, max(held.over_by, now))
 
-    def of(self, job: Limited) -> Limits | None:
+    def of(self, job: Kind | Waiting | Holding) -> Limits | None:
         """Return what limits a job; None when there is no such QoS."""
         whole = self._of(job.owner, job.account, job.qos, in_slurm=job.partition in self._clusters)
         if whole is None or job.array is None:

@@ -8,7 +8,7 @@ from math import inf
 
 from carrel.core.domain.node import Node
 from carrel.core.domain.partition import Partition
-from carrel.core.domain.placement import ArrayLimit, Holding, MachineWait, Snapshot, Start, Waiting
+from carrel.core.domain.placement import ArrayLimit, Holding, Kind, MachineWait, Snapshot, Start, Waiting
 from carrel.core.domain.qos import QoS
 from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.submit_limits import SubmitLimit, SubmitScope
@@ -19,7 +19,7 @@ from carrel.core.policy.node_capacity import NodeCapacity, rooms_of
 from carrel.core.policy.order import Order, order_of
 from carrel.core.policy.promises import Promise, Promises
 from carrel.core.policy.situation import Outcome
-from carrel.core.policy.walk import Alike, Entry, Kind, Walk
+from carrel.core.policy.walk import Alike, Entry, Walk
 
 
 class Placer:

@@ -15,7 +15,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from carrel.core.domain.node import NodePart
-from carrel.core.domain.placement import ArrayLimit, Holding, Start, Waiting
+from carrel.core.domain.placement import Holding, Kind, Start, Waiting
 from carrel.core.domain.resources import Resources
 from carrel.core.policy.allowed_nodes import AllowedNodes
 from carrel.core.policy.backfill import Slot, rooms_for, slot, start_in
@@ -29,20 +29,6 @@ INVALID_QOS = "InvalidQOS"
 PARTITION_DOWN = "PartitionDown"
 #: Nothing but room was missing; what exactly is told when somebody asks.
 BLOCKED = ""
-
-
-class Kind(NamedTuple):
-    """What is the same of jobs that are alike: where one is refused, those behind it are."""
-
-    owner: str
-    account: str
-    qos: str
-    partition: str
-    resources: Resources
-    node: str | None
-    seconds: int
-    longest: int
-    array: ArrayLimit | None
 
 
 class Alike:
@@ -89,12 +75,10 @@ class Lab(Protocol):
     @property
     def line(self) -> Sequence[Entry]:
         """Those who wait, first in line first."""
-        ...
 
     @property
     def kept(self) -> Collection[int]:
         """The jobs that were promised something in the walk before."""
-        ...
 
 
 class Walk:

@@ -29,19 +29,15 @@ class ProjectFiles(Protocol):
     @property
     def name(self) -> str:
         """The directory's own name, or "" when it has none."""
-        ...
 
     def kind(self, path: str) -> str | None:
         """Return "file" or "directory" for what is at `path`, or None."""
-        ...
 
     def read(self, path: str, limit: int) -> bytes:
         """Return the bytes of a file; raise `NotFound`, or `Invalid` when it is too long or cannot be read."""
-        ...
 
     def names(self) -> Iterator[str]:
         """Yield the names in the directory."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from carrel.core.domain.partition import Capabilities, Partition
-from carrel.core.domain.qos import JobKind
 from carrel.core.domain.slurm import ENGINE
 from carrel.core.domain.units import format_duration
 
@@ -17,7 +16,6 @@ HOLD_TIME = 30
 CAPABILITIES = Capabilities(
     title="Slurm",
     chooses_nodes=True,
-    kinds=frozenset({JobKind.TASK, JobKind.SESSION}),
     gpu_memory=False,
     stage_in=False,
     fetches=True,

@@ -14,8 +14,8 @@ from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller
 from carrel.core.policy.access import INVITATION, Action, allowed
 from carrel.lab.credentials.passwords import Hashes, check_new, normal
-from carrel.lab.credentials.port import CredentialStore
 from carrel.lab.credentials.tries import Tries, network_of
+from carrel.lab.store.credentials import CredentialTable
 
 _log = logging.getLogger("carrel.lab.credentials")
 _WRONG = "The name or the password is not right."
@@ -34,7 +34,7 @@ class Proof:
 class LocalSignIn:
     """Passwords of users. Thread-safe; raises the errors of `carrel.core.domain.errors`. Hashing blocks: call it in a thread."""
 
-    store: CredentialStore
+    store: CredentialTable
     people: UserStore
     tokens: Tokens
     clock: Clock

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from carrel.core.control.storage import Storage
+from carrel.core.control.storage import StorageWatch
 from carrel.core.transport.message_room import MessageRoom, Place
 from carrel.lab.gateway.errors import problem_of, problem_of_incident, too_large
 from carrel.lab.gateway.gate import Zone, Zones
@@ -55,7 +55,7 @@ _HEADERS: Mapping[Zone, Sequence[tuple[bytes, bytes]]] = {
 }
 
 
-def storage_header(storage: Storage) -> Mapping[str, str]:
+def storage_header(storage: StorageWatch) -> Mapping[str, str]:
     """The headers of every answer while a disk of the lab's has no room: how it is, and a sentence."""
     short = storage.short()
     return {} if short is None else {STORAGE_HEADER: f"{short.room.value}; {quote(short.message)}"}

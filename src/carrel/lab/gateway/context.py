@@ -235,15 +235,12 @@ class Pages(SignedIn, Protocol):
 
     def link(self, caller: Caller) -> str:
         """The path of a link that signs one browser in as the caller, once, for as long as the token is good."""
-        ...
 
     def install(self, app: FastAPI, gateway: Gateway) -> None:
         """Add the routes of the pages."""
-        ...
 
     def problem_page(self, request: Request, problem: Problem) -> Response:
         """`problem` for a person; when it is 401, the page that says how to sign in."""
-        ...
 
 
 async def _gateway(request: Request) -> Gateway:

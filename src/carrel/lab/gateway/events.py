@@ -15,7 +15,7 @@ from typing import Any
 
 from carrel.core.control.event_ports import Event
 from carrel.core.control.lab import Lab
-from carrel.core.control.storage import Storage
+from carrel.core.control.storage import StorageWatch
 from carrel.core.domain.job import JobState
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.storage import Room
@@ -219,7 +219,7 @@ class Reader:
 class StorageNews:
     """Tells one stream of disks that run full, and of room again. No event of the table: on a full disk nothing is written."""
 
-    def __init__(self, storage: Storage, which: EventFilter, clock: Clock) -> None:
+    def __init__(self, storage: StorageWatch, which: EventFilter, clock: Clock) -> None:
         self._storage = storage
         self._which = which
         self._clock = clock

@@ -60,7 +60,6 @@ class SignedIn(Protocol):
 
     def session_token(self, cookie: str) -> str | None:
         """The access token behind the session in a Cookie header, or None."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.sign_in import AuthorizationRequest
 from carrel.lab.gateway.auditing import tell_audit
 from carrel.lab.gateway.routes.issuer import address_of
 from carrel.lab.portal.entrance import checked_form
@@ -18,7 +19,6 @@ from carrel.lab.portal.requests import caller_of
 from carrel.lab.portal.templating import Templates
 from carrel.lab.signin import Issuer
 from carrel.lab.signin.clients import find_client
-from carrel.lab.signin.port import AuthorizationRequest
 
 
 class ConsentPages:

@@ -22,7 +22,6 @@ class Admits(Protocol):
         if what proved who they are was taken back meanwhile: either it sees that, or who takes it back sees the token. Raises
         `Unauthenticated` or `Denied` for somebody who may not come in. Blocks: call it in a thread.
         """
-        ...
 
 
 class SignInMethod(Protocol):
@@ -39,7 +38,6 @@ class SignInMethod(Protocol):
 
     def routes(self, door: Admits) -> Sequence[BaseRoute]:
         """Its routes."""
-        ...
 
 
 def local_path(text: str | None) -> str:

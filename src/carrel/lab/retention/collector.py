@@ -5,119 +5,28 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.retention import Collected, Kind, RetentionRules
 from carrel.core.spool import AttemptDirectory, trees
 from carrel.core.spool.trees import room_of
+from carrel.lab.audit import AuditLog
 from carrel.lab.retention.removal import leftovers, remove_tree, remove_unused
+from carrel.lab.store.calls import CallTable
+from carrel.lab.store.retention import RetentionTable
+from carrel.lab.store.sweeps import SweepTable
+from carrel.lab.tracking.artifacts import ArtifactStore
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 #: Names that a report gives of each kind.
 _EXAMPLES = 10
 _BLOB = re.compile(r"[0-9a-f]{64}")
-
-
-class References(Protocol):
-    """What the lab's memory says of what is on disk; `carrel.lab.store.retention.RetentionTable` is one."""
-
-    def ended_attempts(self, before: float) -> Set[tuple[int, int]]:
-        """Job and number of all attempts that ended before that moment, of jobs that are over or have had a later attempt."""
-        ...
-
-    def ended_jobs(self, before: float) -> Set[int]:
-        """Jobs that ended before that moment, and of which no outputs wait to be collected."""
-        ...
-
-    def oldest_start(self) -> float | None:
-        """When the oldest attempt that has not ended began, or None while there is none."""
-        ...
-
-    def named(self) -> Set[str]:
-        """The digests ("sha256:…") that some job names: its code, its lock, its stored outputs."""
-        ...
-
-    def outputs_of_ended(self, before: float) -> tuple[int, int]:
-        """How many outputs of jobs that ended before that moment are stored, and their bytes."""
-        ...
-
-    def drop_outputs(self, *, before: float, now: float) -> None:
-        """From now on these are not stored any more; their names, sizes and digests stay in the record."""
-        ...
-
-    def drop_code(self, digest: str) -> None:
-        """Nobody has uploaded this code any more."""
-        ...
-
-    def cells_before(self, before: float) -> int:
-        """How many cells and machines from parts there are that had their GPUs before that moment and not after it."""
-        ...
-
-    def drop_cells(self, before: float) -> None:
-        """Forget them."""
-        ...
-
-
-class Artifacts(Protocol):
-    """The artifacts of MLflow; `carrel.lab.tracking.artifacts.ArtifactStore` is one."""
-
-    def unused(self, *, unused_before: float, deleted_before: float | None) -> Iterator[Path]:
-        """Directories of artifacts that belong to no run, or to one that was deleted before that moment."""
-        ...
-
-
-class Audit(Protocol):
-    """What was done in the lab, in files; `carrel.lab.audit.AuditLog` is one."""
-
-    def old(self, before: float) -> Sequence[Path]:
-        """The files that were finished before that moment, oldest first."""
-        ...
-
-    def remove(self, path: Path) -> None:
-        """Write down that the oldest file goes, and remove it."""
-        ...
-
-
-class Calls(Protocol):
-    """Calls of functions; `carrel.lab.store.calls.CallTable` is one."""
-
-    def old(self, before: float) -> tuple[int, Sequence[Path]]:
-        """How many calls ended before that moment, and the files of theirs and of pools that were closed before it."""
-        ...
-
-    def drop_old(self, before: float) -> None:
-        """Forget them, and pools that were closed before that moment and have no calls left."""
-        ...
-
-    def old_cached(self, before: float | None, most: int | None) -> tuple[int, Sequence[Path]]:
-        """How many kept results were not used since that moment, or are more than `most` bytes for their user; their files."""
-        ...
-
-    def drop_old_cached(self, before: float | None, most: int | None) -> tuple[int, Sequence[Path]]:
-        """Forget them; the files are nobody's then."""
-        ...
-
-    def files(self) -> Set[Path]:
-        """All files that calls and functions name."""
-        ...
-
-
-class Sweeps(Protocol):
-    """Sweeps; `carrel.lab.store.sweeps.SweepTable` is one."""
-
-    def old(self, before: float) -> Sequence[int]:
-        """Those that were over before that moment, as were all their jobs."""
-        ...
-
-    def drop_old(self, before: float) -> None:
-        """Forget them, with their trials."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,14 +63,14 @@ class Collector:
     def __init__(
         self,
         places: Places,
-        references: References,
+        references: RetentionTable,
         *,
         rules: Callable[[], RetentionRules],
         clock: Clock,
-        artifacts: Artifacts | None = None,
-        audit: Audit | None = None,
-        calls: Calls | None = None,
-        sweeps: Sweeps | None = None,
+        artifacts: ArtifactStore | None = None,
+        audit: AuditLog | None = None,
+        calls: CallTable | None = None,
+        sweeps: SweepTable | None = None,
     ) -> None:
         self._places = places
         self._references = references

@@ -30,11 +30,9 @@ class EngineFactory(Protocol):
 
     def read(self, name: str, table: Mapping[str, object], where: str) -> Partition:
         """Return the partition that `table`, found at `where`, describes to the engine. Raises `Invalid`, with the place."""
-        ...
 
     def open(self, lab: LabContext) -> LabEngine:
         """Return the engine for a lab. Nothing of it runs yet."""
-        ...
 
 
 @cache

@@ -16,10 +16,11 @@ from carrel.core.domain.units import format_size
 from carrel.core.spool.disk import disk_of
 from carrel.lab.audit import AuditLog
 from carrel.lab.retention import Collector
-from carrel.lab.retention.collector import Artifacts, Places
+from carrel.lab.retention.collector import Places
 from carrel.lab.server.home import LabHome
 from carrel.lab.server.settings import Settings
 from carrel.lab.store import Store
+from carrel.lab.tracking.artifacts import ArtifactStore
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class RetentionService:
         home: LabHome,
         settings: Settings,
         store: Store,
-        artifacts: Artifacts | None,
+        artifacts: ArtifactStore | None,
         audit: AuditLog,
         without_room: Callable[[Mapping[str, Reason]], object],
     ) -> None:

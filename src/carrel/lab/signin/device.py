@@ -8,7 +8,7 @@ from collections import deque
 
 from carrel.core.domain.errors import TooMany
 from carrel.core.domain.ports import Clock
-from carrel.lab.signin.port import Decision, Device
+from carrel.core.domain.sign_in import Decision, Device
 from carrel.lab.signin.refused import Refused
 
 #: Letters of a user code: no vowels, so that no words come about, and none that look like others (RFC 8628, 6.1).

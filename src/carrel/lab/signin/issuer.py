@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from carrel.core.control.tokens import TOKEN_PREFIX, Tokens, check_state, day, token_digest
 from carrel.core.domain.errors import CarrelError, Conflict, NotFound, TooMany
 from carrel.core.domain.ports import Clock
+from carrel.core.domain.sign_in import AuthorizationRequest, Decision, Device, NewSignIn, Renewal, SignIn
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import Caller, User
 from carrel.core.policy.access import ALL, CHOICES, Action, Resource, allowed
 from carrel.lab.signin import device as devices
 from carrel.lab.signin.clients import Client, find_client
-from carrel.lab.signin.port import AuthorizationRequest, Decision, Device, NewSignIn, Renewal, SignIn, SignInStore
 from carrel.lab.signin.refused import Refused
+from carrel.lab.store.sign_ins import SignInTable
 
 #: Seconds for which an access token is good.
 ACCESS_LIFETIME = 3600
@@ -77,7 +78,7 @@ class _Secrets:
 class Issuer:
     """Thread-safe. Programs are refused with `Refused`; people get the errors of `carrel.core.domain.errors`."""
 
-    store: SignInStore
+    store: SignInTable
     tokens: Tokens
     find_user: Callable[[str], User | None]
     clock: Clock

@@ -12,7 +12,11 @@ from carrel.lab.store.tables import users
 
 
 class CredentialTable:
-    """Implements `carrel.lab.credentials.port.CredentialStore`."""
+    """Passwords, as hashes. Each method is one transaction.
+
+    What stores something asks in that transaction whether the token by which it was asked for is still valid, and its owner
+    still a user: a reset or a removal in between wins. They return False then, and nothing has changed.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -23,7 +27,7 @@ class CredentialTable:
             return connection.execute(sa.select(passwords.c.hash).where(passwords.c.subject == subject)).scalar()
 
     def redeem(self, token_id: int, subject: str, *, hash: str, now: float) -> bool:
-        """Revoke an invitation and store the password that was chosen with it."""
+        """Revoke an invitation and store the password that was chosen with it, in the place of an earlier one."""
         with self._database.write() as connection:
             if not _still(connection, token_id, subject, now):
                 return False

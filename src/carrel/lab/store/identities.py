@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from carrel.core.domain.identity import Given, Identity
 from carrel.core.domain.user import Role, UserState
-from carrel.lab.credentials.port import Given, Identity
 from carrel.lab.store.database import Database
 from carrel.lab.store.sign_in_tables import identities
 from carrel.lab.store.tables import users
@@ -20,7 +20,7 @@ _LAST = "they are the only administrator"
 
 
 class IdentityTable:
-    """Implements `carrel.lab.credentials.port.IdentityStore`."""
+    """Who is who at the provider. Each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,7 +39,10 @@ class IdentityTable:
         return None if row is None else _identity(row)
 
     def link(self, subject: str, issuer: str, sub: str, *, now: float) -> bool:
-        """Link an active user, unless one of the two is linked already."""
+        """Link an active user. False, and nothing has changed, when one of the two is linked already, or the user is none.
+
+        A link to another issuer is replaced: a lab has one provider.
+        """
         with self._database.write() as connection:
             user = _lock(connection, subject)
             if user is None or user.state != UserState.ACTIVE:
@@ -53,7 +56,10 @@ class IdentityTable:
         return True
 
     def give(self, identity: Identity, role: Role | None, accounts: Collection[str], *, now: float) -> Given | None:
-        """The user has what their groups stand for; what was given by hand stays."""
+        """The user has what their groups stand for: `role`, or none, and exactly these accounts. None: the link is gone.
+
+        A role that was given by hand stays as it is. The last administrator keeps theirs.
+        """
         with self._database.write() as connection:
             user = _lock(connection, identity.subject)
             mine = (identities.c.issuer == identity.issuer) & (identities.c.sub == identity.sub)
@@ -72,7 +78,7 @@ class IdentityTable:
         return Given(role_before=before, role=after, accounts_before=had, accounts=mine_now, kept=kept)
 
     def take_back(self, *, but: str | None) -> Sequence[str]:
-        """Take all that came from groups, but for links to one issuer."""
+        """Take all roles and accounts that came from groups, but for links to the issuer `but`; return whose."""
         taken = []
         with self._database.write() as connection:
             query = sa.select(identities.c.subject).join(users)

@@ -74,7 +74,11 @@ class JobTable(JobReads):
         outbox: Callable[[Job], Sequence[OutboxEntry]],
         admit: Callable[[int, int], None] | None = None,
     ) -> Submitted:
-        """Write the job, or all elements of an array, down as PENDING; the same key of the same owner gives the same again."""
+        """Write the job down as PENDING, or all elements of an array. The same `key` of the same owner gives the same job again.
+
+        Raises `Conflict` when the key was used for another request (`request` is a digest). `admit` may refuse a job that comes
+        from a session: it gets the session's number, and how many of the jobs that come from it have not ended.
+        """
         with self._database.write() as connection:
             earlier = None if key is None else submitted_before(connection, new.owner, key, request)
             if earlier is not None:
@@ -227,7 +231,10 @@ class JobTable(JobReads):
         return job
 
     def collect(self, job_id: int, attempt: int, files: Sequence[StoredFile], *, left: bool, message: str) -> Job:
-        """Outputs of an attempt that is over were stored after its end. What is known by its path already stays as it is."""
+        """Outputs of an attempt that is over were stored after its end. What is known by its path already stays as it is.
+
+        `left`: something still is not stored. `message` takes the place of the job's.
+        """
         with self._database.write() as connection:
             job = job_of(connection.execute(SELECT_JOB, {"job_id": job_id}).one())
             return collect_outputs(connection, job, attempt, files, left=left, message=message)

@@ -17,6 +17,17 @@ from carrel.lab.store.events import EventTable, insert_events
 from carrel.lab.store.rows import dump
 from carrel.lab.store.tables import jobs, outbox
 
+#: Kinds of items and what is in their payloads, beside "owner" (a subject), which all of them have.
+KINDS: dict[str, str] = {
+    "create_run": "experiment (name or None), run_name, start_time (Unix ms), tags, params, user, adopt (run id or None), "
+    "parent (of a trial or a variant: naming (tags), run_name, start_time and tags of the run of its sweep or search)",
+    "update": "any of metrics ([{key, value, timestamp (Unix ms), step}]), params, tags",
+    "artifact": "artifact_path, and path (of a file of the lab's) or text",
+    "record": "artifact_path; the record is made when it is sent",
+    "end_run": "status (FINISHED, FAILED or KILLED), end_time (Unix ms)",
+    "parent": "parent (as in create_run), experiment, tags, status (also RUNNING), end_time (or None)",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRow:
@@ -24,6 +35,7 @@ class OutboxRow:
 
     id: int
     job_id: int
+    #: One of `KINDS`.
     kind: str
     payload: Mapping[str, Any]
 

@@ -25,7 +25,7 @@ def _old(before: float) -> Mapping[sa.Table, Sequence[sa.ColumnElement[bool]]]:
 
 
 class RetentionTable:
-    """Implements `carrel.lab.retention.collector.References` and `carrel.core.control.retention.RetentionStore`."""
+    """What jobs have stored and name, what was used when, and what of it may go."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -98,7 +98,7 @@ class RetentionTable:
             connection.execute(change)
 
     def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]:
-        """The same for one job; return how many there were, and their bytes."""
+        """The outputs of a job are not stored any more; return how many there were, and their bytes."""
         mine = sa.and_(outputs.c.job_id == job_id, outputs.c.removed_at.is_(None))
         with self._database.write() as connection:
             query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(outputs.c.size), 0)).where(mine)

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from carrel.core.domain.sign_in import AuthorizationRequest, Decision, Device, NewSignIn, Renewal, SignIn
 from carrel.core.domain.token import Token
-from carrel.lab.signin.port import AuthorizationRequest, Decision, Device, NewSignIn, Renewal, SignIn
 from carrel.lab.store.database import Database
 from carrel.lab.store.people import USER, user_of
 from carrel.lab.store.sign_in_tables import access_tokens, device_codes, sign_ins, tokens
@@ -23,7 +23,7 @@ _DEVICE = ("created_at", "expires_at", "interval", "polled_at", "subject", "acco
 
 
 class SignInTable:
-    """Implements `carrel.lab.signin.port.SignInStore`."""
+    """Sign-ins of programs. Each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -40,7 +40,7 @@ class TokenTable:
         return self._known.read(digest, lambda: self._find(digest))
 
     def known(self, digest: str) -> tuple[Token, User] | None:
-        """The same without the database; None where that is not enough."""
+        """What `find` would say now, where that is known without waiting for anything; else None."""
         return self._known.get(digest)
 
     def _find(self, digest: str) -> tuple[Token, User] | None:
@@ -75,7 +75,10 @@ class TokenTable:
             return [TOKEN_ROWS.read(row._mapping) for row in connection.execute(query)]
 
     def revoke(self, *, by: str, now: float, token_id: int | None = None, subject: str | None = None) -> int:
-        """Revoke one token and those that were made by showing it, or all of a user; return how many that were."""
+        """Revoke one token and those that were made by showing it, or all of a user; return how many that were.
+
+        With all of a user those of their jobs are void, too (`User.revoked_at`).
+        """
         with self._database.write() as connection:
             return _revoke(connection, by, now, token_id=token_id, subject=subject)
 

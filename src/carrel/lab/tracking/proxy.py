@@ -74,11 +74,9 @@ class Upstream(Protocol):
     @property
     def status(self) -> ServerStatus:
         """What the server does now."""
-        ...
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, after each change; the result ends it."""
-        ...
 
 
 Identify = Callable[[Scope], Awaitable[Caller]]

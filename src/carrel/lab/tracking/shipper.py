@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from carrel.core.domain.errors import CarrelError, NotFound, Unavailable
+from carrel.lab.store.outbox import OutboxRow, OutboxTable
 from carrel.lab.tracking.artifacts import ArtifactStore
 from carrel.lab.tracking.batch import Entry, batches, call_arguments, entries_of
-from carrel.lab.tracking.outbox import Outbox, OutboxItem
 from carrel.lab.tracking.rest import MlflowRest, Refused, Troubled
 from carrel.lab.tracking.tenancy import DEFAULT_EXPERIMENT_NAME, workspace_of
 
@@ -52,7 +52,7 @@ class Shipper:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: OutboxTable,
         transport: MlflowRest,
         *,
         artifacts: ArtifactStore,
@@ -136,7 +136,7 @@ class Shipper:
         if self._earlier is None:
             self._earlier = self._outbox.last()
         items = self._outbox.pending(window)
-        jobs: dict[int, list[OutboxItem]] = {}
+        jobs: dict[int, list[OutboxRow]] = {}
         for item in items:
             jobs.setdefault(item.job_id, []).append(item)
         self._settled.clear()
@@ -165,7 +165,7 @@ class Shipper:
         if self._tries[item_id] >= _TRIES:
             self._refuse(item_id, words)
 
-    def _ship(self, job_id: int, items: Sequence[OutboxItem]) -> None:
+    def _ship(self, job_id: int, items: Sequence[OutboxRow]) -> None:
         """Everything that waits for one job, in order."""
         gathered: list[Entry] = []
         ids: list[int] = []
@@ -189,11 +189,11 @@ class Shipper:
             self._single(job_id, item)
         self._log(job_id, items, gathered, ids)
 
-    def _adopted_tags(self, item: OutboxItem) -> dict[str, Any]:
+    def _adopted_tags(self, item: OutboxRow) -> dict[str, Any]:
         # A run of the lab's own was made with its tags.
         return {"tags": item.payload.get("tags")} if item.payload.get("adopt") else {}
 
-    def _create(self, item: OutboxItem, tags: Mapping[str, str]) -> _Made:
+    def _create(self, item: OutboxRow, tags: Mapping[str, str]) -> _Made:
         """Make the run, if there is none, with all these tags that the job has by now."""
         payload = item.payload
         if self._outbox.run_of(item.job_id) is not None and not payload.get("adopt"):
@@ -207,7 +207,7 @@ class Shipper:
         self._outbox.set_run(item.job_id, run_id, experiment_id)
         return made
 
-    def _run_for(self, item: OutboxItem, workspace: str, all_tags: Mapping[str, str]) -> tuple[str, str, _Made]:
+    def _run_for(self, item: OutboxRow, workspace: str, all_tags: Mapping[str, str]) -> tuple[str, str, _Made]:
         payload = item.payload
         if payload.get("adopt"):
             self._rest.ensure_workspace(workspace)
@@ -268,7 +268,7 @@ class Shipper:
             raise NotFound(f"Job {job_id} has no run in MLflow: making one was refused.")
         return run
 
-    def _log(self, job_id: int, items: Sequence[OutboxItem], gathered: Sequence[Entry], ids: Sequence[int]) -> None:
+    def _log(self, job_id: int, items: Sequence[OutboxRow], gathered: Sequence[Entry], ids: Sequence[int]) -> None:
         """Send entries in as few calls as MLflow allows, and cross off the items that they came from."""
         if not ids:
             return
@@ -300,7 +300,7 @@ class Shipper:
             self._log_batch(workspace, run_id, batch[:middle], refused)
             self._log_batch(workspace, run_id, batch[middle:], refused)
 
-    def _single(self, job_id: int, item: OutboxItem) -> None:
+    def _single(self, job_id: int, item: OutboxRow) -> None:
         try:
             workspace = workspace_of(item.payload["owner"])
             if item.kind == "parent":  # of a run that others share, so it does not matter whether this job has one
@@ -352,7 +352,7 @@ class Shipper:
             self._done.clear()
 
 
-def _tags_of(items: Sequence[OutboxItem]) -> dict[str, str]:
+def _tags_of(items: Sequence[OutboxRow]) -> dict[str, str]:
     """The tags of a job after all these items: of one that comes again the last value."""
     tags: dict[str, str] = {}
     for item in items:

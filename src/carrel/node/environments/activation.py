@@ -28,12 +28,10 @@ class Activatable(Protocol):
     @property
     def path(self) -> Path:
         """Its prefix."""
-        ...
 
     @property
     def conda(self) -> bool:
         """True when a conda tool made it."""
-        ...
 
 
 def activate(environment: Activatable, base: Mapping[str, str], *, keep_pythonpath: bool = False) -> dict[str, str]:

@@ -54,19 +54,15 @@ class ImageTool(Protocol):
     @property
     def programs(self) -> tuple[str, ...]:
         """The paths of what is used."""
-        ...
 
     def digest(self, reference: str, source: str, base: Path, build_context: BuildContext) -> str:
         """Return the digest of what the image's name means now."""
-        ...
 
     def unpack(self, reference: str, source: str, base: Path, build_context: BuildContext, guard: int) -> Unpacked:
         """Fetch the image, and unpack it in `base`."""
-        ...
 
     def tidy(self, base: Path, build_context: BuildContext) -> None:
         """Remove what the other two have left beyond what removing `base` takes along. Raises nothing."""
-        ...
 
 
 def find_image_tool(environ: Mapping[str, str], *, kept_apart: bool = False) -> ImageTool:

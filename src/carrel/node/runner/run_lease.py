@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class RunLease:
-    """The devices of one attempt's command: the broker's lease and the machine-wide locks (`HeldDevices`)."""
+    """The devices of one attempt's command: the broker's lease and the machine-wide locks.
+
+    Others may have them while the command is stopped or paused.
+    """
 
     def __init__(
         self,
@@ -43,9 +46,11 @@ class RunLease:
         self._granted: Lease | None = None
         #: Others are to have the devices, or have them.
         self._aside = False
-        #: As `HeldDevices` has it.
+        #: True where nothing but a stop keeps the command from computing while it is paused: simulated devices.
         self.freezes = any(device.simulated for device in launch.devices)
+        #: True where the walltime stands still while others have the devices; Slurm's runs on.
         self.walltime_stops = not launch.shares
+        #: For how many people the devices were taken until now; None: nobody says.
         self.people: int | None = None
 
     def take(self, report: Callable[[str], None], deadline: float, *, elsewhere: bool = False) -> None:
@@ -81,11 +86,15 @@ class RunLease:
         return self._broker is not None
 
     def fileno(self) -> int | None:
-        """Where the broker says that cells have the command's devices, and that they are back."""
+        """Readable when `hear` has news; None while the broker cannot be heard: then it is asked again after a while."""
         return self._broker.fileno() if self._broker is not None else None
 
     def hear(self) -> Sequence[str]:
-        """What the broker has said of the lease. What is for the owner to read is noted in the log."""
+        """What has become of the devices since the last call: "paused" (cells have them), "aside" (others have them until
+        `go_on`), "resumed" (they are back), "lost" (they are, and what the command had on them is not).
+
+        What is for the owner to read is noted in the log.
+        """
         if self._broker is None:
             return []
         heard = self._broker.hear()
@@ -107,7 +116,10 @@ class RunLease:
         return str(message["op"])
 
     def set_aside(self) -> bool:
-        """Others are to have the devices. False where the broker moves nothing: then its processes have to be stopped."""
+        """Others are to have the devices: `hear` says "aside" once the command is paused.
+
+        False where the broker moves nothing: then its processes have to be stopped.
+        """
         if self._broker is None or self._granted is None or self.freezes:
             return False
         self._aside = True
@@ -115,7 +127,10 @@ class RunLease:
         return True
 
     def go_on(self) -> bool:
-        """The command's place is free again; False while another lab on this machine has one of its devices."""
+        """After `set_aside`: `hear` says "resumed" once the devices are the command's own again.
+
+        False while another lab on this machine has one of them: ask again.
+        """
         assert self._broker is not None
         assert self._granted is not None
         if not lock(self._device_locks):

@@ -16,11 +16,11 @@ from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.units import format_duration
 from carrel.core.spool import LogWriter
 from carrel.node.runner.cgroups import JobCgroup
-from carrel.node.runner.held_devices import HeldDevices
 from carrel.node.runner.limits import MemoryGuard
 from carrel.node.runner.outcome import Cause, Outcome
 from carrel.node.runner.output_pipe import OutputPipe
 from carrel.node.runner.report import Reporter
+from carrel.node.runner.run_lease import RunLease
 from carrel.node.runner.running_time import RunningTime
 from carrel.node.runner.samples import Sampler
 from carrel.node.runner.session import SessionMemory
@@ -61,7 +61,7 @@ class Watch:
         reporter: Reporter,
         signals: Signals,
         monotonic: Clock,
-        hold: HeldDevices,
+        hold: RunLease,
         session: SessionMemory | None = None,
         on_sample: Callable[[], None] | None = None,
         before_stop: Callable[[int], None] | None = None,

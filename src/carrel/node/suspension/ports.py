@@ -103,11 +103,9 @@ class Suspender(Protocol):
 
     def probe(self) -> Capability:
         """Try the whole cycle on a process of our own, once per node and driver."""
-        ...
 
     def state(self, target: Target) -> DriverState:
         """Where the process' state is."""
-        ...
 
     def suspend(self, targets: Sequence[Target], *, devices: Sequence[str], size: int) -> Moved:
         """Lock all, then checkpoint all, then see that `devices` show none of them any more.
@@ -116,7 +114,6 @@ class Suspender(Protocol):
 
         Anything but DONE, UNVERIFIED and LOST leaves all of them running.
         """
-        ...
 
     def resume(
         self, targets: Sequence[Target], *, devices: Sequence[str], size: int, moves: Mapping[str, str] | None = None
@@ -125,15 +122,12 @@ class Suspender(Protocol):
 
         `moves`: for devices that they left, those on which they come back instead.
         """
-        ...
 
     def use(self) -> Use:
         """Who is on the devices now. A device that did not answer is in neither map: then nobody knows."""
-        ...
 
     def close(self) -> None:
         """End the helper processes. Suspended processes stay suspended."""
-        ...
 
 
 class Disk(Protocol):
@@ -141,8 +135,6 @@ class Disk(Protocol):
 
     def spill(self, target: Target, *, size: int) -> Moved:
         """Put the state onto the disk and free its host memory. Anything but DONE leaves it where it was."""
-        ...
 
     def unspill(self, target: Target, *, size: int) -> Moved:
         """Bring it back to where `Suspender.resume` finds it. LOST: it is not what was put there."""
-        ...

@@ -35,16 +35,12 @@ class Sessions(Protocol):
 
     def find(self, label: str) -> Session | None:
         """The session with this label, or None when there is none and never was."""
-        ...
 
     def guest(self, token_id: int) -> Caller:
         """Whose token has this number, with which a browser was let in; raises `CarrelError` when it is void."""
-        ...
 
     def connected(self, job_id: int, attempt: int, change: int) -> None:
         """A websocket was opened (+1) or closed (-1)."""
-        ...
 
     def used(self, job_id: int, attempt: int) -> None:
         """A browser asked for something."""
-        ...

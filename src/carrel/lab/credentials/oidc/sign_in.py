@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from carrel.core.control.tokens import check_state
 from carrel.core.control.user_port import UserStore
 from carrel.core.domain.errors import Denied, Unauthenticated, Unavailable
+from carrel.core.domain.identity import Given, Identity
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import User
 from carrel.lab.credentials.local import Proof
@@ -21,8 +22,8 @@ from carrel.lab.credentials.oidc.flow import Flow, Flows
 from carrel.lab.credentials.oidc.id_token import Expected, check_id_token
 from carrel.lab.credentials.oidc.people import Membership, Naming, claim_of
 from carrel.lab.credentials.oidc.provider import Provider
-from carrel.lab.credentials.port import Given, Identity, IdentityStore
 from carrel.lab.credentials.tries import Tries, network_of
+from carrel.lab.store.identities import IdentityTable
 
 #: What the provider's answer may have in it once, each (RFC 6749, 3.1: none twice).
 _ANSWER = ("code", "state", "iss", "error", "error_description")
@@ -68,7 +69,7 @@ class OidcSignIn:
     redirect_uri: str
     #: The lab's secret.
     key: bytes = field(repr=False)
-    identities: IdentityStore
+    identities: IdentityTable
     people: UserStore
     clock: Clock
     monotonic: Clock

@@ -21,22 +21,18 @@ class Peer(Protocol):
     @property
     def name(self) -> str:
         """One name for this process, never used again on this machine until it boots."""
-        ...
 
     @property
     def pid(self) -> int:
         """Its process id."""
-        ...
 
     @property
     def start(self) -> int:
         """Field 22 of proc_pid_stat(5)."""
-        ...
 
     @property
     def uid(self) -> int:
         """Its user."""
-        ...
 
 
 def device_fields(device: Device) -> dict[str, Any]:

@@ -35,12 +35,10 @@ class GroupContext(Protocol):
     @property
     def environ(self) -> Mapping[str, str]:
         """The variables of the lab."""
-        ...
 
     @property
     def allocate(self) -> Callable[[Launch], Allocation] | None:
         """Says how processes are started on all nodes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,9 @@
-"""What the issuer needs remembered; `carrel.lab.store` implements it. Every secret is there as a digest only."""
+"""Programs that are signed in as somebody, or ask for it. Every secret is here as a digest only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from carrel.core.domain.token import Token
 from carrel.core.domain.user import User
@@ -92,43 +91,3 @@ class SignIn:
     previous: str | None
     retry: str | None
     ends_at: float
-
-
-class SignInStore(Protocol):
-    """Sign-ins of programs. Each method is one transaction."""
-
-    def add_device(self, digest: str, user_code: str, device: Device, *, of_address: int, of_all: int) -> bool:
-        """Remember a device. False, and nothing has changed, when so many of its address, or of all, wait already."""
-        ...
-
-    def device(self, digest: str) -> Device | None:
-        """The device with this device code, or None."""
-        ...
-
-    def device_of(self, user_code: str) -> Device | None:
-        """The device with this user code, or None."""
-        ...
-
-    def decide(self, user_code: str, decision: Decision, *, subject: str, account: str | None, now: float) -> bool:
-        """Remember what a person said; False when the device has been decided on, or does not wait any more."""
-        ...
-
-    def polled(self, digest: str, *, now: float, interval: int) -> None:
-        """Remember when a device asked last, and how long it has to wait from then on."""
-        ...
-
-    def take_device(self, digest: str, new: NewSignIn, *, now: float) -> Token | None:
-        """Make the sign-in of an approved device, once; None when that was done, or it is not approved."""
-        ...
-
-    def sign_in(self, family: str) -> SignIn | None:
-        """The sign-in of this family of tokens, valid or not; or None."""
-        ...
-
-    def is_sign_in(self, token_id: int) -> bool:
-        """Whether the token with this number is a sign-in's."""
-        ...
-
-    def renew(self, token_id: int, expected: str, new: Renewal, *, now: float) -> bool:
-        """Put new tokens in the place of the refresh token `expected`; False when it is not the present one, or all has ended."""
-        ...
