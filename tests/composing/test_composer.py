@@ -55,12 +55,64 @@ def test_what_waits_gets_its_blocks_in_the_order_in_which_it_came(tmp_path: Path
     # The small one could have GPUs now, and would keep the large one waiting for ever.
     assert states == [CompositionState.RUNNING, CompositionState.PENDING, CompositionState.PENDING, CompositionState.RUNNING]
     assert lab.one(large).reason == "needs 4 GPUs; at most 2 are free together (zone east)"
-    plan, reason, expected = lab.composer.preview(lab.one(large))
-    assert (plan, reason, expected) == (None, lab.one(large).reason, lab.one(first).end)
+    assert lab.one(small).reason == f"needs 2 GPUs for 1 h; what is free is kept for machine {large}"
+    found = [lab.composer.promise(lab.one(number)) for number in (large, small)]
+    assert [one.at for one in found] == [lab.one(first).end, lab.one(first).end + 3600]
     lab.composer.release(lab.one(first), "released")
     lab.settle()
     assert lab.state(large) is CompositionState.RUNNING
     assert lab.state(small) is CompositionState.PENDING
+
+
+def test_a_short_one_goes_first_and_delays_nobody(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    first, large = lab.ask("2 gpu", time=3600), lab.ask("4 gpu")
+    lab.settle()
+    promised = lab.composer.promise(lab.one(large)).at
+    lab.now += 60
+    long, short = lab.ask("2 gpu", time=3400), lab.ask("2 gpu", time=3200)
+    lab.settle()
+    assert [lab.state(number) for number in (long, short)] == [CompositionState.PENDING, CompositionState.RUNNING]
+    while lab.state(large) is CompositionState.PENDING:
+        assert lab.composer.promise(lab.one(large)).at == promised == lab.one(first).end
+        lab.now += 60
+        lab.start_again()  # what is promised is found anew
+        lab.settle()
+    assert lab.one(large).begin == promised
+
+
+def test_what_waits_for_too_long_is_cancelled(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    lab.ask("4 gpu", time=3600)
+    waits, later = lab.ask("2 gpu", within=600), lab.ask("2 gpu")
+    lab.settle()
+    lab.now += 600
+    lab.settle()
+    assert lab.state(waits) is CompositionState.CANCELLED
+    assert lab.one(waits).reason == "it was not there within 10 min: needs 2 GPUs; at most 1 is free together (zone east)"
+    assert lab.state(later) is CompositionState.PENDING
+
+
+def test_what_waits_for_a_block_with_a_fault_says_so_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    used = lab.ask("1 gpu", time=60)
+    large = lab.ask("4 gpu")
+    lab.settle()
+    sick = [replace(block, fault="XID 79") if block.name == "east-a100-3" else block for block in PARTS]
+    lab.fabric = SimulatedFabric(in_file(tmp_path), sick)
+    lab.start_again()
+    other = lab.ask("2 gpu")
+    lab.settle()
+    assert lab.one(large).reason == "needs 4 GPUs; at most 1 is free together (zone east); east-a100-3: XID 79"
+    assert [lab.state(number) for number in (used, large, other)] == [
+        CompositionState.RUNNING, CompositionState.PENDING, CompositionState.RUNNING,
+    ]  # fmt: skip
+    lab.fabric = SimulatedFabric(in_file(tmp_path), PARTS)
+    lab.start_again()
+    lab.composer.release(lab.one(other), "released")
+    lab.now += 60
+    lab.settle()
+    assert lab.state(large) is CompositionState.RUNNING
 
 
 def test_fifty_at_once_are_served_in_order(tmp_path: Path) -> None:
@@ -178,7 +230,7 @@ def test_a_slice_is_had_by_its_name_and_waited_for(tmp_path: Path) -> None:
     lab.settle()
     named = Wish(kind=BlockKind.GPU, sliced=True, names=lab.one(first).blocks)
     waits, other = lab.ask_for(named), lab.ask("1 gpu")
-    assert lab.composer.possible(lab.one(waits))
+    assert lab.composer.never(lab.one(waits)) == ""
     lab.settle()
     assert lab.state(other) is CompositionState.RUNNING
     assert lab.one(waits).reason == "needs 1 slice (h1-gpu0/1g.5gb@6); none is free"
@@ -341,7 +393,8 @@ def _random_life(path: Path, seed: int) -> None:
     asked = []
     for _ in range(40):
         if chance.random() < 0.4:
-            asked.append(lab.ask(chance.choice(WISHES), time=chance.choice([20, 100, 1000])))
+            about = {"time": chance.choice([20, 100, 1000, 4000]), "within": chance.choice([0, 0, 0, 50])}
+            asked.append(lab.ask(chance.choice(WISHES), **about))
         if asked and chance.random() < 0.15:
             lab.composer.release(lab.one(chance.choice(asked)), "released", CompositionState.CANCELLED)
         try:

@@ -13,7 +13,8 @@ from small_fabric import blocks, gpus, host, wish
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.fabric import Block, BlockKind, SliceProfile, Step, Together, Wish, by_name
 from carrel.core.domain.units import GIB
-from carrel.core.policy.compose import Asked, Plan, Shortage, earliest, plan
+from carrel.core.policy.compose import Plan, Shortage, plan
+from carrel.core.policy.free_blocks import Asked
 from carrel.core.policy.slices import free_slices, room_of, smallest_profile
 
 EAST = [*blocks(BlockKind.CPU, 2), *gpus(4), *blocks(BlockKind.STORAGE, 2)]
@@ -149,16 +150,6 @@ def test_machines_that_are_alike_are_looked_at_once() -> None:
     for asked in ("30 slice 1g.5gb", "10000 slice 1g.5gb"):
         many, few = plan(there, _ask(asked)), plan(there[:18], _ask(asked))
         assert many == few
-
-
-def test_when_it_is_free_is_told_by_what_comes_back() -> None:
-    one, two, three = ({"east-a100-0", "east-cpu-0"}, {"east-a100-1", "east-a100-2"}, {"east-a100-3"})
-    holders = [(300.0, two), (100.0, one), (float("inf"), three)]
-    assert earliest(EAST, _ask("1 gpu"), holders) == 100.0
-    assert earliest(EAST, _ask("3 gpu"), holders) == 300.0
-    assert earliest(EAST, _ask("4 gpu"), holders) == float("inf")
-    assert earliest(EAST, _ask("5 gpu"), holders) is None
-    assert earliest(EAST, _ask("1 storage"), []) == 0.0
 
 
 _PROFILES = st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"])

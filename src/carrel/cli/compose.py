@@ -87,6 +87,10 @@ def compose(
         str,
         typer.Option(metavar="DURATION", help="Give it back when no job has used it for so long.", show_default=False),
     ] = "",
+    within: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="Cancel it when it still waits after so long.", show_default=False),
+    ] = "",
     name: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     preview: Annotated[bool, typer.Option("--preview", help="Only say what would be taken, from where, and when.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the machine is there.")] = False,
@@ -121,6 +125,7 @@ def compose(
             wishes=wishes,
             time=parse_duration(duration),
             linger=parse_duration(linger) if linger else 0,
+            within=parse_duration(within) if within else 0,
             name=name,
             preview=preview,
         )

@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 from carrel.core.control.keeper import RecordStore
@@ -19,7 +20,10 @@ from carrel.core.domain.composition import LIVING, Composition, CompositionState
 from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.core.domain.fabric import Block, Change, Step, by_name
 from carrel.core.domain.ports import Clock
-from carrel.core.policy.compose import Asked, Plan, earliest, ever, plan, wanted
+from carrel.core.domain.units import format_duration
+from carrel.core.policy.compose import Shortage, ever, find
+from carrel.core.policy.free_blocks import Asked, Names, projected
+from carrel.core.policy.machine_line import CHANGE_SECONDS, Promise, Use, line
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +97,8 @@ class Composer:
         #: Since when all changes of a composition are done, and since when nothing runs on a machine.
         self._settling: dict[int, float] = {}
         self._idle: dict[int, float] = {}
+        #: What those that wait are promised, by number, and when all were like that.
+        self._line: tuple[Sequence[Composition], Mapping[int, Promise]] = ((), {})
 
     @property
     def lock(self) -> threading.RLock:
@@ -107,27 +113,21 @@ class Composer:
         """What the fabric has now. Raises `Unavailable`."""
         return self._fabric.blocks()
 
-    def preview(self, asked: Composition) -> tuple[Plan | None, str, float]:
-        """Return the plan for what is asked for as things stand; else why there is none, and from when on (0: not known).
-
-        Raises `Unavailable`.
-        """
+    def promise(self, asked: Composition) -> Promise:
+        """Return what is promised to one that waits, or would be to one that is not asked for yet. Raises `Unavailable`."""
         living = self.living()
-        blocks = projected(self._fabric.blocks(), living)
-        ahead: set[str] = set()
-        for one in living:
-            if one.state is CompositionState.PENDING and (not asked.id or one.id < asked.id):
-                ahead |= wanted(blocks, _asked(one), taken=_taken(living, one), avoid=frozenset(one.avoided))
-        found = plan(blocks, _asked(asked), taken=_taken(living, asked) | ahead, avoid=frozenset(asked.avoided))
-        if isinstance(found, Plan):
-            return found, "", self._clock()
-        if not found.possible:
-            return None, found.message, 0.0
-        return None, found.message, self._expected(blocks, asked, living)
+        if self._line[0] is not living:
+            self._line = living, self._promises(self._fabric.blocks(), living)
+        return self._line[1].get(asked.id) or self._promises(self._fabric.blocks(), living, asked)[asked.id]
 
-    def possible(self, asked: Composition) -> bool:
-        """Whether the fabric has it when all is free and well."""
-        return isinstance(ever(self._fabric.blocks(), _asked(asked)), Plan)
+    def awaited(self, names: Names, until: float) -> bool:
+        """True when one of these blocks is promised to one that waits, before this moment."""
+        return any(one.at < until + CHANGE_SECONDS and names & one.names for one in self._line[1].values())
+
+    def never(self, asked: Composition) -> str:
+        """Return why the fabric never has what is asked for, not even if all is free and well; "" where it has."""
+        found = ever(self._fabric.blocks(), _asked(asked))
+        return found.message if isinstance(found, Shortage) else ""
 
     def turn(self) -> bool:
         """Do what can be done now; return whether anything was done. Raises `Unavailable` when the fabric does not answer."""
@@ -157,35 +157,59 @@ class Composer:
     # ---- plans
 
     def _plan(self, blocks: Sequence[Block]) -> bool:
-        waiting = [one for one in self.living() if one.state is CompositionState.PENDING]
-        moved, ahead = False, set[str]()
-        for one in waiting:
-            living = self.living()
-            view = projected(blocks, living)
-            taken = _taken(living, one) | ahead
-            found = plan(view, _asked(one), taken=taken, avoid=frozenset(one.avoided))
-            if isinstance(found, Plan):
+        living, now = self.living(), self._clock()
+        promises, moved = self._promises(blocks, living), False
+        ahead = frozenset[str]()
+        for one in living:
+            if one.state is not CompositionState.PENDING:
+                continue
+            found = promises[one.id]
+            if one.within and now >= one.submitted + one.within:
+                reason = f"it was not there within {format_duration(one.within)}: {found.why or one.reason}"
+                self._put(one, state=CompositionState.CANCELLED, reason=reason, end=now)
+                continue
+            if found.plan is not None and found.at <= now:
                 self._put(
                     one,
                     state=CompositionState.CONFIGURING,
                     reason="",
-                    zone=found.zone,
-                    machine=found.machine,
-                    blocks=found.blocks,
-                    changes=found.changes,
+                    zone=found.plan.zone,
+                    machine=found.plan.machine,
+                    blocks=found.plan.blocks,
+                    changes=found.plan.changes,
                 )
                 moved = True
-                continue
-            if not found.possible and one.avoided:
-                self._put(one, state=CompositionState.FAILED, reason=f"{found.message}; {one.reason}", end=self._clock())
-                continue
-            ahead |= wanted(view, _asked(one), taken=taken, avoid=frozenset(one.avoided))
-            self._call_back(one, view, living, taken)
-            if found.message != one.reason:
-                self._put(one, reason=found.message)
+            elif not found.possible and one.avoided:
+                self._put(one, state=CompositionState.FAILED, reason=f"{found.why}; {one.reason}", end=now)
+            else:
+                self._call_back(one, blocks, living, ahead)
+                if found.why != one.reason:
+                    self._put(one, reason=found.why)
+            ahead |= found.names
+        self._line = self.living(), promises
         return moved
 
-    def _call_back(self, one: Composition, blocks: Sequence[Block], living: Iterable[Composition], taken: frozenset[str]) -> None:
+    def _promises(self, blocks: Sequence[Block], living: Sequence[Composition], *more: Composition) -> Mapping[int, Promise]:
+        """What those that wait get, in the order in which they came."""
+        waiting = [*(one for one in living if one.state is CompositionState.PENDING), *more]
+        if not waiting:
+            return {}
+        now = self._clock()
+        uses = [Use(names=one.holds, until=self._back(one, now)) for one in living if one.holds]
+        view = replaced(projected(blocks, _changes(living)), frozenset[str]().union(*(use.names for use in uses)))
+        found = line(view, [_asked(one) for one in waiting], uses, now)
+        return {one.id: promise for one, promise in zip(waiting, found, strict=True)}
+
+    def _back(self, one: Composition, now: float) -> float:
+        """When what one has comes back, as far as that is known."""
+        if one.state is CompositionState.CONFIGURING:
+            return now + one.time
+        if one.state is CompositionState.COMPLETING:
+            return inf if one.id in self._trouble else now
+        # What is kept in case that another job like the last one comes is given back at once.
+        return now if one.ending and not self._used(machine_name(one)) else one.end
+
+    def _call_back(self, one: Composition, blocks: Sequence[Block], living: Iterable[Composition], ahead: Names) -> None:
         """Blocks of one's account that are lent to others come back, if that is what it waits for: what is in use, afterwards."""
         lent = {block.name for block in blocks if block.owner and block.owner == one.account}
         guests = [
@@ -193,18 +217,14 @@ class Composer:
             for other in living
             if other.account != one.account and other.state is CompositionState.RUNNING and (names := lent & other.holds)
         ]
-        back = {name for _, names in guests for name in names}
-        found = plan(replaced(blocks, back), _asked(one), taken=taken - back, avoid=frozenset(one.avoided)) if back else None
-        touched = {*found.blocks, *(change.block for change in found.changes)} if isinstance(found, Plan) else set()
+        if not guests:
+            return
+        back = frozenset[str]().union(*(names for _, names in guests))
+        taken = frozenset[str]().union(*(other.holds for other in living)) | ahead
+        found = find(replaced(projected(blocks, _changes(living)), back), _asked(one), taken=taken - back)
         for other, names in guests:
-            if not other.ending and names & touched:
+            if found is not None and not other.ending and names & found.names:
                 self.release(other, f'account "{one.account}", which has lent blocks to it, asks for them')
-
-    def _expected(self, blocks: Sequence[Block], asked: Composition, living: Iterable[Composition]) -> float:
-        """When blocks that others have for a time are back; those that wait before it take their time as well."""
-        holders = [(one.end or one.submitted + one.time, one.holds) for one in living if one.id != asked.id and one.holds]
-        back = replaced(blocks, {name for _, names in holders for name in names})
-        return earliest(back, _asked(asked), holders, avoid=frozenset(asked.avoided)) or 0.0
 
     # ---- one composition
 
@@ -353,31 +373,27 @@ class Composer:
         return self._records.put(replace(one, **fields))  # type: ignore[arg-type]
 
 
-def projected(blocks: Sequence[Block], living: Iterable[Composition]) -> Sequence[Block]:
-    """Return the blocks as they are when slices that are being made are there; nothing else can be made in their place."""
-    there = by_name(blocks)
-    coming: dict[str, Block] = {}
-    for one in living:
-        for change in one.changes:
-            gpu = there.get(change.of)
-            profile = None if gpu is None else gpu.profile_named(change.profile)
-            if change.step in (Step.CREATE_SLICE, Step.DESTROY_SLICE) and change.block not in there and gpu and profile:
-                made = replace(gpu, name=change.block, size=profile.memory, fixed=False, profiles=())
-                coming[change.block] = replace(made, of=gpu.name, profile=change.profile, start=change.start)
-    return [*blocks, *coming.values()]
-
-
-def replaced(blocks: Sequence[Block], names: set[str]) -> Sequence[Block]:
+def replaced(blocks: Sequence[Block], names: Names) -> Sequence[Block]:
     """Return the blocks as they are when these have been given back."""
-    return [replace(block, machine="") if block.name in names and not block.fixed and not block.of else block for block in blocks]
+    return [
+        replace(block, machine="", seen=True) if block.name in names and not block.fixed and not block.of else block
+        for block in blocks
+    ]
 
 
 def _asked(one: Composition) -> Asked:
-    return Asked(wishes=one.wishes, machine=machine_name(one), account=one.account, time=one.time)
+    return Asked(
+        wishes=one.wishes,
+        number=one.id,
+        machine=machine_name(one),
+        account=one.account,
+        time=one.time,
+        avoid=frozenset(one.avoided),
+    )
 
 
-def _taken(living: Iterable[Composition], but: Composition) -> frozenset[str]:
-    return frozenset[str]().union(*(one.holds for one in living if one.id != but.id or not but.id))
+def _changes(living: Iterable[Composition]) -> Iterable[Change]:
+    return (change for one in living for change in one.changes)
 
 
 def _fault(name: str, one: Composition, blocks: Mapping[str, Block]) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
-from carrel.core.control.composing import Composer, machine_name, projected
+from carrel.core.control.composing import Composer, machine_name
 from carrel.core.control.compositions import node_of, none_here
 from carrel.core.control.keeper import RecordStore
 from carrel.core.domain.composition import Composition, CompositionState, MachineRules
-from carrel.core.domain.errors import CarrelError, Impossible
+from carrel.core.domain.errors import Impossible
 from carrel.core.domain.fabric import Wish, by_name
 from carrel.core.domain.job import Job
 from carrel.core.domain.node import Node
@@ -23,7 +22,8 @@ from carrel.core.domain.placement import MachineWait, Waiting
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.units import format_duration
-from carrel.core.policy.compose import Asked, Plan, ever
+from carrel.core.policy.compose import Plan, ever
+from carrel.core.policy.free_blocks import Asked, projected
 
 #: Seconds after which a machine that could not be made for a job is tried again.
 AGAIN_SECONDS = 60.0
@@ -90,7 +90,7 @@ class JobMachines:
                 f"{found.message[:1].upper()}{found.message[1:]}.", remedy="`carrel compose blocks` shows what there is."
             )
         one = replace(one, blocks=found.blocks, changes=found.changes, machine=found.machine)
-        return node_of(one, by_name(projected(blocks, [one])))
+        return node_of(one, by_name(projected(blocks, one.changes)))
 
     # ---- what the loop asks
 
@@ -137,15 +137,15 @@ class JobMachines:
         return () if self._composer is None else self._composer.living()
 
     def _end(self, composer: Composer, job: Callable[[int], Job | None]) -> None:
-        now, living = self._clock(), composer.living()
-        linger = 0 if any(one.state is CompositionState.PENDING for one in living) else self._rules.linger
-        for one in living:
+        now = self._clock()
+        for one in composer.living():
             if not one.job or ((found := job(one.job)) is not None and not found.state.ended):
                 continue
             over = f"job {one.job} is over"
             if one.state in (CompositionState.PENDING, CompositionState.CONFIGURING):
                 composer.release(one, over, CompositionState.CANCELLED)
             elif one.state is CompositionState.RUNNING and one.end > now:
+                linger = 0 if composer.awaited(one.holds, now + self._rules.linger) else self._rules.linger
                 end = min(one.end, max(now + linger, one.begin + self._rules.shortest))
                 if (end, over) != (one.end, one.ending):
                     self._records.put(replace(one, end=end, ending=over))
@@ -174,13 +174,13 @@ class JobMachines:
             living = [*(one for one in living if one.id != made.id), made]
 
     def _spare(self, composer: Composer, asked: Asked, mine: Sequence[Composition]) -> Composition | None:
-        """One that was made for such a job, which is over. None while others wait, or want what it has: they come first."""
-        if any(one.state is CompositionState.PENDING for one in composer.living()):
-            return None
+        """One that was made for such a job, which is over. Those who wait for what it has come first."""
         for one in mine:
             if not one.job or not one.ending or one.state is not CompositionState.RUNNING or one.end <= self._clock():
                 continue
             if (one.wishes, one.account) == (asked.wishes, asked.account):
+                if composer.awaited(one.holds, self._clock() + asked.time):
+                    continue
                 blocks = by_name(composer.blocks())
                 if all(asked.may_have(blocks[name]) for name in one.blocks if name in blocks):
                     return one
@@ -201,12 +201,8 @@ class JobMachines:
                 continue
             why, expected = one.reason, 0.0
             if one.state is CompositionState.PENDING:
-                try:
-                    _, why, expected = composer.preview(one)
-                except CarrelError as error:
-                    why = str(error)
+                promise = composer.promise(one)
+                why, expected = promise.why, promise.at if promise.plan else 0.0
             doing = why or next((change.title for change in one.changes), "")
-            found[one.job] = MachineWait(
-                f"machine {one.id} is made for it" + (f" ({doing})" if doing else ""), 0.0 if expected == inf else expected
-            )
+            found[one.job] = MachineWait(f"machine {one.id} is made for it" + (f" ({doing})" if doing else ""), expected)
         return found

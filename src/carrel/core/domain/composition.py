@@ -80,6 +80,8 @@ class Composition:
     name: str = ""
     #: Seconds without a job after which the blocks go back before their time; 0: they stay.
     linger: int = 0
+    #: Seconds after which it is not wanted any more if it still waits; 0: it waits for as long as it takes.
+    within: int = 0
     #: True to be told what would be taken, and when; nothing is kept.
     preview: bool = given(default=False)
 
