@@ -11,7 +11,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
@@ -71,6 +71,16 @@ class _Trouble:
     again: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What those that wait are promised, by number; it holds while all is like that, and until a moment."""
+
+    promises: Mapping[int, Promise] = field(default_factory=dict)
+    living: Sequence[Composition] = ()
+    blocks: Sequence[Block] = ()
+    until: float = -inf
+
+
 class Composer:
     """Makes plans of what is asked for, in the order in which it came, and carries them out. Thread-safe."""
 
@@ -97,8 +107,7 @@ class Composer:
         #: Since when all changes of a composition are done, and since when nothing runs on a machine.
         self._settling: dict[int, float] = {}
         self._idle: dict[int, float] = {}
-        #: What those that wait are promised, by number, and when all were like that.
-        self._line: tuple[Sequence[Composition], Mapping[int, Promise]] = ((), {})
+        self._line = _Line()
 
     @property
     def lock(self) -> threading.RLock:
@@ -116,13 +125,13 @@ class Composer:
     def promise(self, asked: Composition) -> Promise:
         """Return what is promised to one that waits, or would be to one that is not asked for yet. Raises `Unavailable`."""
         living = self.living()
-        if self._line[0] is not living:
-            self._line = living, self._promises(self._fabric.blocks(), living)
-        return self._line[1].get(asked.id) or self._promises(self._fabric.blocks(), living, asked)[asked.id]
+        if self._line.living is not living:
+            self._look(self._fabric.blocks(), living)
+        return self._line.promises.get(asked.id) or self._promises(self._fabric.blocks(), living, asked)[asked.id]
 
     def awaited(self, names: Names, until: float) -> bool:
         """True when one of these blocks is promised to one that waits, before this moment."""
-        return any(one.at < until + CHANGE_SECONDS and names & one.names for one in self._line[1].values())
+        return any(one.at < until + CHANGE_SECONDS and names & one.names for one in self._line.promises.values())
 
     def never(self, asked: Composition) -> str:
         """Return why the fabric never has what is asked for, not even if all is free and well; "" where it has."""
@@ -158,12 +167,12 @@ class Composer:
 
     def _plan(self, blocks: Sequence[Block]) -> bool:
         living, now = self.living(), self._clock()
-        promises, moved = self._promises(blocks, living), False
+        known, moved = self._look(blocks, living), False
         ahead = frozenset[str]()
         for one in living:
             if one.state is not CompositionState.PENDING:
                 continue
-            found = promises[one.id]
+            found = known.promises[one.id]
             if one.within and now >= one.submitted + one.within:
                 reason = f"it was not there within {format_duration(one.within)}: {found.why or one.reason}"
                 self._put(one, state=CompositionState.CANCELLED, reason=reason, end=now)
@@ -186,8 +195,17 @@ class Composer:
                 if found.why != one.reason:
                     self._put(one, reason=found.why)
             ahead |= found.names
-        self._line = self.living(), promises
+        self._line = replace(known, living=self.living())
         return moved
+
+    def _look(self, blocks: Sequence[Block], living: Sequence[Composition]) -> _Line:
+        """What those that wait get. With many blocks it takes a while to find, and is the same until something changes."""
+        now, known = self._clock(), self._line
+        if known.living is not living or known.blocks != blocks or known.until <= now:
+            found = self._promises(blocks, living)
+            until = min((one.at for one in found.values() if one.at > now), default=inf)
+            known = self._line = _Line(found, living, blocks, until)
+        return known
 
     def _promises(self, blocks: Sequence[Block], living: Sequence[Composition], *more: Composition) -> Mapping[int, Promise]:
         """What those that wait get, in the order in which they came."""
