@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from small_fabric import Kept, SmallLab, blocks, gpus, host, in_file, wish
 
-from carrel.core.control.compositions import Compositions
+from carrel.core.control.compositions import Blocks, Compositions, FabricBlocks
 from carrel.core.domain.composition import Composition, CompositionState, MachineRules
-from carrel.core.domain.errors import Conflict, Unavailable
+from carrel.core.domain.errors import Conflict, Impossible, Unavailable
 from carrel.core.domain.fabric import Block, BlockKind, Change, Step, Wish, by_name
-from carrel.core.domain.nouns import COMPOSITIONS
-from carrel.core.domain.user import Caller, User
+from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
+from carrel.core.domain.user import Caller, Role, User
 from carrel.core.policy.slices import room_of
 from carrel.engines.fabric import Fault, SimulatedFabric
 
@@ -284,6 +284,30 @@ def test_a_user_has_no_more_gpus_and_slices_than_allowed(tmp_path: Path) -> None
     ask("bob", "2 gpu")
     ask("ada", "1 gpu")
     assert [(one.owner, one.wishes[0].count) for one in lab.records.all()] == [("ada", 2), ("bob", 2), ("ada", 1)]
+
+
+def test_more_than_the_rules_ever_allow_is_refused_at_once(tmp_path: Path) -> None:
+    lab = SmallLab(SimulatedFabric(in_file(tmp_path), PARTS))
+    rules = MachineRules(longest=3600, machines=9, max_gpus_per_user=3)
+    keeper = Compositions(noun=COMPOSITIONS, records=lab.records, clock=lambda: lab.now, composer=lab.composer, rules=rules)
+    ada = Caller(user=User(subject="ada", name="ada"))
+    with pytest.raises(Impossible, match="ada asks for 4, and may have 3 GPUs and slices in machines from parts"):
+        keeper.put(ada, Composition(wishes=wish("4 gpu"), time=60, preview=True))
+
+
+def test_of_machines_of_others_one_sees_that_their_blocks_are_in_use(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    one, slice_ = lab.ask("1 gpu"), lab.ask("1 slice 1g.5gb")
+    lab.settle()
+    (name,) = lab.one(slice_).blocks
+    keeper = Blocks(noun=BLOCKS, records=FabricBlocks(composer=lab.composer), clock=lambda: lab.now)
+    seen = {}
+    for user, role in (("ada", Role.USER), ("bob", Role.USER), ("eve", Role.OPERATOR)):
+        there = by_name(keeper.list(Caller(user=User(subject=user, name=user, role=role))))
+        seen[user] = [(there[block].used, there[block].composition, there[block].machine) for block in ("east-a100-0", name)]
+        assert not there["east-a100-1"].used
+    assert seen["ada"] == seen["eve"] == [(True, one, "c1"), (True, slice_, "h1")]
+    assert seen["bob"] == [(True, 0, ""), (True, 0, "h1")]
 
 
 def test_a_block_that_goes_missing_is_named(tmp_path: Path) -> None:

@@ -189,13 +189,13 @@ def test_random_slices_never_overlap_and_those_in_use_never_move(asked: list[tup
 
 def test_what_is_free_now_is_told_by_slice() -> None:
     gpu, other = host("h1", 2)[1:]
-    used = replace(gpu, name="h1-gpu0/2g.10gb@0", of=gpu.name, profile="2g.10gb", start=0, profiles=(), composition=3)
-    idle = replace(used, name="h1-gpu0/3g.20gb@4", profile="3g.20gb", start=4, composition=0)
+    used = replace(gpu, name="h1-gpu0/2g.10gb@0", of=gpu.name, profile="2g.10gb", start=0, profiles=(), used=True)
+    idle = replace(used, name="h1-gpu0/3g.20gb@4", profile="3g.20gb", start=4, used=False)
     told = {one.profile: (one.free, one.used) for one in free_slices([gpu, replace(other, fault="XID 79"), used, idle])}
     assert told == {
         "1g.5gb": (5, 0), "1g.10gb": (3, 0), "2g.10gb": (2, 1), "3g.20gb": (1, 0), "4g.20gb": (0, 0), "7g.40gb": (0, 0),
     }  # fmt: skip
-    assert free_slices([replace(gpu, composition=1)])[0].free == 0
+    assert free_slices([replace(gpu, used=True)])[0].free == 0
 
 
 def test_slices_are_asked_for_by_the_sizes_of_their_names() -> None:

@@ -160,7 +160,7 @@ def show(
 
 @compose_command.command("blocks")
 def list_blocks(home: Home = None, as_json: AsJson = False) -> int:
-    """List the blocks of the fabric: where each is, and which machine has it."""
+    """List the blocks of the fabric: where each is, and whether it is free; of one's own machines also which has it."""
     from carrel.cli.screen import print_table
 
     with open_client(home) as client:
@@ -210,7 +210,7 @@ def export(home: Home = None, as_json: AsJson = False) -> int:  # noqa: ARG001 -
 @compose_command.command("apply")
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `carrel compose export` printed.", show_default=False)],
-    same: Annotated[bool, typer.Option("--same-blocks", help="Of the very same blocks; slices of the same size.")] = False,
+    same: Annotated[bool, typer.Option("--same-blocks", help="Of the blocks that they had; slices of that size.")] = False,
     preview: Annotated[bool, typer.Option("--preview", help="Only say what would be taken, from where, and when.")] = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -288,6 +288,6 @@ def _owner(block: Block) -> str:
 def _state(block: Block) -> str:
     if block.fault:
         return block.fault
-    if block.composition:
-        return f"of machine {block.composition}" + ("" if block.seen else ", not seen yet")
+    if block.used:
+        return (f"of machine {block.composition}" if block.composition else "in use") + ("" if block.seen else ", not seen yet")
     return "free" if not block.machine or block.fixed or block.of else f"in {block.machine}"

@@ -100,7 +100,8 @@ class Composer:
         `changed` is called when a machine came or went. `each` calls a function with the compositions of each zone; one that has
         threads changes several zones at a time.
         """
-        self._fabric, self._records, self._clock, self._fence = fabric, records, clock, fence
+        self._fabric, self._fence = fabric, fence
+        self.records, self.clock = records, clock
         self._used, self._changed, self._each = used, changed, each
         self._lock = threading.RLock()
         self._trouble: dict[int, _Trouble] = {}
@@ -116,7 +117,7 @@ class Composer:
 
     def living(self) -> Sequence[Composition]:
         """Those that are not over, in the order in which they came; the same sequence while none of all is written."""
-        return self._records.all(state=LIVING)
+        return self.records.all(state=LIVING)
 
     def blocks(self) -> Sequence[Block]:
         """What the fabric has now. Raises `Unavailable`."""
@@ -153,20 +154,20 @@ class Composer:
     def release(self, composition: Composition, reason: str, then: CompositionState = CompositionState.COMPLETED) -> Composition:
         """Give the blocks of one back; the changes are written down, and done in a turn."""
         with self._lock:
-            found = self._records.get(composition.id)
+            found = self.records.get(composition.id)
             if found is None or found.state.over:
                 return found or composition
             if found.state is CompositionState.PENDING:
-                return self._put(found, state=then, reason=reason, end=self._clock())
+                return self._put(found, state=then, reason=reason, end=self.clock())
             if found.state is CompositionState.RUNNING and self._used(machine_name(found)):
                 # Nothing new starts there from now on; what runs keeps its blocks.
-                return self._put(found, end=min(found.end, self._clock()), ending=reason, then=then)
+                return self._put(found, end=min(found.end, self.clock()), ending=reason, then=then)
             return self._give_back(found, reason, then)
 
     # ---- plans
 
     def _plan(self, blocks: Sequence[Block]) -> bool:
-        living, now = self.living(), self._clock()
+        living, now = self.living(), self.clock()
         known, moved = self._look(blocks, living), False
         ahead = frozenset[str]()
         for one in living:
@@ -200,7 +201,7 @@ class Composer:
 
     def _look(self, blocks: Sequence[Block], living: Sequence[Composition]) -> _Line:
         """What those that wait get. With many blocks it takes a while to find, and is the same until something changes."""
-        now, known = self._clock(), self._line
+        now, known = self.clock(), self._line
         if known.living is not living or known.blocks != blocks or known.until <= now:
             found = self._promises(blocks, living)
             until = min((one.at for one in found.values() if one.at > now), default=inf)
@@ -212,7 +213,7 @@ class Composer:
         waiting = [*(one for one in living if one.state is CompositionState.PENDING), *more]
         if not waiting:
             return {}
-        now = self._clock()
+        now = self.clock()
         uses = [Use(names=one.holds, until=self._back(one, now)) for one in living if one.holds]
         view = replaced(projected(blocks, _changes(living)), frozenset[str]().union(*(use.names for use in uses)))
         found = line(view, [_asked(one) for one in waiting], uses, now)
@@ -249,11 +250,11 @@ class Composer:
     def _go_on(self, one: Composition, blocks: Mapping[str, Block]) -> bool:
         """Do the next change of one; return whether something was done."""
         with self._lock:
-            found = self._records.get(one.id)
+            found = self.records.get(one.id)
             if found is None or found.state.over or found.state is CompositionState.PENDING:
                 return False
             trouble = self._trouble.get(one.id)
-            if trouble is not None and trouble.again > self._clock():
+            if trouble is not None and trouble.again > self.clock():
                 return False
             if found.state is CompositionState.RUNNING:
                 return self._keep(found, blocks)
@@ -276,7 +277,7 @@ class Composer:
         if unknown:
             return self._failed(found.id, change, words, sure=False)
         with self._lock:
-            current = self._records.get(one.id)
+            current = self.records.get(one.id)
             if current is not None and current.changes[:1] == (change,):
                 self._trouble.pop(one.id, None)
                 self._put(current, changes=current.changes[1:])
@@ -285,12 +286,12 @@ class Composer:
     def _failed(self, number: int, change: Change, words: str, *, sure: bool) -> bool:
         """A change was refused, or it is not known whether it was made: try again, take other blocks, or say so."""
         with self._lock:
-            one = self._records.get(number)
+            one = self.records.get(number)
             if one is None or one.changes[:1] != (change,):
                 return False
             trouble = self._trouble.setdefault(number, _Trouble())
             trouble.times, trouble.words = trouble.times + 1, words
-            trouble.again = self._clock() + RETRY_SECONDS
+            trouble.again = self.clock() + RETRY_SECONDS
             reason = f"{change.title}: {words} (tried {trouble.times} times)"
             if one.state is CompositionState.CONFIGURING and (sure or trouble.times >= TRIES):
                 return bool(self._again(one, change.of or change.block, f"{change.title}: {words}"))
@@ -319,7 +320,7 @@ class Composer:
 
     def _settle(self, one: Composition, blocks: Mapping[str, Block]) -> bool:
         """All changes of one are made."""
-        now = self._clock()
+        now = self.clock()
         if one.state is CompositionState.COMPLETING:
             self._trouble.pop(one.id, None)
             again = one.then is CompositionState.PENDING
@@ -351,7 +352,7 @@ class Composer:
 
     def _keep(self, one: Composition, blocks: Mapping[str, Block]) -> bool:
         """The machine of one is there: its time may be over, it may not be used, or a block may have failed."""
-        now = self._clock()
+        now = self.clock()
         used = self._used(machine_name(one))
         faults = [fault for name in one.blocks if (fault := _fault(name, one, blocks))]
         if used and now >= one.end:
@@ -376,7 +377,7 @@ class Composer:
         moved = False
         for block in self._fabric.blocks():
             match = None if block.fixed or block.of else _MACHINE.fullmatch(block.machine)
-            if match is None or holders.get(block.name) == block.machine or self._records.get(int(match[1])) is None:
+            if match is None or holders.get(block.name) == block.machine or self.records.get(int(match[1])) is None:
                 continue
             try:
                 self._fabric.do(Change(step=Step.DETACH, block=block.name, machine=block.machine), fence=self._fence)
@@ -388,7 +389,7 @@ class Composer:
         return moved
 
     def _put(self, one: Composition, **fields: object) -> Composition:
-        return self._records.put(replace(one, **fields))  # type: ignore[arg-type]
+        return self.records.put(replace(one, **fields))  # type: ignore[arg-type]
 
 
 def replaced(blocks: Sequence[Block], names: Names) -> Sequence[Block]:

@@ -89,6 +89,8 @@ class Compositions(Keeper[Composition]):
         )
         if why := composer.never(value):
             raise Impossible(f"{why[:1].upper()}{why[1:]}.", remedy="`carrel compose blocks` shows what there is.")
+        if why := self.rules.refuses((), value.wishes):
+            raise Impossible(f"{caller.user.name} {why}.", remedy="Ask for less; an administrator sets it in the fabric's file.")
         mine = [one for one in composer.living() if one.owner == value.owner]
         if not asked.preview and (why := self.rules.refuses(mine, value.wishes)):
             raise Conflict(f"{caller.user.name} {why}.", remedy="Give one back: `carrel compose release`.")
@@ -159,9 +161,12 @@ class FabricBlocks:
     def _all(self) -> Sequence[Block]:
         if self.composer is None:
             raise none_here()
-        holders = {name: one.id for one in self.composer.living() for name in one.holds}
+        holders = {name: one for one in self.composer.living() for name in one.holds}
         blocks = sorted(self.composer.blocks(), key=lambda block: (block.zone, block.machine, block.kind, _natural(block.name)))
-        return [replace(block, composition=holders.get(block.name, 0)) for block in blocks]
+        return [
+            replace(block, used=True, composition=one.id, holder=one.owner) if (one := holders.get(block.name)) else block
+            for block in blocks
+        ]
 
     def get(self, *key: Any) -> Block | None:
         """The block of this name, or None."""
@@ -178,6 +183,16 @@ class FabricBlocks:
     def remove(self, *key: Any) -> bool:
         """Refuse it."""
         raise Conflict(f"{key[0]} is a part of the fabric.", remedy="Change the fabric's file.")
+
+
+class Blocks(Keeper[Block]):
+    """What callers see of the fabric: that a block is in use, and by which machine if they may see that one."""
+
+    def seen(self, caller: Caller, value: Block) -> Block | None:
+        """The block; without the name of somebody else's machine."""
+        if not value.used or allowed(caller, Action.SEE_MACHINE, Resource(owner=value.holder)):
+            return value
+        return replace(value, composition=0, machine=value.machine if value.fixed or value.of else "")
 
 
 class ComposedMachines:
