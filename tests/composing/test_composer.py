@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Sequence
@@ -79,6 +80,15 @@ def test_a_short_one_goes_first_and_delays_nobody(tmp_path: Path) -> None:
         lab.start_again()  # what is promised is found anew
         lab.settle()
     assert lab.one(large).begin == promised
+
+
+def test_a_clock_that_goes_on_meanwhile_keeps_nothing_waiting(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    lab.composer.clock = itertools.count(1000.0, 0.001).__next__
+    one = lab.ask("2 gpu")
+    assert lab.composer.promise(lab.one(one)).now
+    lab.settle()
+    assert lab.state(one) is CompositionState.RUNNING
 
 
 def test_what_waits_for_too_long_is_cancelled(tmp_path: Path) -> None:

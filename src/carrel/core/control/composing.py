@@ -178,7 +178,7 @@ class Composer:
                 reason = f"it was not there within {format_duration(one.within)}: {found.why or one.reason}"
                 self._put(one, state=CompositionState.CANCELLED, reason=reason, end=now)
                 continue
-            if found.plan is not None and found.at <= now:
+            if found.plan is not None and found.now:
                 self._put(
                     one,
                     state=CompositionState.CONFIGURING,
@@ -204,7 +204,7 @@ class Composer:
         now, known = self.clock(), self._line
         if known.living is not living or known.blocks != blocks or known.until <= now:
             found = self._promises(blocks, living)
-            until = min((one.at for one in found.values() if one.at > now), default=inf)
+            until = min((one.at for one in found.values() if not one.now), default=inf)
             known = self._line = _Line(found, living, blocks, until)
         return known
 

@@ -134,7 +134,7 @@ class Compositions(Keeper[Composition]):
             return value
         found = self.composer.promise(value)
         plan = found.plan
-        if plan is None or found.why:
+        if plan is None or not found.now:
             return replace(value, reason=found.why, expected=0.0 if plan is None else found.at)
         # A machine that is not asked for yet has no number.
         steps = tuple(

@@ -48,6 +48,11 @@ class Promise:
     possible: bool = True
 
     @property
+    def now(self) -> bool:
+        """True when it is made now."""
+        return self.plan is not None and not self.why
+
+    @property
     def names(self) -> frozenset[str]:
         """The blocks that it is promised."""
         return frozenset() if self.plan is None else self.plan.names
@@ -79,8 +84,8 @@ class _Line:
         """What the next one gets."""
         if plan := self._at(self._now, asked):
             return self._promised(asked, self._now, plan)
-        begun = [one for _, one in self.line if one.plan and one.at <= self._now]
-        waiting = [(number, one) for number, one in self.line if one.plan and one.at > self._now]
+        begun = [one for _, one in self.line if one.now]
+        waiting = [(number, one) for number, one in self.line if one.plan and not one.now]
         if free := self._find(asked, self._now, begun):
             wide = {_whole(name) for name in free.names}
             first = next((number for number, one in waiting if wide & {_whole(name) for name in one.names}), waiting[0][0])
