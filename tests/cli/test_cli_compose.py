@@ -54,11 +54,13 @@ def test_a_machine_is_made_used_and_given_back(carrel: CommandLine, lab: LabProc
     assert re.search(r"GPU +SLICE +MEMORY +FREE NOW +USED\na100 +1g\.5gb +5G +35 +–\n", carrel("gpus").out)
     (made,) = carrel("compose", *asked, "--wait", "--json").json["compositions"]
     assert (made["state"], made["blocks"]) == ("RUNNING", ["node0", "a100-0", "a100-1", "nvme0"])
+    assert made["expected"] is None
     task = script(tmp_path / "task", "echo $CUDA_VISIBLE_DEVICES\n")
     assert "SIM-a100-0,SIM-a100-1" in carrel("run", "--gpus", "2", "--gpu-type", "a100", "--time", "30m", task).out
     token = carrel("user", "add", "bob", "--json").json["token"]
     other = CommandLine({"CARREL_URL": lab.url, "CARREL_TOKEN": token, "CARREL_HOME": "/no"})
     assert other("compose", "list", "--json").json["compositions"] == []
+    assert re.search(r"^a100-0 .* in use$", other("compose", "blocks").out, re.MULTILINE)
     assert other("compose", "release", "1").code == 3
     assert carrel("compose", "release", "1").out == "Machine 1 is given back.\n"
     with Client(home=home) as client:

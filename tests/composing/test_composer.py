@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ from typing import Any
 import pytest
 from small_fabric import Kept, SmallLab, blocks, gpus, host, in_file, wish
 
-from carrel.core.control.compositions import Compositions
+from carrel.core.control.compositions import Blocks, Compositions, FabricBlocks
 from carrel.core.domain.composition import Composition, CompositionState, MachineRules
-from carrel.core.domain.errors import Conflict, Unavailable
+from carrel.core.domain.errors import Conflict, Impossible, Unavailable
 from carrel.core.domain.fabric import Block, BlockKind, Change, Step, Wish, by_name
-from carrel.core.domain.nouns import COMPOSITIONS
-from carrel.core.domain.user import Caller, User
+from carrel.core.domain.nouns import BLOCKS, COMPOSITIONS
+from carrel.core.domain.user import Caller, Role, User
 from carrel.core.policy.slices import room_of
 from carrel.engines.fabric import Fault, SimulatedFabric
 
@@ -55,12 +56,73 @@ def test_what_waits_gets_its_blocks_in_the_order_in_which_it_came(tmp_path: Path
     # The small one could have GPUs now, and would keep the large one waiting for ever.
     assert states == [CompositionState.RUNNING, CompositionState.PENDING, CompositionState.PENDING, CompositionState.RUNNING]
     assert lab.one(large).reason == "needs 4 GPUs; at most 2 are free together (zone east)"
-    plan, reason, expected = lab.composer.preview(lab.one(large))
-    assert (plan, reason, expected) == (None, lab.one(large).reason, lab.one(first).end)
+    assert lab.one(small).reason == f"needs 2 GPUs for 1 h; what is free is kept for machine {large}"
+    found = [lab.composer.promise(lab.one(number)) for number in (large, small)]
+    assert [one.at for one in found] == [lab.one(first).end, lab.one(first).end + 3600]
     lab.composer.release(lab.one(first), "released")
     lab.settle()
     assert lab.state(large) is CompositionState.RUNNING
     assert lab.state(small) is CompositionState.PENDING
+
+
+def test_a_short_one_goes_first_and_delays_nobody(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    first, large = lab.ask("2 gpu", time=3600), lab.ask("4 gpu")
+    lab.settle()
+    promised = lab.composer.promise(lab.one(large)).at
+    lab.now += 60
+    long, short = lab.ask("2 gpu", time=3400), lab.ask("2 gpu", time=3200)
+    lab.settle()
+    assert [lab.state(number) for number in (long, short)] == [CompositionState.PENDING, CompositionState.RUNNING]
+    while lab.state(large) is CompositionState.PENDING:
+        assert lab.composer.promise(lab.one(large)).at == promised == lab.one(first).end
+        lab.now += 60
+        lab.start_again()  # what is promised is found anew
+        lab.settle()
+    assert lab.one(large).begin == promised
+
+
+def test_a_clock_that_goes_on_meanwhile_keeps_nothing_waiting(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    lab.composer.clock = itertools.count(1000.0, 0.001).__next__
+    one = lab.ask("2 gpu")
+    assert lab.composer.promise(lab.one(one)).now
+    lab.settle()
+    assert lab.state(one) is CompositionState.RUNNING
+
+
+def test_what_waits_for_too_long_is_cancelled(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    lab.ask("4 gpu", time=3600)
+    waits, later = lab.ask("2 gpu", within=600), lab.ask("2 gpu")
+    lab.settle()
+    lab.now += 600
+    lab.settle()
+    assert lab.state(waits) is CompositionState.CANCELLED
+    assert lab.one(waits).reason == "it was not there within 10 min: needs 2 GPUs; at most 1 is free together (zone east)"
+    assert lab.state(later) is CompositionState.PENDING
+
+
+def test_what_waits_for_a_block_with_a_fault_says_so_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    used = lab.ask("1 gpu", time=60)
+    large = lab.ask("4 gpu")
+    lab.settle()
+    sick = [replace(block, fault="XID 79") if block.name == "east-a100-3" else block for block in PARTS]
+    lab.fabric = SimulatedFabric(in_file(tmp_path), sick)
+    lab.start_again()
+    other = lab.ask("2 gpu")
+    lab.settle()
+    assert lab.one(large).reason == "needs 4 GPUs; at most 1 is free together (zone east); east-a100-3: XID 79"
+    assert [lab.state(number) for number in (used, large, other)] == [
+        CompositionState.RUNNING, CompositionState.PENDING, CompositionState.RUNNING,
+    ]  # fmt: skip
+    lab.fabric = SimulatedFabric(in_file(tmp_path), PARTS)
+    lab.start_again()
+    lab.composer.release(lab.one(other), "released")
+    lab.now += 60
+    lab.settle()
+    assert lab.state(large) is CompositionState.RUNNING
 
 
 def test_fifty_at_once_are_served_in_order(tmp_path: Path) -> None:
@@ -178,7 +240,7 @@ def test_a_slice_is_had_by_its_name_and_waited_for(tmp_path: Path) -> None:
     lab.settle()
     named = Wish(kind=BlockKind.GPU, sliced=True, names=lab.one(first).blocks)
     waits, other = lab.ask_for(named), lab.ask("1 gpu")
-    assert lab.composer.possible(lab.one(waits))
+    assert lab.composer.never(lab.one(waits)) == ""
     lab.settle()
     assert lab.state(other) is CompositionState.RUNNING
     assert lab.one(waits).reason == "needs 1 slice (h1-gpu0/1g.5gb@6); none is free"
@@ -232,6 +294,30 @@ def test_a_user_has_no_more_gpus_and_slices_than_allowed(tmp_path: Path) -> None
     ask("bob", "2 gpu")
     ask("ada", "1 gpu")
     assert [(one.owner, one.wishes[0].count) for one in lab.records.all()] == [("ada", 2), ("bob", 2), ("ada", 1)]
+
+
+def test_more_than_the_rules_ever_allow_is_refused_at_once(tmp_path: Path) -> None:
+    lab = SmallLab(SimulatedFabric(in_file(tmp_path), PARTS))
+    rules = MachineRules(longest=3600, machines=9, max_gpus_per_user=3)
+    keeper = Compositions(noun=COMPOSITIONS, records=lab.records, clock=lambda: lab.now, composer=lab.composer, rules=rules)
+    ada = Caller(user=User(subject="ada", name="ada"))
+    with pytest.raises(Impossible, match="ada asks for 4, and may have 3 GPUs and slices in machines from parts"):
+        keeper.put(ada, Composition(wishes=wish("4 gpu"), time=60, preview=True))
+
+
+def test_of_machines_of_others_one_sees_that_their_blocks_are_in_use(tmp_path: Path) -> None:
+    lab = _lab(tmp_path)
+    one, slice_ = lab.ask("1 gpu"), lab.ask("1 slice 1g.5gb")
+    lab.settle()
+    (name,) = lab.one(slice_).blocks
+    keeper = Blocks(noun=BLOCKS, records=FabricBlocks(composer=lab.composer), clock=lambda: lab.now)
+    seen = {}
+    for user, role in (("ada", Role.USER), ("bob", Role.USER), ("eve", Role.OPERATOR)):
+        there = by_name(keeper.list(Caller(user=User(subject=user, name=user, role=role))))
+        seen[user] = [(there[block].used, there[block].composition, there[block].machine) for block in ("east-a100-0", name)]
+        assert not there["east-a100-1"].used
+    assert seen["ada"] == seen["eve"] == [(True, one, "c1"), (True, slice_, "h1")]
+    assert seen["bob"] == [(True, 0, ""), (True, 0, "h1")]
 
 
 def test_a_block_that_goes_missing_is_named(tmp_path: Path) -> None:
@@ -341,7 +427,8 @@ def _random_life(path: Path, seed: int) -> None:
     asked = []
     for _ in range(40):
         if chance.random() < 0.4:
-            asked.append(lab.ask(chance.choice(WISHES), time=chance.choice([20, 100, 1000])))
+            about = {"time": chance.choice([20, 100, 1000, 4000]), "within": chance.choice([0, 0, 0, 50])}
+            asked.append(lab.ask(chance.choice(WISHES), **about))
         if asked and chance.random() < 0.15:
             lab.composer.release(lab.one(chance.choice(asked)), "released", CompositionState.CANCELLED)
         try:

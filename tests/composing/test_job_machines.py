@@ -38,8 +38,7 @@ class Jobs:
     def start_again(self) -> None:
         """The lab was killed and is started anew."""
         self.lab.start_again()
-        records, clock = self.lab.records, lambda: self.lab.now
-        self.machines = JobMachines(self.lab.composer, records, self.rules, clock=clock, grace=GRACE)
+        self.machines = JobMachines(self.lab.composer, self.rules, grace=GRACE)
 
     def submit(self, *, owner: str = "ada", **asked: object) -> int:
         """A job in line."""
@@ -130,6 +129,22 @@ def test_what_others_wait_for_is_not_kept_for_the_next_job(jobs: Jobs) -> None:
     assert jobs.machines.node(second) == ""
 
 
+def test_what_never_comes_keeps_no_machine_from_the_next_job(jobs: Jobs, tmp_path: Path) -> None:
+    sick = [replace(block, fault="XID 79") if block.name == "east-a100-3" else block for block in PARTS]
+    jobs.lab.fabric = SimulatedFabric(in_file(tmp_path), sick)
+    jobs.start_again()
+    first = jobs.submit()
+    jobs.settle()
+    waits = jobs.lab.ask("4 gpu")
+    jobs.settle()
+    jobs.end(first)
+    jobs.settle()
+    second = jobs.submit()
+    jobs.settle()
+    assert jobs.machines.node(second) == "c1"
+    assert jobs.lab.state(waits) is CompositionState.PENDING
+
+
 def test_a_lent_block_is_not_kept_for_a_job_that_is_longer_than_it_is_lent_for(tmp_path: Path) -> None:
     parts = [*blocks(BlockKind.CPU, 2, memory=64 * GIB), *gpus(2)]
     jobs = Jobs(SmallLab(SimulatedFabric(in_file(tmp_path), [replace(one, owner="vision", lent=3700) for one in parts])))
@@ -211,7 +226,10 @@ def test_a_slice_has_a_share_of_its_machine(jobs: Jobs) -> None:
 
 
 def test_what_can_never_be_made_is_refused(jobs: Jobs) -> None:
+    jobs.rules = replace(jobs.rules, max_gpus_per_user=3)
+    jobs.start_again()
     for error, asked in (
+        (Impossible, {"gpus": 4}),
         (Impossible, {"gpus": 5}),
         (Impossible, {"time": 36001}),
         (Impossible, {"memory": 65 * GIB}),

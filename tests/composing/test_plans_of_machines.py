@@ -13,7 +13,8 @@ from small_fabric import blocks, gpus, host, wish
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.fabric import Block, BlockKind, SliceProfile, Step, Together, Wish, by_name
 from carrel.core.domain.units import GIB
-from carrel.core.policy.compose import Asked, Plan, Shortage, earliest, plan
+from carrel.core.policy.compose import Plan, Shortage, plan
+from carrel.core.policy.free_blocks import Asked
 from carrel.core.policy.slices import free_slices, room_of, smallest_profile
 
 EAST = [*blocks(BlockKind.CPU, 2), *gpus(4), *blocks(BlockKind.STORAGE, 2)]
@@ -151,16 +152,6 @@ def test_machines_that_are_alike_are_looked_at_once() -> None:
         assert many == few
 
 
-def test_when_it_is_free_is_told_by_what_comes_back() -> None:
-    one, two, three = ({"east-a100-0", "east-cpu-0"}, {"east-a100-1", "east-a100-2"}, {"east-a100-3"})
-    holders = [(300.0, two), (100.0, one), (float("inf"), three)]
-    assert earliest(EAST, _ask("1 gpu"), holders) == 100.0
-    assert earliest(EAST, _ask("3 gpu"), holders) == 300.0
-    assert earliest(EAST, _ask("4 gpu"), holders) == float("inf")
-    assert earliest(EAST, _ask("5 gpu"), holders) is None
-    assert earliest(EAST, _ask("1 storage"), []) == 0.0
-
-
 _PROFILES = st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"])
 
 
@@ -198,13 +189,13 @@ def test_random_slices_never_overlap_and_those_in_use_never_move(asked: list[tup
 
 def test_what_is_free_now_is_told_by_slice() -> None:
     gpu, other = host("h1", 2)[1:]
-    used = replace(gpu, name="h1-gpu0/2g.10gb@0", of=gpu.name, profile="2g.10gb", start=0, profiles=(), composition=3)
-    idle = replace(used, name="h1-gpu0/3g.20gb@4", profile="3g.20gb", start=4, composition=0)
+    used = replace(gpu, name="h1-gpu0/2g.10gb@0", of=gpu.name, profile="2g.10gb", start=0, profiles=(), used=True)
+    idle = replace(used, name="h1-gpu0/3g.20gb@4", profile="3g.20gb", start=4, used=False)
     told = {one.profile: (one.free, one.used) for one in free_slices([gpu, replace(other, fault="XID 79"), used, idle])}
     assert told == {
         "1g.5gb": (5, 0), "1g.10gb": (3, 0), "2g.10gb": (2, 1), "3g.20gb": (1, 0), "4g.20gb": (0, 0), "7g.40gb": (0, 0),
     }  # fmt: skip
-    assert free_slices([replace(gpu, composition=1)])[0].free == 0
+    assert free_slices([replace(gpu, used=True)])[0].free == 0
 
 
 def test_slices_are_asked_for_by_the_sizes_of_their_names() -> None:

@@ -83,6 +83,7 @@ def compose(
     ] = None,
     duration: Annotated[str, typer.Option("--for", metavar="DURATION", help="For how long.")] = "1h",
     linger: Annotated[str, option("--linger", "DURATION", "Give it back when no job has used it for so long.")] = "",
+    within: Annotated[str, option("--within", "DURATION", "Cancel it when it still waits after so long.")] = "",
     name: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     preview: Annotated[bool, flag("--preview", "Only say what would be taken, from where, and when.")] = False,
     wait: Annotated[bool, flag("--wait", "Wait until the machine is there.")] = False,
@@ -117,6 +118,7 @@ def compose(
             wishes=wishes,
             time=parse_duration(duration),
             linger=parse_duration(linger) if linger else 0,
+            within=parse_duration(within) if within else 0,
             name=name,
             preview=preview,
         )
@@ -151,7 +153,7 @@ def show(
 
 @compose_command.command("blocks")
 def list_blocks(home: Home = None, as_json: AsJson = False) -> int:
-    """List the blocks of the fabric: where each is, and which machine has it."""
+    """List the blocks of the fabric: where each is, and whether it is free; of one's own machines also which has it."""
     with open_client(home) as client:
         found = client.all_of(BLOCKS)
     if as_json:
@@ -195,7 +197,7 @@ def export(home: Home = None, as_json: AsJson = False) -> int:  # noqa: ARG001 -
 @compose_command.command("apply")
 def apply(
     file: Annotated[Path, argument("FILE", "What `carrel compose export` printed.")],
-    same: Annotated[bool, flag("--same-blocks", "Of the very same blocks; slices of the same size.")] = False,
+    same: Annotated[bool, flag("--same-blocks", "Of the blocks that they had; slices of that size.")] = False,
     preview: Annotated[bool, flag("--preview", "Only say what would be taken, from where, and when.")] = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -273,6 +275,6 @@ def _owner(block: Block) -> str:
 def _state(block: Block) -> str:
     if block.fault:
         return block.fault
-    if block.composition:
-        return f"of machine {block.composition}" + ("" if block.seen else ", not seen yet")
+    if block.used:
+        return (f"of machine {block.composition}" if block.composition else "in use") + ("" if block.seen else ", not seen yet")
     return "free" if not block.machine or block.fixed or block.of else f"in {block.machine}"

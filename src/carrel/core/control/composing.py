@@ -11,7 +11,8 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Protocol
 
 from carrel.core.control.keeper import RecordStore
@@ -19,7 +20,10 @@ from carrel.core.domain.composition import LIVING, Composition, CompositionState
 from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.core.domain.fabric import Block, Change, Step, by_name
 from carrel.core.domain.ports import Clock
-from carrel.core.policy.compose import Asked, Plan, earliest, ever, plan, wanted
+from carrel.core.domain.units import format_duration
+from carrel.core.policy.compose import Shortage, ever, find
+from carrel.core.policy.free_blocks import Asked, Names, projected
+from carrel.core.policy.machine_line import CHANGE_SECONDS, Promise, Use, line
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +69,16 @@ class _Trouble:
     again: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What those that wait are promised, by number; it holds while all is like that, and until a moment."""
+
+    promises: Mapping[int, Promise] = field(default_factory=dict)
+    living: Sequence[Composition] = ()
+    blocks: Sequence[Block] = ()
+    until: float = -inf
+
+
 class Composer:
     """Makes plans of what is asked for, in the order in which it came, and carries them out. Thread-safe."""
 
@@ -84,13 +98,15 @@ class Composer:
         `changed` is called when a machine came or went. `each` calls a function with the compositions of each zone; one that has
         threads changes several zones at a time.
         """
-        self._fabric, self._records, self._clock, self._fence = fabric, records, clock, fence
+        self._fabric, self._fence = fabric, fence
+        self.records, self.clock = records, clock
         self._used, self._changed, self._each = used, changed, each
         self._lock = threading.RLock()
         self._trouble: dict[int, _Trouble] = {}
         #: Since when all changes of a composition are done, and since when nothing runs on a machine.
         self._settling: dict[int, float] = {}
         self._idle: dict[int, float] = {}
+        self._line = _Line()
 
     @property
     def lock(self) -> threading.RLock:
@@ -99,33 +115,27 @@ class Composer:
 
     def living(self) -> Sequence[Composition]:
         """Those that are not over, in the order in which they came; the same sequence while none of all is written."""
-        return self._records.all(state=LIVING)
+        return self.records.all(state=LIVING)
 
     def blocks(self) -> Sequence[Block]:
         """What the fabric has now. Raises `Unavailable`."""
         return self._fabric.blocks()
 
-    def preview(self, asked: Composition) -> tuple[Plan | None, str, float]:
-        """Return the plan for what is asked for as things stand; else why there is none, and from when on (0: not known).
-
-        Raises `Unavailable`.
-        """
+    def promise(self, asked: Composition) -> Promise:
+        """Return what is promised to one that waits, or would be to one that is not asked for yet. Raises `Unavailable`."""
         living = self.living()
-        blocks = projected(self._fabric.blocks(), living)
-        ahead: set[str] = set()
-        for one in living:
-            if one.state is CompositionState.PENDING and (not asked.id or one.id < asked.id):
-                ahead |= wanted(blocks, _asked(one), taken=_taken(living, one), avoid=frozenset(one.avoided))
-        found = plan(blocks, _asked(asked), taken=_taken(living, asked) | ahead, avoid=frozenset(asked.avoided))
-        if isinstance(found, Plan):
-            return found, "", self._clock()
-        if not found.possible:
-            return None, found.message, 0.0
-        return None, found.message, self._expected(blocks, asked, living)
+        if self._line.living is not living:
+            self._look(self._fabric.blocks(), living)
+        return self._line.promises.get(asked.id) or self._promises(self._fabric.blocks(), living, asked)[asked.id]
 
-    def possible(self, asked: Composition) -> bool:
-        """Whether the fabric has it when all is free and well."""
-        return isinstance(ever(self._fabric.blocks(), _asked(asked)), Plan)
+    def awaited(self, names: Names, until: float) -> bool:
+        """True when one of these blocks is promised to one that waits, before this moment."""
+        return any(one.at < until + CHANGE_SECONDS and names & one.names for one in self._line.promises.values())
+
+    def never(self, asked: Composition) -> str:
+        """Return why the fabric never has what is asked for, not even if all is free and well; "" where it has."""
+        found = ever(self._fabric.blocks(), _asked(asked))
+        return found.message if isinstance(found, Shortage) else ""
 
     def turn(self) -> bool:
         """Do what can be done now; return whether anything was done. Raises `Unavailable` when the fabric does not answer."""
@@ -142,48 +152,81 @@ class Composer:
     def release(self, composition: Composition, reason: str, then: CompositionState = CompositionState.COMPLETED) -> Composition:
         """Give the blocks of one back; the changes are written down, and done in a turn."""
         with self._lock:
-            found = self._records.get(composition.id)
+            found = self.records.get(composition.id)
             if found is None or found.state.over:
                 return found or composition
             if found.state is CompositionState.PENDING:
-                return self._put(found, state=then, reason=reason, end=self._clock())
+                return self._put(found, state=then, reason=reason, end=self.clock())
             if found.state is CompositionState.RUNNING and self._used(machine_name(found)):
                 # Nothing new starts there from now on; what runs keeps its blocks.
-                return self._put(found, end=min(found.end, self._clock()), ending=reason, then=then)
+                return self._put(found, end=min(found.end, self.clock()), ending=reason, then=then)
             return self._give_back(found, reason, then)
 
     # ---- plans
 
     def _plan(self, blocks: Sequence[Block]) -> bool:
-        waiting = [one for one in self.living() if one.state is CompositionState.PENDING]
-        moved, ahead = False, set[str]()
-        for one in waiting:
-            living = self.living()
-            view = projected(blocks, living)
-            taken = _taken(living, one) | ahead
-            found = plan(view, _asked(one), taken=taken, avoid=frozenset(one.avoided))
-            if isinstance(found, Plan):
+        living, now = self.living(), self.clock()
+        known, moved = self._look(blocks, living), False
+        ahead = frozenset[str]()
+        for one in living:
+            if one.state is not CompositionState.PENDING:
+                continue
+            found = known.promises[one.id]
+            if one.within and now >= one.submitted + one.within:
+                reason = f"it was not there within {format_duration(one.within)}: {found.why or one.reason}"
+                self._put(one, state=CompositionState.CANCELLED, reason=reason, end=now)
+                continue
+            if found.plan is not None and found.now:
                 self._put(
                     one,
                     state=CompositionState.CONFIGURING,
                     reason="",
-                    zone=found.zone,
-                    machine=found.machine,
-                    blocks=found.blocks,
-                    changes=found.changes,
+                    zone=found.plan.zone,
+                    machine=found.plan.machine,
+                    blocks=found.plan.blocks,
+                    changes=found.plan.changes,
                 )
                 moved = True
-                continue
-            if not found.possible and one.avoided:
-                self._put(one, state=CompositionState.FAILED, reason=f"{found.message}; {one.reason}", end=self._clock())
-                continue
-            ahead |= wanted(view, _asked(one), taken=taken, avoid=frozenset(one.avoided))
-            self._call_back(one, view, living, taken)
-            if found.message != one.reason:
-                self._put(one, reason=found.message)
+            elif not found.possible and one.avoided:
+                self._put(one, state=CompositionState.FAILED, reason=f"{found.why}; {one.reason}", end=now)
+            else:
+                self._call_back(one, blocks, living, ahead)
+                if found.why != one.reason:
+                    self._put(one, reason=found.why)
+            ahead |= found.names
+        self._line = replace(known, living=self.living())
         return moved
 
-    def _call_back(self, one: Composition, blocks: Sequence[Block], living: Iterable[Composition], taken: frozenset[str]) -> None:
+    def _look(self, blocks: Sequence[Block], living: Sequence[Composition]) -> _Line:
+        """What those that wait get. With many blocks it takes a while to find, and is the same until something changes."""
+        now, known = self.clock(), self._line
+        if known.living is not living or known.blocks != blocks or known.until <= now:
+            found = self._promises(blocks, living)
+            until = min((one.at for one in found.values() if not one.now), default=inf)
+            known = self._line = _Line(found, living, blocks, until)
+        return known
+
+    def _promises(self, blocks: Sequence[Block], living: Sequence[Composition], *more: Composition) -> Mapping[int, Promise]:
+        """What those that wait get, in the order in which they came."""
+        waiting = [*(one for one in living if one.state is CompositionState.PENDING), *more]
+        if not waiting:
+            return {}
+        now = self.clock()
+        uses = [Use(names=one.holds, until=self._back(one, now)) for one in living if one.holds]
+        view = replaced(projected(blocks, _changes(living)), frozenset[str]().union(*(use.names for use in uses)))
+        found = line(view, [_asked(one) for one in waiting], uses, now)
+        return {one.id: promise for one, promise in zip(waiting, found, strict=True)}
+
+    def _back(self, one: Composition, now: float) -> float:
+        """When what one has comes back, as far as that is known."""
+        if one.state is CompositionState.CONFIGURING:
+            return now + one.time
+        if one.state is CompositionState.COMPLETING:
+            return inf if one.id in self._trouble else now
+        # What is kept in case that another job like the last one comes is given back at once.
+        return now if one.ending and not self._used(machine_name(one)) else one.end
+
+    def _call_back(self, one: Composition, blocks: Sequence[Block], living: Iterable[Composition], ahead: Names) -> None:
         """Blocks of one's account that are lent to others come back, if that is what it waits for: what is in use, afterwards."""
         lent = {block.name for block in blocks if block.owner and block.owner == one.account}
         guests = [
@@ -191,29 +234,25 @@ class Composer:
             for other in living
             if other.account != one.account and other.state is CompositionState.RUNNING and (names := lent & other.holds)
         ]
-        back = {name for _, names in guests for name in names}
-        found = plan(replaced(blocks, back), _asked(one), taken=taken - back, avoid=frozenset(one.avoided)) if back else None
-        touched = {*found.blocks, *(change.block for change in found.changes)} if isinstance(found, Plan) else set()
+        if not guests:
+            return
+        back = frozenset[str]().union(*(names for _, names in guests))
+        taken = frozenset[str]().union(*(other.holds for other in living)) | ahead
+        found = find(replaced(projected(blocks, _changes(living)), back), _asked(one), taken=taken - back)
         for other, names in guests:
-            if not other.ending and names & touched:
+            if found is not None and not other.ending and names & found.names:
                 self.release(other, f'account "{one.account}", which has lent blocks to it, asks for them')
-
-    def _expected(self, blocks: Sequence[Block], asked: Composition, living: Iterable[Composition]) -> float:
-        """When blocks that others have for a time are back; those that wait before it take their time as well."""
-        holders = [(one.end or one.submitted + one.time, one.holds) for one in living if one.id != asked.id and one.holds]
-        back = replaced(blocks, {name for _, names in holders for name in names})
-        return earliest(back, _asked(asked), holders, avoid=frozenset(asked.avoided)) or 0.0
 
     # ---- one composition
 
     def _go_on(self, one: Composition, blocks: Mapping[str, Block]) -> bool:
         """Do the next change of one; return whether something was done."""
         with self._lock:
-            found = self._records.get(one.id)
+            found = self.records.get(one.id)
             if found is None or found.state.over or found.state is CompositionState.PENDING:
                 return False
             trouble = self._trouble.get(one.id)
-            if trouble is not None and trouble.again > self._clock():
+            if trouble is not None and trouble.again > self.clock():
                 return False
             if found.state is CompositionState.RUNNING:
                 return self._keep(found, blocks)
@@ -236,7 +275,7 @@ class Composer:
         if unknown:
             return self._failed(found.id, change, words, sure=False)
         with self._lock:
-            current = self._records.get(one.id)
+            current = self.records.get(one.id)
             if current is not None and current.changes[:1] == (change,):
                 self._trouble.pop(one.id, None)
                 self._put(current, changes=current.changes[1:])
@@ -245,12 +284,12 @@ class Composer:
     def _failed(self, number: int, change: Change, words: str, *, sure: bool) -> bool:
         """A change was refused, or it is not known whether it was made: try again, take other blocks, or say so."""
         with self._lock:
-            one = self._records.get(number)
+            one = self.records.get(number)
             if one is None or one.changes[:1] != (change,):
                 return False
             trouble = self._trouble.setdefault(number, _Trouble())
             trouble.times, trouble.words = trouble.times + 1, words
-            trouble.again = self._clock() + RETRY_SECONDS
+            trouble.again = self.clock() + RETRY_SECONDS
             reason = f"{change.title}: {words} (tried {trouble.times} times)"
             if one.state is CompositionState.CONFIGURING and (sure or trouble.times >= TRIES):
                 return bool(self._again(one, change.of or change.block, f"{change.title}: {words}"))
@@ -279,7 +318,7 @@ class Composer:
 
     def _settle(self, one: Composition, blocks: Mapping[str, Block]) -> bool:
         """All changes of one are made."""
-        now = self._clock()
+        now = self.clock()
         if one.state is CompositionState.COMPLETING:
             self._trouble.pop(one.id, None)
             again = one.then is CompositionState.PENDING
@@ -311,7 +350,7 @@ class Composer:
 
     def _keep(self, one: Composition, blocks: Mapping[str, Block]) -> bool:
         """The machine of one is there: its time may be over, it may not be used, or a block may have failed."""
-        now = self._clock()
+        now = self.clock()
         used = self._used(machine_name(one))
         faults = [fault for name in one.blocks if (fault := _fault(name, one, blocks))]
         if used and now >= one.end:
@@ -336,7 +375,7 @@ class Composer:
         moved = False
         for block in self._fabric.blocks():
             match = None if block.fixed or block.of else _MACHINE.fullmatch(block.machine)
-            if match is None or holders.get(block.name) == block.machine or self._records.get(int(match[1])) is None:
+            if match is None or holders.get(block.name) == block.machine or self.records.get(int(match[1])) is None:
                 continue
             try:
                 self._fabric.do(Change(step=Step.DETACH, block=block.name, machine=block.machine), fence=self._fence)
@@ -348,34 +387,30 @@ class Composer:
         return moved
 
     def _put(self, one: Composition, **fields: object) -> Composition:
-        return self._records.put(replace(one, **fields))  # type: ignore[arg-type]
+        return self.records.put(replace(one, **fields))  # type: ignore[arg-type]
 
 
-def projected(blocks: Sequence[Block], living: Iterable[Composition]) -> Sequence[Block]:
-    """Return the blocks as they are when slices that are being made are there; nothing else can be made in their place."""
-    there = by_name(blocks)
-    coming: dict[str, Block] = {}
-    for one in living:
-        for change in one.changes:
-            gpu = there.get(change.of)
-            profile = None if gpu is None else gpu.profile_named(change.profile)
-            if change.step in (Step.CREATE_SLICE, Step.DESTROY_SLICE) and change.block not in there and gpu and profile:
-                made = replace(gpu, name=change.block, size=profile.memory, fixed=False, profiles=())
-                coming[change.block] = replace(made, of=gpu.name, profile=change.profile, start=change.start)
-    return [*blocks, *coming.values()]
-
-
-def replaced(blocks: Sequence[Block], names: set[str]) -> Sequence[Block]:
+def replaced(blocks: Sequence[Block], names: Names) -> Sequence[Block]:
     """Return the blocks as they are when these have been given back."""
-    return [replace(block, machine="") if block.name in names and not block.fixed and not block.of else block for block in blocks]
+    return [
+        replace(block, machine="", seen=True) if block.name in names and not block.fixed and not block.of else block
+        for block in blocks
+    ]
 
 
 def _asked(one: Composition) -> Asked:
-    return Asked(wishes=one.wishes, machine=machine_name(one), account=one.account, time=one.time)
+    return Asked(
+        wishes=one.wishes,
+        number=one.id,
+        machine=machine_name(one),
+        account=one.account,
+        time=one.time,
+        avoid=frozenset(one.avoided),
+    )
 
 
-def _taken(living: Iterable[Composition], but: Composition) -> frozenset[str]:
-    return frozenset[str]().union(*(one.holds for one in living if one.id != but.id or not but.id))
+def _changes(living: Iterable[Composition]) -> Iterable[Change]:
+    return (change for one in living for change in one.changes)
 
 
 def _fault(name: str, one: Composition, blocks: Mapping[str, Block]) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 
 from carrel.core.control.composing import Composer, machine_name
 from carrel.core.control.keeper import Keeper
-from carrel.core.domain.composition import LIVING, Composition, CompositionState, MachineRules
+from carrel.core.domain.composition import Composition, CompositionState, MachineRules
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import CarrelError, Conflict, Impossible, Invalid, NotFound
 from carrel.core.domain.fabric import Block, BlockKind, Wish, by_name
@@ -45,8 +44,6 @@ class Compositions(Keeper[Composition]):
     took: Callable[[str, str], int] = lambda _owner, _name: 0
     #: Wakes what makes changes.
     wake: Callable[[], None] = lambda: None
-    #: What was foreseen of those that wait, for as long as no composition changes.
-    _known: dict[int, tuple[Sequence[Composition], Composition]] = field(default_factory=dict)
 
     def list(self, caller: Caller) -> Sequence[Composition]:
         """Those that the caller may see. Of those that are over, none is kept in memory."""
@@ -78,6 +75,8 @@ class Compositions(Keeper[Composition]):
             )
         if asked.linger < 0:
             raise Invalid(f"linger is {asked.linger}.", remedy="Say seconds, or 0 to keep the machine for its time.")
+        if asked.within < 0:
+            raise Invalid(f"within is {asked.within}.", remedy="Say seconds, or 0 to wait for as long as it takes.")
         value = replace(
             asked,
             wishes=tuple(self._learnt(caller, wish) for wish in asked.wishes),
@@ -88,9 +87,10 @@ class Compositions(Keeper[Composition]):
             state=CompositionState.PENDING,
             submitted=self.clock(),
         )
-        plan, why, _ = composer.preview(value)
-        if plan is None and not composer.possible(value):
+        if why := composer.never(value):
             raise Impossible(f"{why[:1].upper()}{why[1:]}.", remedy="`carrel compose blocks` shows what there is.")
+        if why := self.rules.refuses((), value.wishes):
+            raise Impossible(f"{caller.user.name} {why}.", remedy="Ask for less; an administrator sets it in the fabric's file.")
         mine = [one for one in composer.living() if one.owner == value.owner]
         if not asked.preview and (why := self.rules.refuses(mine, value.wishes)):
             raise Conflict(f"{caller.user.name} {why}.", remedy="Give one back: `carrel compose release`.")
@@ -103,10 +103,7 @@ class Compositions(Keeper[Composition]):
         steps = tuple(change.title for change in value.changes)
         if value.state is not CompositionState.PENDING:
             return replace(value, steps=steps)
-        there, known = self.records.all(state=LIVING), self._known.get(value.id)
-        if known is None or known[0] is not there:
-            known = self._known[value.id] = there, self._foreseen(value)
-        return known[1]
+        return self._foreseen(value)
 
     def remove(self, caller: Caller, key: str | int) -> None:
         """Give the blocks back; what runs on the machine goes on, and the blocks go when it has ended."""
@@ -135,14 +132,15 @@ class Compositions(Keeper[Composition]):
     def _foreseen(self, value: Composition) -> Composition:
         if self.composer is None:
             return value
-        plan, why, expected = self.composer.preview(value)
-        if plan is None:
-            return replace(value, reason=why, expected=0.0 if expected == inf else expected)
+        found = self.composer.promise(value)
+        plan = found.plan
+        if plan is None or not found.now:
+            return replace(value, reason=found.why, expected=0.0 if plan is None else found.at)
         # A machine that is not asked for yet has no number.
         steps = tuple(
             change.title.replace(machine_name(value), "it") if not value.id else change.title for change in plan.changes
         )
-        return replace(value, zone=plan.zone, machine=plan.machine, blocks=plan.blocks, steps=steps, expected=expected)
+        return replace(value, zone=plan.zone, machine=plan.machine, blocks=plan.blocks, steps=steps, expected=found.at)
 
     def _composer(self) -> Composer:
         if self.composer is None:
@@ -163,9 +161,12 @@ class FabricBlocks:
     def _all(self) -> Sequence[Block]:
         if self.composer is None:
             raise none_here()
-        holders = {name: one.id for one in self.composer.living() for name in one.holds}
+        holders = {name: one for one in self.composer.living() for name in one.holds}
         blocks = sorted(self.composer.blocks(), key=lambda block: (block.zone, block.machine, block.kind, _natural(block.name)))
-        return [replace(block, composition=holders.get(block.name, 0)) for block in blocks]
+        return [
+            replace(block, used=True, composition=one.id, holder=one.owner) if (one := holders.get(block.name)) else block
+            for block in blocks
+        ]
 
     def get(self, *key: Any) -> Block | None:
         """The block of this name, or None."""
@@ -182,6 +183,16 @@ class FabricBlocks:
     def remove(self, *key: Any) -> bool:
         """Refuse it."""
         raise Conflict(f"{key[0]} is a part of the fabric.", remedy="Change the fabric's file.")
+
+
+class Blocks(Keeper[Block]):
+    """What callers see of the fabric: that a block is in use, and by which machine if they may see that one."""
+
+    def seen(self, caller: Caller, value: Block) -> Block | None:
+        """The block; without the name of somebody else's machine."""
+        if not value.used or allowed(caller, Action.SEE_MACHINE, Resource(owner=value.holder)):
+            return value
+        return replace(value, composition=0, machine=value.machine if value.fixed or value.of else "")
 
 
 class ComposedMachines:

@@ -23,7 +23,6 @@ from carrel.core.control.lab_files import LabFiles
 from carrel.core.control.lab_policy import LabPolicy
 from carrel.core.control.launching import read_job_token
 from carrel.core.control.loop import ControlLoop
-from carrel.core.control.loop_settings import NoMachines
 from carrel.core.control.machines import Machines
 from carrel.core.control.pipelines import StepStatus, pipeline_of, starts_after
 from carrel.core.control.ports import AttemptRow, JobFilter, JobStore, NewJob, OutboxEntry, Submitted, untold
@@ -89,7 +88,7 @@ class Lab:
     #: Why nothing of a user's starts, by their subjects.
     held: Callable[[], Mapping[str, Reason]] = dict
     #: Machines that are made for jobs.
-    job_machines: JobMachines | NoMachines = field(default_factory=NoMachines)
+    job_machines: JobMachines = field(default_factory=JobMachines)
     #: Jobs that a session may have at once, of those that its token submits.
     session_jobs: int = 32
     #: Devices of which the driver does not say whether they are well, by their UUIDs.
@@ -321,20 +320,20 @@ class Lab:
         self.secrets.check(caller, spec, None if caller.job_id is None else self.task(caller, caller.job_id))
         account = self._account(account, caller)
 
-        def fits(asked: Resources) -> str:
-            nodes = self.job_machines.nodes_for(self.engine.nodes(), caller.user.subject, account, asked)
-            return self.policy.check(without_parts(asked), kind, qos, nodes, partition, spec.asks, owner=caller.user.subject)
-
-        try:
-            chosen = fits(resources)
-        except Impossible as error:
-            if resources.compose or spec.session is not None:
-                raise
-            resources = replace(resources, compose=MACHINE)
+        def partition_for(asked: Resources) -> str | CarrelError:
             try:
-                chosen = fits(resources)
-            except CarrelError:
-                raise error from None
+                nodes = self.job_machines.nodes_for(self.engine.nodes(), caller.user.subject, account, asked)
+                return self.policy.check(without_parts(asked), kind, qos, nodes, partition, spec.asks, owner=caller.user.subject)
+            except CarrelError as error:
+                return error
+
+        chosen, with_machine = partition_for(resources), replace(resources, compose=MACHINE)
+        if isinstance(chosen, Impossible) and not resources.compose and spec.session is None:
+            made = partition_for(with_machine)
+            if isinstance(made, str):
+                chosen, resources = made, with_machine
+        if isinstance(chosen, CarrelError):
+            raise chosen
         if resources.compose and chosen and self.policy.partitions[chosen].cluster:
             raise Impossible(
                 f'No machine is made from parts in partition "{chosen}", which is one of a cluster.',

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from carrel.core.control.compositions import none_here
+from carrel.core.control.job_machines import JobMachines
 from carrel.core.control.launching import LaunchSettings
 from carrel.core.control.ports import OutboxEntry
 from carrel.core.control.rules import RuleBook
@@ -14,44 +13,8 @@ from carrel.core.control.start_ranges import StartRangeStore, Unwritten
 from carrel.core.domain.job import Job, Reason
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.node import Node
-from carrel.core.domain.placement import MachineWait, Waiting
 from carrel.core.domain.reservation import Reservation
-from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import TaskSpec
-
-
-class JobMachines(Protocol):
-    """Makes machines for jobs that need what no machine of the lab has; `carrel.core.control.job_machines` is one."""
-
-    def node(self, job: int) -> str:
-        """The node that was made for a job; "": it is not there."""
-
-    def ask(self, jobs: Sequence[Waiting]) -> None:
-        """These wait for nothing but their machines now, first in line first."""
-
-    def waits(self) -> Mapping[int, MachineWait]:
-        """What machines wait for, by the job."""
-
-
-class NoMachines:
-    """A lab that makes none."""
-
-    def node(self, _job: int) -> str:
-        """There is none."""
-        return ""
-
-    def ask(self, _jobs: Sequence[Waiting]) -> None:
-        """Nothing is made."""
-
-    def waits(self) -> Mapping[int, MachineWait]:
-        """Nothing is waited for."""
-        return {}
-
-    def nodes_for(self, nodes: Sequence[Node], _owner: str, _account: str, asked: Resources) -> Sequence[Node]:
-        """All nodes, for a job that asks for no machine of its own."""
-        if asked.compose:
-            raise none_here()
-        return nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +34,7 @@ class LoopSettings:
     #: Says which nodes are kept for whom; the very same answer while nothing has changed.
     reserved: Callable[[], Sequence[Reservation]] = tuple
     #: Makes machines for jobs.
-    machines: JobMachines = field(default_factory=NoMachines)
+    machines: JobMachines = field(default_factory=JobMachines)
     #: What there is to tell the tracking server about a job that ended while it waited.
     withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: ()
     #: Says why nothing of a user's may start, by their subjects; the very same answer while nothing has changed.

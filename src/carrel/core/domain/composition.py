@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from carrel.core.domain.fabric import BlockKind, Change, Wish
-from carrel.core.domain.noun import Moment, derived, given, private, shown, stamped
+from carrel.core.domain.noun import Moment, UnknownMoment, derived, given, private, shown, stamped
 from carrel.core.domain.units import format_count
 
 
@@ -56,10 +56,8 @@ class MachineRules:
             return f"has {format_count(len(mine), 'machine')} from parts, and may have {self.machines}"
         have, more = sum(gpus_of(one.wishes) for one in mine), gpus_of(wishes)
         if self.max_gpus_per_user and more and have + more > self.max_gpus_per_user:
-            return (
-                f"has {have} GPUs and slices in machines from parts and asks for {more} more,"
-                f" and may have {self.max_gpus_per_user}"
-            )
+            asks = f"has {have} GPUs and slices in machines from parts and asks for {more} more" if have else f"asks for {more}"
+            return f"{asks}, and may have {self.max_gpus_per_user}{'' if have else ' GPUs and slices in machines from parts'}"
         return ""
 
 
@@ -80,6 +78,8 @@ class Composition:
     name: str = ""
     #: Seconds without a job after which the blocks go back before their time; 0: they stay.
     linger: int = 0
+    #: Seconds after which it is not wanted any more if it still waits; 0: it waits for as long as it takes.
+    within: int = 0
     #: True to be told what would be taken, and when; nothing is kept.
     preview: bool = given(default=False)
 
@@ -95,8 +95,8 @@ class Composition:
     blocks: tuple[str, ...] = stamped(default=())
     submitted: Moment = stamped(default=0.0)
     #: When the machine was there, and when it is (or was) given back; 0: not yet known.
-    begin: Moment = stamped(default=0.0)
-    end: Moment = stamped(default=0.0)
+    begin: UnknownMoment = stamped(default=0.0)
+    end: UnknownMoment = stamped(default=0.0)
     #: What is left to do to the fabric, in order; written down before the first is done.
     changes: tuple[Change, ...] = private(default=())
     #: Where it goes when its blocks are given back.
@@ -106,7 +106,7 @@ class Composition:
     #: Blocks with which it was tried and failed.
     avoided: tuple[str, ...] = private(default=())
     #: When it should be there, as things stand; 0: that is not known.
-    expected: Moment = derived(default=0.0)
+    expected: UnknownMoment = derived(default=0.0)
     #: What is left to do to the fabric, in words.
     steps: tuple[str, ...] = derived(default=())
 

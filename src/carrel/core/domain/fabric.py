@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from carrel.core.domain.control_characters import visible
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.noun import derived
+from carrel.core.domain.noun import derived, private
 from carrel.core.domain.units import GIB, format_count, format_size
 
 #: Blocks of one wish, at most.
@@ -119,8 +119,12 @@ class Block:
     of: str = ""
     profile: str = ""
     start: int = 0
-    #: The composition that has it, or is about to; 0: it is free, or not the lab's to give.
+    #: True when a composition has it, or is about to.
+    used: bool = derived(default=False)
+    #: Which one, for those who may see it.
     composition: int = derived(default=0)
+    #: Subject of its owner.
+    holder: str = private(default="")
 
     @property
     def title(self) -> str:

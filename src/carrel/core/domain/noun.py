@@ -14,6 +14,9 @@ T = TypeVar("T")
 #: Unix seconds; on the wire, a date and time with its zone.
 MOMENT = "moment"
 Moment = Annotated[float, MOMENT]
+#: The same, or 0 while it is not known: null on the wire.
+UNKNOWN = "unknown"
+UnknownMoment = Annotated[float, MOMENT, UNKNOWN]
 _FILLED_IN = "carrel"
 
 

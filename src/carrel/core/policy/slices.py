@@ -55,21 +55,21 @@ def still_fits(gpu: Block, room: Room) -> tuple[int, ...]:
 
 
 def free_slices(blocks: Sequence[Block]) -> Sequence[FreeSlices]:
-    """Return how many slices of each size can be had now, the smallest first; blocks say which composition has them."""
+    """Return how many slices of each size can be had now, the smallest first; blocks say whether somebody has them."""
     found: dict[tuple[str, int, str], list[int]] = {}
     slices: dict[str, list[Block]] = {}
     for block in blocks:
         slices.setdefault(block.of, []).append(block)
     for gpu in blocks:
         mine = slices.get(gpu.name, [])
-        staying = [one for one in mine if one.composition or one.fault]
-        counts = _still_fits(gpu.profiles, Room(0, frozenset()) if gpu.composition or gpu.fault else room_of(gpu, staying))
+        staying = [one for one in mine if one.used or one.fault]
+        counts = _still_fits(gpu.profiles, Room(0, frozenset()) if gpu.used or gpu.fault else room_of(gpu, staying))
         for profile, free in zip(_largest_first(gpu.profiles), counts, strict=True):
             if "+" in profile.name:
                 continue
             sums = found.setdefault((gpu.type, profile.memory, profile.name), [0, 0])
             sums[0] += free
-            sums[1] += sum(one.profile == profile.name and one.composition > 0 for one in mine)
+            sums[1] += sum(one.profile == profile.name and one.used for one in mine)
     return [
         FreeSlices(type=kind, profile=name, memory=memory, free=free, used=used)
         for (kind, memory, name), (free, used) in sorted(found.items())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from carrel.core.control.composing import Composer, Fabric
-from carrel.core.control.compositions import ComposedMachines, Compositions, FabricBlocks
+from carrel.core.control.compositions import Blocks, ComposedMachines, Compositions, FabricBlocks
 from carrel.core.control.job_machines import JobMachines
 from carrel.core.control.keeper import Keeper
 from carrel.core.domain.composition import MachineRules
@@ -77,7 +77,7 @@ class LabFabric:
         self.machines = ComposedMachines(self.composer)
         rules = self._file or MachineRules()
         #: Machines for jobs.
-        self.jobs = JobMachines(self.composer, self._records, rules, clock=clock, grace=grace, wake=self._wake.set)
+        self.jobs = JobMachines(self.composer, rules, grace=grace, wake=self._wake.set)
         self._job = store.jobs.get
         self._clock = clock
 
@@ -118,7 +118,7 @@ class LabFabric:
             took=self._took,
             wake=self._wake.set,
         )
-        yield Keeper(noun=BLOCKS, records=FabricBlocks(composer=self.composer), clock=self._clock)
+        yield Blocks(noun=BLOCKS, records=FabricBlocks(composer=self.composer), clock=self._clock)
 
     def start(self, used: Callable[[str], bool], changed: Callable[[], None]) -> None:
         """Begin to make changes. `used` says whether a job has its place on a node; `changed` is called when one came or went."""

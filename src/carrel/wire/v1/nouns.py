@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter, create_mode
 from pydantic_core import CoreSchema, core_schema
 
 from carrel.core.domain.errors import Invalid
-from carrel.core.domain.noun import MOMENT, Noun, shown, shown_fields
+from carrel.core.domain.noun import MOMENT, UNKNOWN, Noun, shown, shown_fields
 from carrel.core.domain.units import LATEST
 from carrel.wire.v1.base import Request, Response
 
@@ -39,15 +39,26 @@ class Changed(Response):
     changed: bool
 
 
+@dataclass(frozen=True)
 class _Date:
     """Unix seconds inside, a date and time with its zone on the wire."""
 
+    #: Then 0 inside is null on the wire.
+    unknown: bool
+
     def __get_pydantic_core_schema__(self, _source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
         """As pydantic asks for it."""
+        date = core_schema.datetime_schema()
         out = core_schema.plain_serializer_function_ser_schema(
-            _date, return_schema=core_schema.datetime_schema(), when_used="json"
+            lambda seconds: None if self.unknown and not seconds else _date(seconds),
+            return_schema=core_schema.nullable_schema(date) if self.unknown else date,
+            when_used="json",
         )
-        return core_schema.no_info_wrap_validator_function(_seconds, handler(datetime), serialization=out)
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, read: 0.0 if self.unknown and value is None else _seconds(value, read),
+            handler(datetime),
+            serialization=out,
+        )
 
 
 def _date(seconds: float | None) -> datetime | None:
@@ -128,7 +139,7 @@ def _default(one: Any) -> Any:
 def _hint(hint: Any) -> Any:
     inner: Any = get_args(hint)
     if get_origin(hint) is Annotated and MOMENT in hint.__metadata__:
-        return Annotated[float, _Date()]
+        return Annotated[float, _Date(UNKNOWN in hint.__metadata__)]
     if is_dataclass(hint):
         return shown_of(hint)
     if get_origin(hint) is tuple:
