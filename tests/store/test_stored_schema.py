@@ -26,6 +26,12 @@ def test_an_empty_database_gets_all_tables_and_indexes(database_url: str) -> Non
     [
         ("UPDATE lab SET value = '9' WHERE key = 'schema'", "has schema 9; this Carrel has schema 1"),
         ("CREATE TABLE alembic_version (version_num VARCHAR(32))", "of before the first release; this Carrel has schema 1"),
+        (
+            "ALTER TABLE attempts DROP COLUMN metric_at",
+            r"another checkout of Carrel\. They differ in: attempts\.metric_at\. Start it",
+        ),
+        ("ALTER TABLE jobs ADD COLUMN moon INTEGER", r"They differ in: jobs\.moon\. Start it"),
+        ("DROP TABLE outbox", r"They differ in: outbox\. Start it"),
     ],
 )
 def test_a_database_of_another_carrel_is_refused_untouched(database_url: str, change: str, words: str) -> None:

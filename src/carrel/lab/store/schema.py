@@ -25,11 +25,14 @@ def prepare(database: Database) -> None:
         with database.write() as connection:
             metadata.create_all(connection)
             connection.execute(sa.insert(lab), {"key": _KEY, "value": SCHEMA})
-    elif found != SCHEMA:
-        raise Conflict(
-            f"The lab's database has schema {found}; this Carrel has schema {SCHEMA}.",
-            remedy="Start it with the Carrel that wrote it, or start a lab in another home directory.",
-        )
+        return
+    if found != SCHEMA:
+        fault = f"The lab's database has schema {found}; this Carrel has schema {SCHEMA}."
+    elif differing := _differing(database):  # before the first release, tables change and the number stays
+        fault = f"The lab's database is of another checkout of Carrel. They differ in: {', '.join(differing)}."
+    else:
+        return
+    raise Conflict(fault, remedy="Start it with the Carrel that wrote it, or start a lab in another home directory.")
 
 
 def present_schema(database: Database) -> str | None:
@@ -41,3 +44,17 @@ def present_schema(database: Database) -> str | None:
         if not tables.has_table(lab.name):
             return None
         return str(connection.execute(sa.select(lab.c.value).where(lab.c.key == _KEY)).scalar())
+
+
+def _differing(database: Database) -> list[str]:
+    """Return the tables that the database lacks, and the columns that only it has, or only the tables here."""
+    with database.read() as connection:
+        read = sa.inspect(connection).get_multi_columns()
+    there = {name: {column["name"] for column in columns} for (_, name), columns in read.items()}
+    found = []
+    for name, table in sorted(metadata.tables.items()):
+        if name not in there:
+            found.append(name)
+        else:
+            found += [f"{name}.{column}" for column in sorted(there[name] ^ {column.name for column in table.columns})]
+    return found
