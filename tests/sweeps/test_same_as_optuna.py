@@ -29,6 +29,7 @@ from carrel.core.policy.next_trial import settled
 from carrel.lab.store import Database, Store
 from carrel.lab.store.tables import jobs
 from carrel.lab.studies import OptunaStudy
+from carrel.lab.studies.optuna_study import seed_of
 
 pytestmark = pytest.mark.quick
 
@@ -39,7 +40,7 @@ SPEC = SweepSpec(
     trials=24,
     parallel=3,
     metric="loss",
-    seed=5,
+    seed=6,
 )
 
 #: Of each trial that is carried out: rungs are at 1 and 4, and for Hyperband in three brackets.
@@ -143,7 +144,7 @@ def test_decisions_are_those_of_a_study_in_memory(sampler: Sampler, pruner: Prun
             lab.restart()
         lab.sweeps.start_missing()
         for one in lab.trials(sweep.id)[len(twins) :]:
-            study.sampler = sampler_of_optuna(sampler, asked.seed + one.number - 1)
+            study.sampler = sampler_of_optuna(sampler, seed_of(asked.seed, one.number))
             twins[one.number] = study.ask(DISTRIBUTIONS)
             assert one.parameters == twins[one.number].params, f"trial {one.number}"
             steps[one.number] = 0
@@ -176,6 +177,16 @@ def test_decisions_are_those_of_a_study_in_memory(sampler: Sampler, pruner: Prun
     assert (ended.state, ended.message, len(twins)) == (SweepState.COMPLETED, "", SPEC.trials)
     assert (pruned > 3) is pruner.has_rungs
     assert pruned + failed < SPEC.trials - 3
+    lab.store.close()
+
+
+@pytest.mark.parametrize("sampler", [Sampler.RANDOM, Sampler.TPE])
+def test_sweeps_of_neighbouring_seeds_share_no_trial(sampler: Sampler, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    begun = [lab.sweeps.start(ADA, replace(SPEC, sampler=sampler, seed=seed, trials=8, parallel=8)) for seed in (0, 1, 2)]
+    lab.sweeps.start_missing()
+    chosen = [one.parameters["x"] for sweep in begun for one in lab.trials(sweep.id)]
+    assert len(set(chosen)) == len(chosen) == 24
     lab.store.close()
 
 
