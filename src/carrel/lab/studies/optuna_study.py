@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Return the seed by which trial `number` of a sweep is chosen. A sum would give sweeps of neighbouring seeds the same trials."""
+    """Return the seed by which trial `number` of a sweep is chosen. A sum would give neighbouring seeds the same trials."""
     from numpy.random import SeedSequence
 
     return int(SeedSequence((seed, number)).generate_state(1)[0])
