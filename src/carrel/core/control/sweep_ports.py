@@ -64,7 +64,7 @@ class Study(Protocol):
         ...
 
     def judge(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported, number: int) -> Verdict:
-        """Say whether trial `number` should end early after what it has reported last."""
+        """Say whether trial `number` should end early after what it has reported last; of others `reported` has that step."""
         ...
 
 
