@@ -195,6 +195,17 @@ def test_what_is_wrong_with_a_step_is_said(client: Client, project: Path, change
     assert fact in str(raised.value)
 
 
+def test_a_step_that_the_lab_refuses_is_named_and_those_before_it_do_not_go_on(
+    lab: LabProcess, client: Client, branches: Path
+) -> None:
+    description = branches / "MLproject"
+    description.write_text(description.read_text().replace("after: [fails]", "after: [slow], resources: {gpus: 99}"))
+    said = carrel(lab, "run", branches, code=2)
+    assert "Step last: The job asks for 99 GPUs" in said
+    ended = [client.wait(job.id, timeout=PATIENCE) for job in client.jobs(limit=2)]
+    assert {(job.name, job.state) for job in ended} == {("branches.fails", "CANCELLED"), ("branches.slow", "CANCELLED")}
+
+
 def test_a_step_without_the_jobs_that_it_needs_is_refused(client: Client, project: Path) -> None:
     step: Any = v1.StepRequest(name="train", pipeline="0" * 32)
     with pytest.raises(Invalid, match="needs the job of prepare"):
