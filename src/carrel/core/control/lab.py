@@ -31,7 +31,7 @@ from carrel.core.control.produced import Produced
 from carrel.core.control.repeating import Repeating
 from carrel.core.control.retention import Retention
 from carrel.core.control.secrets import Secrets
-from carrel.core.control.session_limit import check_session_jobs
+from carrel.core.control.session_limit import check_jobs_of_jobs
 from carrel.core.control.storage import AmpleStorage, Storage
 from carrel.core.control.tokens import Tokens, check_state, day
 from carrel.core.control.usage import share_report, standing_of
@@ -92,6 +92,8 @@ class Lab:
     job_machines: JobMachines | NoMachines = field(default_factory=NoMachines)
     #: Jobs that a session may have at once, of those that its token submits.
     session_jobs: int = 32
+    #: Jobs of a user at once, of those that tasks submit.
+    task_jobs: int = 2000
     #: Devices of which the driver does not say whether they are well, by their UUIDs.
     unknown_devices: Callable[[], Collection[str]] = frozenset
     storage: Storage = field(default_factory=AmpleStorage)
@@ -226,7 +228,12 @@ class Lab:
             key=key,
             request=_request_digest(new) if key is not None else "",
             outbox=lambda job: self.describe_submission(job, spec, caller.user) if spec.session is None else (),
-            admit=partial(check_session_jobs, more=max(1, len(indices)), most=self.session_jobs),
+            admit=partial(
+                check_jobs_of_jobs,
+                more=max(1, len(indices)),
+                session_jobs=self.session_jobs,
+                task_jobs=self.task_jobs,
+            ),
         )
         if submitted.created:
             self.loop.changed(*submitted.made)

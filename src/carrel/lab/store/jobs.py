@@ -72,14 +72,14 @@ class JobTable(JobReads):
         key: str | None,
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
-        admit: Callable[[int, int], None] | None = None,
+        admit: Callable[[int | None, int], None] | None = None,
     ) -> Submitted:
         """Write the job, or all elements of an array, down as PENDING; the same key of the same owner gives the same again."""
         with self._database.write() as connection:
             earlier = None if key is None else submitted_before(connection, new.owner, key, request)
             if earlier is not None:
                 return Submitted(job=job_of(connection.execute(SELECT_JOB, {"job_id": earlier}).one()), created=False)
-            check_descendants(connection, new.parent, admit)
+            check_descendants(connection, new.owner, new.parent, admit)
             made = insert_jobs(connection, new, now)
             if key is not None:
                 connection.execute(sa.insert(submissions).values(owner=new.owner, key=key, request=request, job_id=made[0].id))
