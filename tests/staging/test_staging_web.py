@@ -200,6 +200,19 @@ def test_outputs_of_a_job_by_file_and_directory(tmp_path: Path) -> None:
             fetch("job:12/outputs/n.bin", tmp_path / "x", lab=LabFiles(url, "another's"))
 
 
+def test_the_lab_may_be_away_for_longer_than_others(tmp_path: Path) -> None:
+    there = of_job("COMPLETED", {"outputs/n.bin": b"weights"})
+
+    def respond(handler: BaseHTTPRequestHandler, asked: list[dict[str, str]]) -> None:
+        if len(asked) <= 10 or 12 <= len(asked) <= 20:
+            handler.close_connection = True  # without an answer, as when it is killed
+        else:
+            there(handler, asked)
+
+    with serving(respond) as (url, _asked):
+        assert fetch("job:12/outputs/n.bin", tmp_path / "n", lab=LabFiles(url, "mine")) == digest(b"weights")
+
+
 def test_outputs_that_are_not_there_yet_or_were_damaged(tmp_path: Path) -> None:
     with serving(of_job("RUNNING", {})) as (url, _asked), pytest.raises(InputFailed, match="is RUNNING") as error:
         fetch("job:12/outputs/n.bin", tmp_path / "n", lab=LabFiles(url, "mine"))

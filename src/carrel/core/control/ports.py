@@ -326,7 +326,7 @@ class JobStore(SchedulerStore, Protocol):
         key: str | None,
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
-        admit: Callable[[int, int], None] | None = None,
+        admit: Callable[[int | None, int], None] | None = None,
     ) -> Submitted:
         """Write the job down as PENDING, or all elements of an array. The same `key` of the same owner gives the same job again.
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from carrel.node.staging.download import News, manifest
 from carrel.node.staging.failed import InputFailed
-from carrel.node.staging.web import copy_http, read_json, trusting
+from carrel.node.staging.web import TRIES_OF_THE_LAB, copy_http, read_json, trusting
 
 _JOB = re.compile(r"job:(?://)?/?(?P<job>[1-9][0-9]{0,17})(?:/(?P<path>.*))?")
 _RUN = re.compile(r"runs:/{1,3}(?P<run>[0-9a-f]{32})(?:/(?P<path>.*))?")
@@ -70,7 +70,14 @@ class LabFiles:
 
     def _copy(self, found: Found, uri: str, target: Path, news: News) -> str:
         digest = copy_http(
-            found.url, target, news, headers=self._headers(), called=uri, size=found.size, opener=trusting(self.authority)
+            found.url,
+            target,
+            news,
+            headers=self._headers(),
+            called=uri,
+            size=found.size,
+            opener=trusting(self.authority),
+            tries=TRIES_OF_THE_LAB,
         )
         if found.digest is not None and digest != found.digest:
             raise InputFailed(f"The input {uri} has the digest {digest}, and the lab stored {found.digest}: it was damaged.")
@@ -81,7 +88,8 @@ class LabFiles:
 
     def _ask(self, route: str, uri: str, **query: str) -> Any:
         asked = f"{self.url}{route}" + (f"?{urlencode(query)}" if query else "")
-        return read_json(asked, self._headers(), called=f"The input {uri}", opener=trusting(self.authority))
+        opener = trusting(self.authority)
+        return read_json(asked, self._headers(), called=f"The input {uri}", opener=opener, tries=TRIES_OF_THE_LAB)
 
     # --- outputs of jobs ----------------------------------------------------------------------------------------------------
 
