@@ -206,6 +206,17 @@ def test_a_step_that_the_lab_refuses_is_named_and_those_before_it_do_not_go_on(
     assert {(job.name, job.state) for job in ended} == {("branches.fails", "CANCELLED"), ("branches.slow", "CANCELLED")}
 
 
+def test_a_step_whose_first_has_failed_before_it_was_submitted_ends_as_the_others_do(client: Client, branches: Path) -> None:
+    (branches.parent / "go").touch()
+    pipeline = "1" * 32
+    first = client.submit_project(branches, step=v1.StepRequest(name="fails", pipeline=pipeline))
+    assert client.wait(first.id, timeout=PATIENCE).exit_code == 3
+    step = v1.StepRequest(name="last", pipeline=pipeline, jobs={"fails": first.id})
+    last = client.submit_project(branches, step=step, dependency=f"afterok:{first.id}")
+    ended = client.wait(last.id, timeout=PATIENCE)
+    assert (ended.state, ended.reason) == ("CANCELLED", "DependencyNeverSatisfied")
+
+
 def test_a_step_without_the_jobs_that_it_needs_is_refused(client: Client, project: Path) -> None:
     step: Any = v1.StepRequest(name="train", pipeline="0" * 32)
     with pytest.raises(Invalid, match="needs the job of prepare"):

@@ -214,7 +214,11 @@ class Lab:
             preemptible=preemptible,
             visible=visible,
             dependency=settle_dependency(
-                dependency, indices, self.jobs_store, lambda job: bool(allowed(caller, Action.SEE_JOB, of_job(job)))
+                dependency,
+                indices,
+                self.jobs_store,
+                lambda job: bool(allowed(caller, Action.SEE_JOB, of_job(job))),
+                step=spec.step is not None,
             ),
             array=array,
             indices=indices,
