@@ -194,7 +194,7 @@ def test_outputs_of_a_job_by_file_and_directory(tmp_path: Path) -> None:
         assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["a.bin", "b c.bin"]
         fetch("job:12", tmp_path / "all", lab=lab)
         assert len(list((tmp_path / "all").rglob("*.bin"))) == 3
-        with pytest.raises(InputFailed, match="There is nothing at job:12/outputs/o"):
+        with pytest.raises(InputFailed, match="There is nothing at job:12/outputs/o. `carrel outputs 12 --list` lists"):
             fetch("job:12/outputs/o", tmp_path / "o", lab=lab)
         with pytest.raises(InputFailed, match="There is no job 12"):
             fetch("job:12/outputs/n.bin", tmp_path / "x", lab=LabFiles(url, "another's"))

@@ -62,7 +62,9 @@ class LabFiles:
         scheme = uri.partition(":")[0]
         found = list(self._outputs(uri) if scheme == "job" else self._tracked(uri))
         if not found:
-            raise InputFailed(f"There is nothing at {uri}.", remedy=f"Write it like {_FORMS[scheme]}.")
+            job = _JOB.fullmatch(uri)
+            listed = f"`carrel outputs {job['job']} --list` lists what there is" if job else f"Write it like {_FORMS[scheme]}"
+            raise InputFailed(f"There is nothing at {uri}.", remedy=f"{listed}.")
         if len(found) == 1 and not found[0].path:
             return self._copy(found[0], uri, target, news)
         placed = sorted((one.path, one) for one in found)
