@@ -221,3 +221,22 @@ def test_a_step_without_the_jobs_that_it_needs_is_refused(client: Client, projec
     step: Any = v1.StepRequest(name="train", pipeline="0" * 32)
     with pytest.raises(Invalid, match="needs the job of prepare"):
         client.submit_project(project, step=step)
+
+
+WAITS_FOR = """
+import os, sys
+import carrel
+
+with carrel.Client() as lab:
+    number = int(sys.argv[1]) if sys.argv[1:] else lab.submit_project("waits.py", arguments=[os.environ["CARREL_JOB_ID"]]).id
+    print(lab.wait(number).state)
+"""
+
+
+def test_two_jobs_that_would_wait_for_each_other_are_told_at_once(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS_FOR)
+    parent = client.submit_project(tmp_path / "waits.py", resources=v1.ResourceRequest(cpus=1, memory="128M"))
+    assert client.wait(parent.id, timeout=PATIENCE).state in ("COMPLETED", "FAILED")
+    (child,) = client.jobs(limit=1)
+    said = [b"".join(client.log(number)).decode() for number in (parent.id, child.id)]
+    assert sum("which would wait for it for ever" in one for one in said) == 1, said

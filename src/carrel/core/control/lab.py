@@ -434,7 +434,11 @@ class Lab:
         return [one for one in found if allowed(caller, Action.SEE_JOB, of_job(one.job))]
 
     def check_wait(self, parent: int, child: Job) -> None:
-        """Raise `Conflict` when the job `parent` would wait for ever for `child`, which it submitted."""
+        """Raise `Conflict` when the job `parent` would wait for `child` for ever."""
+        if self.loop.waits_already(child.id, parent):
+            raise Conflict(
+                f"Job {child.id} waits for job {parent}, which would wait for it for ever.", remedy="Let one of the two go on."
+            )
         if starts_after(child, parent, self.jobs_store.get):
             raise Conflict(
                 f"Job {child.id} starts only when job {parent} has ended, which would wait for it for ever.",
