@@ -195,7 +195,48 @@ def test_what_is_wrong_with_a_step_is_said(client: Client, project: Path, change
     assert fact in str(raised.value)
 
 
+def test_a_step_that_the_lab_refuses_is_named_and_those_before_it_do_not_go_on(
+    lab: LabProcess, client: Client, branches: Path
+) -> None:
+    description = branches / "MLproject"
+    description.write_text(description.read_text().replace("after: [fails]", "after: [slow], resources: {gpus: 99}"))
+    said = carrel(lab, "run", branches, code=2)
+    assert "Step last: The job asks for 99 GPUs" in said
+    ended = [client.wait(job.id, timeout=PATIENCE) for job in client.jobs(limit=2)]
+    assert {(job.name, job.state) for job in ended} == {("branches.fails", "CANCELLED"), ("branches.slow", "CANCELLED")}
+
+
+def test_a_step_whose_first_has_failed_before_it_was_submitted_ends_as_the_others_do(client: Client, branches: Path) -> None:
+    (branches.parent / "go").touch()
+    pipeline = "1" * 32
+    first = client.submit_project(branches, step=v1.StepRequest(name="fails", pipeline=pipeline))
+    assert client.wait(first.id, timeout=PATIENCE).exit_code == 3
+    step = v1.StepRequest(name="last", pipeline=pipeline, jobs={"fails": first.id})
+    last = client.submit_project(branches, step=step, dependency=f"afterok:{first.id}")
+    ended = client.wait(last.id, timeout=PATIENCE)
+    assert (ended.state, ended.reason) == ("CANCELLED", "DependencyNeverSatisfied")
+
+
 def test_a_step_without_the_jobs_that_it_needs_is_refused(client: Client, project: Path) -> None:
     step: Any = v1.StepRequest(name="train", pipeline="0" * 32)
     with pytest.raises(Invalid, match="needs the job of prepare"):
         client.submit_project(project, step=step)
+
+
+WAITS_FOR = """
+import os, sys
+import carrel
+
+with carrel.Client() as lab:
+    number = int(sys.argv[1]) if sys.argv[1:] else lab.submit_project("waits.py", arguments=[os.environ["CARREL_JOB_ID"]]).id
+    print(lab.wait(number).state)
+"""
+
+
+def test_two_jobs_that_would_wait_for_each_other_are_told_at_once(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS_FOR)
+    parent = client.submit_project(tmp_path / "waits.py", resources=v1.ResourceRequest(cpus=1, memory="128M"))
+    assert client.wait(parent.id, timeout=PATIENCE).state in ("COMPLETED", "FAILED")
+    (child,) = client.jobs(limit=1)
+    said = [b"".join(client.log(number)).decode() for number in (parent.id, child.id)]
+    assert sum("which would wait for it for ever" in one for one in said) == 1, said

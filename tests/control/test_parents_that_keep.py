@@ -164,3 +164,14 @@ def test_a_parent_that_has_waited_for_long_is_stopped_for_another_job_and_goes_o
         lab.cycle(202.0)
         lab.cycle(203.0)
     assert (lab.store.get(2), lab.store.get(1).state) == (None, JobState.RUNNING)
+
+
+def test_who_waits_for_whom_is_known_also_of_jobs_that_are_no_children() -> None:
+    parents, _, _ = waiting(PARENT, CHILD)
+    with parents.waits_for_another(2, 3), parents.waits_for_another(3, 4):
+        assert parents.waits_already(1, 4)
+        assert not parents.waits_already(4, 1)
+        assert parents.children() == {2}, "who did not submit it gives it nothing"
+    assert not parents.waits_already(1, 4)
+    assert parents.waits_already(1, 2)
+    assert parents.waits_already(5, 5), "nobody waits for oneself"

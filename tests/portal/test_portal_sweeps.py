@@ -159,3 +159,15 @@ def test_places_in_the_picture() -> None:
     huge = picture_of(detail([1.7e308, -1.7e308], {"x": "uniform(0, 1)"}, x=0.5))
     assert huge is not None
     assert "nan" not in "".join(line.path for line in huge.lines)
+
+
+def test_long_names_of_axes_have_the_room_that_there_is() -> None:
+    names = ["a_rather_long_name_of_a_parameter", *(f"p{number}" for number in range(7))]
+    found = detail([2.0], dict.fromkeys(names, "uniform(0, 1)"), x=0.1).model_copy(update={"metric": "validation_loss_of_all"})
+    picture = picture_of(found)
+    assert picture is not None
+    assert [(axis.name, axis.label) for axis in (picture.axes[0], picture.axes[1], picture.axes[-1])] == [
+        ("a_rather_long_name_of_a_parameter", "a_rather_lo…"),
+        ("p0", "p0"),
+        ("validation_loss_of_all", "validation_…"),
+    ]

@@ -194,10 +194,23 @@ def test_outputs_of_a_job_by_file_and_directory(tmp_path: Path) -> None:
         assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["a.bin", "b c.bin"]
         fetch("job:12", tmp_path / "all", lab=lab)
         assert len(list((tmp_path / "all").rglob("*.bin"))) == 3
-        with pytest.raises(InputFailed, match="There is nothing at job:12/outputs/o"):
+        with pytest.raises(InputFailed, match="There is nothing at job:12/outputs/o. `carrel outputs 12 --list` lists"):
             fetch("job:12/outputs/o", tmp_path / "o", lab=lab)
         with pytest.raises(InputFailed, match="There is no job 12"):
             fetch("job:12/outputs/n.bin", tmp_path / "x", lab=LabFiles(url, "another's"))
+
+
+def test_the_lab_may_be_away_for_longer_than_others(tmp_path: Path) -> None:
+    there = of_job("COMPLETED", {"outputs/n.bin": b"weights"})
+
+    def respond(handler: BaseHTTPRequestHandler, asked: list[dict[str, str]]) -> None:
+        if len(asked) <= 10 or 12 <= len(asked) <= 20:
+            handler.close_connection = True  # without an answer, as when it is killed
+        else:
+            there(handler, asked)
+
+    with serving(respond) as (url, _asked):
+        assert fetch("job:12/outputs/n.bin", tmp_path / "n", lab=LabFiles(url, "mine")) == digest(b"weights")
 
 
 def test_outputs_that_are_not_there_yet_or_were_damaged(tmp_path: Path) -> None:

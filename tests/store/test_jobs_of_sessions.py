@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from stored import new_job
 
-from carrel.core.control.session_limit import check_session_jobs
+from carrel.core.control.session_limit import check_jobs_of_jobs
 from carrel.core.domain.errors import Denied, TooMany
 from carrel.core.domain.job import Job, Reason
 from carrel.core.domain.qos import JobKind
@@ -22,7 +22,7 @@ def submit(
     store: Store, parent: int | None, *, kind: JobKind = JobKind.TASK, key: str | None = None, most: int = 3, more: int = 1
 ) -> Job:
     new = new_job(kind=kind, parent=parent)
-    admit = partial(check_session_jobs, more=more, most=most)
+    admit = partial(check_jobs_of_jobs, more=more, session_jobs=most, task_jobs=5)
     return store.jobs.submit(new, now=2.0, key=key, request="r", outbox=lambda _job: (), admit=admit).job
 
 
@@ -48,10 +48,17 @@ def test_jobs_of_its_jobs_count_also_when_those_between_have_ended(store: Store)
         submit(store, session.id, more=2)
 
 
-def test_what_comes_from_no_session_has_no_limit_and_sessions_do_not_share_one(store: Store) -> None:
+def test_a_task_that_submits_itself_comes_to_an_end(store: Store) -> None:
     job = submit(store, None)
     for _ in range(5):
         job = submit(store, job.id)
+    with pytest.raises(TooMany, match=r"Tasks of yours have submitted 5 jobs that wait or run, .* have 5 at once \(task_jobs\)"):
+        submit(store, submit(store, None).id)
+    end(store, job)
+    assert submit(store, job.id).parent == job.id
+
+
+def test_sessions_do_not_share_a_limit(store: Store) -> None:
     for _ in range(2):
         session = submit(store, None, kind=JobKind.SESSION)
         for _ in range(3):

@@ -96,6 +96,7 @@ def test_a_value_is_passed_on_as_it_is(value: float) -> None:
         ("categorical(a, a)", '"a" is there twice'),
         ('categorical("a)', "cannot be read"),
         ("choice(a, b)", "is not a distribution"),
+        ("int(1, 8", "is not a distribution"),
         ("unifrom(0, 1)", "Did you mean uniform(0.0, 0.5)"),
     ],
 )
@@ -114,6 +115,8 @@ def test_what_is_wrong_is_said(text: str, words: str) -> None:
         ("f(x)", True),
         ("choice(1,2)", True),
         ("f(x", False),
+        ("loguniform(1e-5, 1e-2", True),
+        ("int(x) + 1", False),
         ("1 (or 2)", False),
         ("0.1", False),
         ("int(", False),

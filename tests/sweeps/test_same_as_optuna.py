@@ -29,6 +29,7 @@ from carrel.core.policy.next_trial import settled
 from carrel.lab.store import Database, Store
 from carrel.lab.store.tables import jobs
 from carrel.lab.studies import OptunaStudy
+from carrel.lab.studies.optuna_study import seed_of
 
 pytestmark = pytest.mark.quick
 
@@ -39,7 +40,7 @@ SPEC = SweepSpec(
     trials=24,
     parallel=3,
     metric="loss",
-    seed=5,
+    seed=6,
 )
 
 #: Of each trial that is carried out: rungs are at 1 and 4, and for Hyperband in three brackets.
@@ -112,6 +113,7 @@ def sampler_of_optuna(kind: Sampler, seed: int) -> optuna.samplers.BaseSampler:
 
 PRUNERS: dict[Pruner, Callable[[], optuna.pruners.BasePruner]] = {
     Pruner.NONE: optuna.pruners.NopPruner,
+    Pruner.MEDIAN: optuna.pruners.MedianPruner,
     Pruner.HALVING: optuna.pruners.SuccessiveHalvingPruner,
     Pruner.HYPERBAND: optuna.pruners.HyperbandPruner,
 }
@@ -125,6 +127,7 @@ DISTRIBUTIONS = {"x": optuna.distributions.FloatDistribution(-1, 1), "y": optuna
         (Sampler.RANDOM, Pruner.HYPERBAND, Direction.MAXIMIZE),
         (Sampler.TPE, Pruner.HALVING, Direction.MAXIMIZE),
         (Sampler.TPE, Pruner.HYPERBAND, Direction.MINIMIZE),
+        (Sampler.TPE, Pruner.MEDIAN, Direction.MINIMIZE),
         (Sampler.CMAES, Pruner.NONE, Direction.MINIMIZE),
         (Sampler.CMAES, Pruner.HYPERBAND, Direction.MAXIMIZE),
     ],
@@ -143,7 +146,7 @@ def test_decisions_are_those_of_a_study_in_memory(sampler: Sampler, pruner: Prun
             lab.restart()
         lab.sweeps.start_missing()
         for one in lab.trials(sweep.id)[len(twins) :]:
-            study.sampler = sampler_of_optuna(sampler, asked.seed + one.number - 1)
+            study.sampler = sampler_of_optuna(sampler, seed_of(asked.seed, one.number))
             twins[one.number] = study.ask(DISTRIBUTIONS)
             assert one.parameters == twins[one.number].params, f"trial {one.number}"
             steps[one.number] = 0
@@ -161,11 +164,15 @@ def test_decisions_are_those_of_a_study_in_memory(sampler: Sampler, pruner: Prun
         x, y = float(one.parameters["x"]), float(one.parameters["y"])
         value = ((x - 0.3) ** 2 + (y - 7) ** 2 / 100) * (1 + 1 / (step + 1)) + chance.random() / 10
         twin.report(value, step)
-        decided = lab.sweeps.report(replace(ADA, job_id=job_id), sweep.id, one.number, {step: value})
+        itself = replace(ADA, job_id=job_id)
+        decided = lab.sweeps.report(itself, sweep.id, one.number, {step: value})
         assert decided is bool(twin.should_prune()), f"trial {one.number} at step {step}"
         if decided:
             pruned += 1
             study.tell(twin, state=optuna.trial.TrialState.PRUNED)
+            # A program that does not listen goes on until it is ended.
+            assert lab.sweeps.report(itself, sweep.id, one.number, {step + 1: -value})
+            assert lab.trials(sweep.id)[one.number - 1].value == value
         elif step == LAST:
             study.tell(twin, value)
             lab.jobs.ended(job_id, JobState.COMPLETED)
@@ -174,8 +181,18 @@ def test_decisions_are_those_of_a_study_in_memory(sampler: Sampler, pruner: Prun
             lab.sweeps.job_changed(job_id)
     ended = lab.sweeps.status(ADA, sweep.id).sweep
     assert (ended.state, ended.message, len(twins)) == (SweepState.COMPLETED, "", SPEC.trials)
-    assert (pruned > 3) is pruner.has_rungs
+    assert (pruned > 3) is (pruner is not Pruner.NONE)
     assert pruned + failed < SPEC.trials - 3
+    lab.store.close()
+
+
+@pytest.mark.parametrize("sampler", [Sampler.RANDOM, Sampler.TPE])
+def test_sweeps_of_neighbouring_seeds_share_no_trial(sampler: Sampler, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    begun = [lab.sweeps.start(ADA, replace(SPEC, sampler=sampler, seed=seed, trials=8, parallel=8)) for seed in (0, 1, 2)]
+    lab.sweeps.start_missing()
+    chosen = [one.parameters["x"] for sweep in begun for one in lab.trials(sweep.id)]
+    assert len(set(chosen)) == len(chosen) == 24
     lab.store.close()
 
 

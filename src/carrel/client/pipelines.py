@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from carrel.core.domain.errors import Invalid
+from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.core.domain.suggest import suggest
 from carrel.wire import v1
 
@@ -29,6 +30,7 @@ class PipelineCalls:
     """The part of a `carrel.Client` that is about pipelines."""
 
     submit_project: Callable[..., v1.JobView]
+    cancel: Callable[[int], v1.JobView]
 
     def submit_pipeline(
         self,
@@ -44,7 +46,7 @@ class PipelineCalls:
         A step whose result is there from an earlier job is not run again (`JobView.cached`), unless `cache` is False. With
         `from_step` that step and those after it are run again. A value in `parameters` is for every step that takes it. `task` is
         as for `submit_project`. If this is interrupted, the steps that were submitted run; the next time, what ended well is
-        taken from the cache.
+        taken from the cache. If the lab refuses a step, those that were submitted before it are cancelled.
         """
         from carrel.core.tasks.steps import later_steps
 
@@ -61,12 +63,21 @@ class PipelineCalls:
         again = later_steps(steps, from_step) if from_step is not None else frozenset()
         pipeline, found = secrets.token_hex(16), dict[str, v1.JobView]()
         for name, step in steps.items():
-            found[name] = self.submit_project(
-                target,
-                step=v1.StepRequest(name=name, pipeline=pipeline, jobs={other: job.id for other, job in found.items()}),
-                parameters=parameters,
-                cache=cache is not False and name not in again,
-                dependency=f"afterok:{':'.join(str(found[other].id) for other in step.after)}" if step.after else None,
-                **task,
-            )
+            try:
+                found[name] = self.submit_project(
+                    target,
+                    step=v1.StepRequest(name=name, pipeline=pipeline, jobs={other: job.id for other, job in found.items()}),
+                    parameters=parameters,
+                    cache=cache is not False and name not in again,
+                    dependency=f"afterok:{':'.join(str(found[other].id) for other in step.after)}" if step.after else None,
+                    **task,
+                )
+            except CarrelError as error:
+                error.message = f"Step {name}: {error.message}"
+                # Where the lab is away, or takes no more now, the next time goes on from those that were submitted.
+                for job in () if isinstance(error, Unavailable) else found.values():
+                    if not job.cached:
+                        with suppress(CarrelError):  # it has ended, or the caller is a job, which may not
+                            self.cancel(job.id)
+                raise
         return found

@@ -189,16 +189,21 @@ class Dependents:
             self._final.popitem(last=False)
 
 
-def settle_dependency(text: str, indices: Sequence[int], jobs: DependencyLookup, may_see: Callable[[Job], bool]) -> str:
+def settle_dependency(
+    text: str, indices: Sequence[int], jobs: DependencyLookup, may_see: Callable[[Job], bool], *, step: bool = False
+) -> str:
     """Return the dependency with each array that it names written as such ("afterok:12_*").
 
     `indices` are those of the array that waits, none for a job that is no array. Raises `Invalid`, `NotFound` for what is not
-    there or not to be seen, and `Impossible` for what can never happen any more.
+    there or not to be seen, and `Impossible` for what can never happen any more; not of a `step`, which ends by that as soon as
+    it is submitted: one before it may fail before or after that moment.
     """
-    return write_dependency(_settle(one, indices, jobs, may_see) for one in read_dependency(text)) if text else ""
+    return write_dependency(_settle(one, indices, jobs, may_see, step=step) for one in read_dependency(text)) if text else ""
 
 
-def _settle(condition: Condition, indices: Sequence[int], jobs: DependencyLookup, may_see: Callable[[Job], bool]) -> Condition:
+def _settle(
+    condition: Condition, indices: Sequence[int], jobs: DependencyLookup, may_see: Callable[[Job], bool], *, step: bool
+) -> Condition:
     if condition.after is After.SINGLETON:
         return condition
     number = condition.job_id
@@ -216,7 +221,7 @@ def _settle(condition: Condition, indices: Sequence[int], jobs: DependencyLookup
     if not found:
         what = f"Array {number} has no element {condition.element}." if is_array else f"Job {number} is not an array."
         raise NotFound(what, remedy=f"`carrel show {number}` says what it is.")
-    if condition.verdict(found) is Verdict.NEVER:
+    if condition.verdict(found) is Verdict.NEVER and not step:
         ended = next((job for job in found if condition.verdict((job,)) is Verdict.NEVER), found[0])
         name = ended.element.name if ended.element is not None else str(ended.id)
         raise Impossible(

@@ -30,7 +30,7 @@ from carrel.core.control.produced import Produced
 from carrel.core.control.repeating import Repeating
 from carrel.core.control.retention import Retention
 from carrel.core.control.secrets import Secrets
-from carrel.core.control.session_limit import check_session_jobs
+from carrel.core.control.session_limit import check_jobs_of_jobs
 from carrel.core.control.storage import StorageWatch
 from carrel.core.control.tokens import Tokens, check_state, day
 from carrel.core.control.usage import share_report, standing_of
@@ -91,6 +91,8 @@ class Lab:
     job_machines: JobMachines = field(default_factory=JobMachines)
     #: Jobs that a session may have at once, of those that its token submits.
     session_jobs: int = 32
+    #: Jobs of a user at once, of those that tasks submit.
+    task_jobs: int = 2000
     #: Devices of which the driver does not say whether they are well, by their UUIDs.
     unknown_devices: Callable[[], Collection[str]] = frozenset
     storage: StorageWatch
@@ -211,7 +213,11 @@ class Lab:
             preemptible=preemptible,
             visible=visible,
             dependency=settle_dependency(
-                dependency, indices, self.jobs_store, lambda job: bool(allowed(caller, Action.SEE_JOB, of_job(job)))
+                dependency,
+                indices,
+                self.jobs_store,
+                lambda job: bool(allowed(caller, Action.SEE_JOB, of_job(job))),
+                step=spec.step is not None,
             ),
             array=array,
             indices=indices,
@@ -225,7 +231,12 @@ class Lab:
             key=key,
             request=_request_digest(new) if key is not None else "",
             outbox=lambda job: self.describe_submission(job, spec, caller.user) if spec.session is None else (),
-            admit=partial(check_session_jobs, more=max(1, len(indices)), most=self.session_jobs),
+            admit=partial(
+                check_jobs_of_jobs,
+                more=max(1, len(indices)),
+                session_jobs=self.session_jobs,
+                task_jobs=self.task_jobs,
+            ),
         )
         if submitted.created:
             self.loop.changed(*submitted.made)
@@ -422,7 +433,11 @@ class Lab:
         return [one for one in found if allowed(caller, Action.SEE_JOB, of_job(one.job))]
 
     def check_wait(self, parent: int, child: Job) -> None:
-        """Raise `Conflict` when the job `parent` would wait for ever for `child`, which it submitted."""
+        """Raise `Conflict` when the job `parent` would wait for `child` for ever."""
+        if self.loop.waits_already(child.id, parent):
+            raise Conflict(
+                f"Job {child.id} waits for job {parent}, which would wait for it for ever.", remedy="Let one of the two go on."
+            )
         if starts_after(child, parent, self.jobs_store.get):
             raise Conflict(
                 f"Job {child.id} starts only when job {parent} has ended, which would wait for it for ever.",

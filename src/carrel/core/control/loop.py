@@ -110,11 +110,20 @@ class ControlLoop:
             self._inbox.put()
 
     @contextmanager
-    def waits(self, parent: int, child: int) -> Iterator[None]:
-        """Within, the job `parent` waits for `child`, which it submitted, and gives it its place if that has none."""
-        with self._scheduler.parents.waits(parent, child, self._clock()):
+    def waits(self, waiter: int, job: Job) -> Iterator[None]:
+        """Within, the job `waiter` waits for `job`, and gives it its place if it has submitted it and that has none."""
+        parents = self._scheduler.parents
+        if job.parent != waiter:
+            with parents.waits_for_another(waiter, job.id):
+                yield
+            return
+        with parents.waits(waiter, job.id, self._clock()):
             self._inbox.put()
             yield
+
+    def waits_already(self, job: int, other: int) -> bool:
+        """True when `job` waits for `other`, or for one that does, and so on."""
+        return self._scheduler.parents.waits_already(job, other)
 
     def wait_of(self, job_id: int, *, alternatives: bool = False) -> Wait | None:
         """Where a waiting job stood when the last cycle looked, or None; with `alternatives` that would start it sooner."""

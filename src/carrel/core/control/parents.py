@@ -35,6 +35,8 @@ class WaitingParents:
         #: By child and parent: how many connections say so, and since when.
         self._waits: Counter[_Pair] = Counter()
         self._since: dict[_Pair, float] = {}
+        #: The same of jobs that wait for one that they did not submit, and give it nothing.
+        self._others: Counter[_Pair] = Counter()
         #: Pairs of which the loop's thread has told the parent.
         self._told: set[_Pair] = set()
 
@@ -52,6 +54,28 @@ class WaitingParents:
                 self._waits[pair] -= 1
                 if not self._waits[pair]:
                     del self._waits[pair], self._since[pair]
+
+    @contextmanager
+    def waits_for_another(self, job: int, other: int) -> Iterator[None]:
+        """Within, `job` waits for one that it did not submit."""
+        with self._guard:
+            self._others[other, job] += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._others[other, job] -= 1
+                self._others += Counter()  # without those that are over
+
+    def waits_already(self, job: int, other: int) -> bool:
+        """True when `job` waits for `other`, or for one that does, and so on."""
+        with self._guard:
+            pairs = [*self._waits, *self._others]
+        found, more = {job}, True
+        while more:
+            further = {target for target, waiter in pairs if waiter in found} - found
+            found, more = found | further, bool(further)
+        return other in found
 
     def of(self, child: int) -> int | None:
         """The job that waits for `child`, or None."""

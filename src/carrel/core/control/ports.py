@@ -303,7 +303,7 @@ class JobStore(SchedulerStore, Protocol):
         key: str | None,
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
-        admit: Callable[[int, int], None] | None = None,
+        admit: Callable[[int | None, int], None] | None = None,
     ) -> Submitted: ...
     def submitted_as(self, owner: str, key: str) -> Job | None: ...  # noqa: D102
     def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]: ...  # noqa: D102

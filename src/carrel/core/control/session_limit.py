@@ -1,8 +1,24 @@
-"""How many jobs a session may have: its token submits as its owner, and whoever takes over a notebook has that token."""
+"""How many jobs jobs may submit.
+
+The token of a session submits as its owner, and whoever takes over a notebook has that token. A task that submits itself by
+mistake would do so without end.
+"""
 
 from __future__ import annotations
 
 from carrel.core.domain.errors import Denied, TooMany
+
+
+def check_jobs_of_jobs(session: int | None, has: int, more: int, *, session_jobs: int, task_jobs: int) -> None:
+    """Raise `TooMany` when a session would have too many jobs, or, where `session` is None, all tasks of a user together."""
+    if session is not None:
+        check_session_jobs(session, has, more, most=session_jobs)
+    elif has + more > task_jobs:
+        raise TooMany(
+            f"Tasks of yours have submitted {has} jobs that wait or run, and the lab lets them have {task_jobs} at once "
+            "(task_jobs).",
+            remedy="Wait until some have ended, cancel some with `carrel cancel`, or submit with your own token.",
+        )
 
 
 def check_session_jobs(session: int, has: int, more: int, *, most: int) -> None:

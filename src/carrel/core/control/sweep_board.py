@@ -45,6 +45,13 @@ class Board:
         """Its trials in their order and what they reported, as they are now."""
         return list(self.trials.values()), {number: dict(values) for number, values in self.reported.items()}
 
+    def judged_by(self, number: int) -> Reported:
+        """What a verdict on a trial goes by: all that it reported, and what the others did for its last step."""
+        own = dict(self.reported[number])
+        step = max(own)
+        others = {other: {step: values[step]} for other, values in self.reported.items() if step in values}
+        return {**others, number: own}
+
 
 def ending(board: Board, trial: Trial, job: Job | None) -> tuple[TrialState, str]:
     """What becomes of a trial whose job has ended, and why."""

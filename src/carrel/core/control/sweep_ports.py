@@ -62,7 +62,7 @@ class Study(Protocol):
         """Return the parameters of the next trial."""
 
     def judge(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported, number: int) -> Verdict:
-        """Say whether trial `number` should end early after what it has reported last."""
+        """Say whether trial `number` should end early after what it has reported last; of others `reported` has that step."""
 
 
 class TrialJobs(Protocol):

@@ -186,22 +186,24 @@ class Sweeps:
         # What is no number is the worst: a pruner sees that, and a trial that diverged has not its last good value.
         values = {step: value if math.isfinite(value) else sweep.spec.direction.worst for step, value in values.items()}
         with self._guard:
+            if board.trials[number].state is TrialState.PRUNED:
+                return True  # it keeps the value by which it was pruned, however long it takes to end
             self._store.add_values(sweep.id, number, values)
             board.reported.setdefault(number, {}).update(values)
             board.trials[number] = replace(board.trials[number], value=board.last_value(number))
-            state = board.trials[number].state
-        if state is not TrialState.RUNNING or sweep.spec.pruner is Pruner.NONE or not values:
-            return state is TrialState.PRUNED
+            runs = board.trials[number].state is TrialState.RUNNING
+        if not runs or sweep.spec.pruner is Pruner.NONE or not values:
+            return False
         with board.judging:
             return self._prunes(board, number)
 
     def _prunes(self, board: Board, number: int) -> bool:
         """Decide whether a trial ends early, and write down what the pruner wants to know of it later."""
         with self._guard:
-            trials, reported = board.snapshot
+            trials, reported = list(board.trials.values()), board.judged_by(number)
             sweep = board.sweep
             if sweep.spec.pruner.has_rungs and sweep.last_step is None:
-                sweep = board.sweep = replace(sweep, last_step=last_step(trials, reported))
+                sweep = board.sweep = replace(sweep, last_step=last_step(trials, board.reported))
                 if sweep.last_step is not None:
                     self._store.change(sweep)
         try:

@@ -15,6 +15,8 @@ MOST_CHOICES, _LONGEST = 1000, 10_000
 #: Whole numbers are floating-point numbers where samplers compute with them: up to here they are exact.
 _LARGEST_INT = 2**53
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
+#: One that lacks its last bracket.
+_BEGUN = re.compile(r"\s*(?:log)?(?:uniform|int|categorical)\s*\([^)]+")
 _ARGUMENT = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^,"'()]*?)\s*(?:,|$)""", re.DOTALL)
 _INT = re.compile(r"[+-]?[0-9]+")
 _STEP = re.compile(r"step\s*=\s*(.*)", re.DOTALL)
@@ -91,7 +93,7 @@ class Distribution:
 
 def looks_like_one(text: str) -> bool:
     """True when `text` is written as a distribution is, or nearly: `read_distribution` says what is wrong with others."""
-    return _CALL.fullmatch(text[:_LONGEST]) is not None
+    return any(one.fullmatch(text[:_LONGEST]) for one in (_CALL, _BEGUN))
 
 
 def read_distribution(name: str, text: str) -> Distribution:

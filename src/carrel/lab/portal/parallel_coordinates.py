@@ -12,6 +12,8 @@ from carrel.wire.v1 import SweepDetail, TrialView
 #: Size of the picture, in units of its own; axes stand from TOP to BOTTOM.
 WIDTH, HEIGHT, TOP, BOTTOM = 1000.0, 320.0, 40.0, 270.0
 _MARGIN = 90.0
+#: Width of a letter, about.
+_LETTER = 8.5
 #: Lines are drawn of so many trials: the best.
 _MOST = 500
 #: Choices of which the names are written.
@@ -36,6 +38,8 @@ class PictureAxis:
 
     x: float
     name: str
+    #: As much of the name as there is room for.
+    label: str
     marks: Sequence[AxisMark]
 
 
@@ -71,9 +75,10 @@ def picture_of(sweep: SweepDetail) -> Picture | None:
     places = [_MARGIN + gap * index for index in range(len(parameters) + 1)]
     values = [one.value for one in shown if one.value is not None]
     low, high = min(values), max(values)
-    axes = [PictureAxis(x=x, name=name, marks=_marks(one)) for x, (name, one) in zip(places, parameters.items(), strict=False)]
+    room = int(min(gap, 2 * _MARGIN) / _LETTER)
+    axes = [_axis(x, name, _marks(one, room), room) for x, (name, one) in zip(places, parameters.items(), strict=False)]
     ends = [(_y(1.0), high), (_y(0.0), low)] if high > low else [(_y(0.5), low)]
-    axes.append(PictureAxis(x=places[-1], name=sweep.metric, marks=[AxisMark(y=y, text=f"{value:.4g}") for y, value in ends]))
+    axes.append(_axis(places[-1], sweep.metric, [AxisMark(y=y, text=f"{value:.4g}") for y, value in ends], room))
     lines = []
     for rank, trial in enumerate(shown):
         heights = [_y(_place(one, trial.parameters.get(name))) for name, one in parameters.items()]
@@ -105,10 +110,14 @@ def _title(sweep: SweepDetail, trial: TrialView) -> str:
     return f"Trial {trial.number}, {trial.state}: {sweep.metric} {_text(trial.value)}; {said}"
 
 
-def _marks(one: Distribution) -> list[AxisMark]:
+def _axis(x: float, name: str, marks: Sequence[AxisMark], room: int) -> PictureAxis:
+    return PictureAxis(x=x, name=name, label=_short(name, room), marks=marks)
+
+
+def _marks(one: Distribution, room: int) -> list[AxisMark]:
     if one.choices:
         every = math.ceil(len(one.choices) / _NAMES)
-        return [AxisMark(y=_y(_place(one, name)), text=_short(name)) for name in one.choices[::every]]
+        return [AxisMark(y=_y(_place(one, name)), text=_short(name, min(room, 14))) for name in one.choices[::every]]
     ends = [one.high, one.low] if one.high > one.low else [one.low]
     return [AxisMark(y=_y(_place(one, value)), text=f"{value:.4g}") for value in [*ends, *_decades(one)]]
 
@@ -144,5 +153,5 @@ def _text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 14 else text[:13] + "…"
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

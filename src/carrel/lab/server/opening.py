@@ -337,6 +337,7 @@ def open_lab(
         held=held.current,
         unknown_devices=watch.unknown,
         session_jobs=settings.session_jobs,
+        task_jobs=settings.task_jobs,
         administration=Administration(
             people=store.people,
             rules=rules,

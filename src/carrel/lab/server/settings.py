@@ -52,6 +52,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("session_gpus", "int", 0, "GPUs that tasks and reservations never take: they are kept for cells."),
     Setting("waiting_calls", "int", 1_000_000, "Calls of functions of each user that have not ended, at most."),
     Setting("session_jobs", "int", 32, "Jobs that a session's token may have at once, waiting and running. 0: none."),
+    Setting("task_jobs", "int", 2000, "Jobs that tasks of one user may have submitted at once, waiting and running."),
     Setting(
         "linger_time",
         "duration",

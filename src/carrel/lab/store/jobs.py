@@ -72,7 +72,7 @@ class JobTable(JobReads):
         key: str | None,
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
-        admit: Callable[[int, int], None] | None = None,
+        admit: Callable[[int | None, int], None] | None = None,
     ) -> Submitted:
         """Write the job down as PENDING, or all elements of an array. The same `key` of the same owner gives the same job again.
 
@@ -83,7 +83,7 @@ class JobTable(JobReads):
             earlier = None if key is None else submitted_before(connection, new.owner, key, request)
             if earlier is not None:
                 return Submitted(job=job_of(connection.execute(SELECT_JOB, {"job_id": earlier}).one()), created=False)
-            check_descendants(connection, new.parent, admit)
+            check_descendants(connection, new.owner, new.parent, admit)
             made = insert_jobs(connection, new, now)
             if key is not None:
                 connection.execute(sa.insert(submissions).values(owner=new.owner, key=key, request=request, job_id=made[0].id))

@@ -20,8 +20,12 @@ from carrel.core.submission.installed import install_command
 if TYPE_CHECKING:
     import optuna
 
-#: Seeds of samplers are numbers of 32 bits.
-_SEEDS = 2**32
+
+def seed_of(seed: int, number: int) -> int:
+    """Return the seed by which trial `number` of a sweep is chosen. A sum would give neighbouring seeds the same trials."""
+    from numpy.random import SeedSequence
+
+    return int(SeedSequence((seed, number)).generate_state(1)[0])
 
 
 class OptunaStudy:
@@ -41,7 +45,7 @@ class OptunaStudy:
         from optuna.trial import TrialState as State
         from optuna.trial import create_trial
 
-        study = _study(sweep, trials, reported, seed=sweep.spec.seed + len(trials))
+        study = _study(sweep, trials, reported, seed=seed_of(sweep.spec.seed, len(trials) + 1))
         if sweep.last_step is not None:
             # Hyperband knows its brackets, by which it shares trials out to samplers, when it was asked once.
             study.pruner.prune(study, create_trial(state=State.RUNNING))
@@ -70,7 +74,7 @@ def _study(sweep: Sweep, trials: Sequence[Trial], reported: Reported, *, seed: i
     study = optuna.create_study(
         study_name=f"sweep-{sweep.id}",
         direction=spec.direction.value,
-        sampler=_sampler(spec, seed % _SEEDS),
+        sampler=_sampler(spec, seed),
         pruner=_pruner(spec.pruner, sweep.last_step),
     )
     distributions = _distributions(spec)

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from carrel.node.staging.download import News, manifest
 from carrel.node.staging.failed import InputFailed
-from carrel.node.staging.web import copy_http, read_json, trusting
+from carrel.node.staging.web import TRIES_OF_THE_LAB, copy_http, read_json, trusting
 
 _JOB = re.compile(r"job:(?://)?/?(?P<job>[1-9][0-9]{0,17})(?:/(?P<path>.*))?")
 _RUN = re.compile(r"runs:/{1,3}(?P<run>[0-9a-f]{32})(?:/(?P<path>.*))?")
@@ -62,7 +62,9 @@ class LabFiles:
         scheme = uri.partition(":")[0]
         found = list(self._outputs(uri) if scheme == "job" else self._tracked(uri))
         if not found:
-            raise InputFailed(f"There is nothing at {uri}.", remedy=f"Write it like {_FORMS[scheme]}.")
+            job = _JOB.fullmatch(uri)
+            listed = f"`carrel outputs {job['job']} --list` lists what there is" if job else f"Write it like {_FORMS[scheme]}"
+            raise InputFailed(f"There is nothing at {uri}.", remedy=f"{listed}.")
         if len(found) == 1 and not found[0].path:
             return self._copy(found[0], uri, target, news)
         placed = sorted((one.path, one) for one in found)
@@ -70,7 +72,14 @@ class LabFiles:
 
     def _copy(self, found: Found, uri: str, target: Path, news: News) -> str:
         digest = copy_http(
-            found.url, target, news, headers=self._headers(), called=uri, size=found.size, opener=trusting(self.authority)
+            found.url,
+            target,
+            news,
+            headers=self._headers(),
+            called=uri,
+            size=found.size,
+            opener=trusting(self.authority),
+            tries=TRIES_OF_THE_LAB,
         )
         if found.digest is not None and digest != found.digest:
             raise InputFailed(f"The input {uri} has the digest {digest}, and the lab stored {found.digest}: it was damaged.")
@@ -81,7 +90,8 @@ class LabFiles:
 
     def _ask(self, route: str, uri: str, **query: str) -> Any:
         asked = f"{self.url}{route}" + (f"?{urlencode(query)}" if query else "")
-        return read_json(asked, self._headers(), called=f"The input {uri}", opener=trusting(self.authority))
+        opener = trusting(self.authority)
+        return read_json(asked, self._headers(), called=f"The input {uri}", opener=opener, tries=TRIES_OF_THE_LAB)
 
     # --- outputs of jobs ----------------------------------------------------------------------------------------------------
 

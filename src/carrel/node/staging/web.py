@@ -21,6 +21,8 @@ from carrel.node.staging.failed import InputFailed, shown
 _SILENCE = 60.0
 #: Tries in a row that bring nothing, and the first pause between two, in seconds; each one is twice as long as the one before.
 _TRIES, _PAUSE = 6, 0.25
+#: No pause is longer. So many tries take a quarter of an hour: the lab itself may be starting again.
+_LONGEST_PAUSE, TRIES_OF_THE_LAB = 15.0, 65
 #: Answers after which trying again may help.
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _JSON = 64 * 1024**2
@@ -56,6 +58,7 @@ def copy_http(
     size: int | None = None,
     opener: OpenerDirector = _OPENER,
     cache: InputCache | None = None,
+    tries: int = _TRIES,
 ) -> str:
     """Fetch `uri` and return its digest; `called` is its name in messages, `size` what it must have. Raises `InputFailed`.
 
@@ -64,14 +67,21 @@ def copy_http(
     before = cache.seen(uri) if cache is not None else None
     if cache is not None and before is not None and _is_unchanged(opener, uri, before[0]) and cache.take(before[1], target, news):
         return before[1]
-    digest, mark = _copy(uri, target, news, headers or {}, called or shown(uri), size, opener)
+    digest, mark = _copy(uri, target, news, headers or {}, called or shown(uri), size, opener, tries)
     if cache is not None:
         cache.keep(digest, target, uri=uri, mark=mark)
     return digest
 
 
 def _copy(
-    uri: str, target: Path, news: News, headers: Mapping[str, str], name: str, size: int | None, opener: OpenerDirector
+    uri: str,
+    target: Path,
+    news: News,
+    headers: Mapping[str, str],
+    name: str,
+    size: int | None,
+    opener: OpenerDirector,
+    tries: int,
 ) -> tuple[str, str]:
     """Fetch; return the digest, and by what the place tells this content from another: a strong ETag, or a time."""
     with Download(target, news, size) as arriving:
@@ -90,7 +100,7 @@ def _copy(
                     arriving.take(response)
             except HTTPError as error:
                 with error:
-                    if error.code not in _PASSING:
+                    if not _passes(error.code, fruitless):
                         raise InputFailed(f"The input {name} could not be read: {error.code} {error.reason}.") from error
                     trouble = f"{error.code} {error.reason}"
             except (URLError, http.client.HTTPException, OSError) as error:
@@ -101,13 +111,13 @@ def _copy(
             if not trouble and (wanted is None or arriving.size == wanted):
                 return arriving.digest, mark
             fruitless = 0 if arriving.size > before else fruitless + 1
-            if fruitless >= _TRIES or (wanted is not None and arriving.size > wanted):
+            if fruitless >= tries or (wanted is not None and arriving.size > wanted):
                 had = f"It was cut off at {arriving.size} of {wanted} bytes" if wanted else f"{arriving.size} bytes came"
                 raise InputFailed(
                     f"The input {name} could not be read: {had}{f' ({trouble})' if trouble else ''}, {fruitless} tries in a row.",
                     remedy="Look whether the place answers, and submit again.",
                 )
-            time.sleep(_PAUSE * 2**fruitless)
+            time.sleep(min(_PAUSE * 2**fruitless, _LONGEST_PAUSE))
 
 
 def _is_unchanged(opener: OpenerDirector, uri: str, mark: str) -> bool:
@@ -123,25 +133,36 @@ def _is_unchanged(opener: OpenerDirector, uri: str, mark: str) -> bool:
         return False
 
 
-def read_json(uri: str, headers: Mapping[str, str] | None = None, *, called: str = "", opener: OpenerDirector = _OPENER) -> Any:
+def read_json(
+    uri: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    called: str = "",
+    opener: OpenerDirector = _OPENER,
+    tries: int = _TRIES,
+) -> Any:
     """Return the JSON document at `uri`. Raises `InputFailed`."""
     name = called or shown(uri)
     trouble = ""
-    for attempt in range(_TRIES):
+    for attempt in range(tries):
         try:
             with _open(opener, uri, headers or {}, 0, "") as response:
                 return json.loads(response.read(_JSON))
         except HTTPError as error:
             with error:
-                if error.code not in _PASSING:
+                if not _passes(error.code, attempt):
                     raise InputFailed(f"{name} could not be read: {_said(error)}") from error
                 trouble = f"{error.code} {error.reason}."
         except ValueError as error:
             raise InputFailed(f"{name} could not be read: the answer is not JSON.") from error
         except (URLError, http.client.HTTPException, OSError) as error:
             trouble = f"{getattr(error, 'reason', error)}."
-        time.sleep(_PAUSE * 2**attempt)
+        time.sleep(min(_PAUSE * 2**attempt, _LONGEST_PAUSE))
     raise InputFailed(f"{name} could not be read: {trouble}", remedy="Look whether the place answers, and submit again.")
+
+
+def _passes(code: int, fruitless: int) -> bool:
+    return code in _PASSING and (code != http.client.INTERNAL_SERVER_ERROR or fruitless < _TRIES)
 
 
 def _open(opener: OpenerDirector, uri: str, headers: Mapping[str, str], offset: int, mark: str) -> Any:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.job import Job
 from carrel.lab.gateway.context import LARGEST, Ctx, Gateway, Granted, JobId
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.events import EventFilter, page
@@ -73,14 +74,13 @@ async def job_events(
     parent = grant.caller.job_id
     if waits and parent is not None and isinstance(found, StreamingResponse):
         job = await to_thread.run_sync(ctx.lab.job, grant.caller, job_id)
-        if job.parent == parent:
-            await to_thread.run_sync(ctx.lab.check_wait, parent, job)
-            found.body_iterator = _while_waiting(ctx, parent, job_id, found.body_iterator)
+        await to_thread.run_sync(ctx.lab.check_wait, parent, job)
+        found.body_iterator = _while_waiting(ctx, parent, job, found.body_iterator)
     return found
 
 
-async def _while_waiting(ctx: Gateway, parent: int, child: int, pieces: AsyncIterable[Any]) -> AsyncIterator[Any]:
-    with ctx.lab.loop.waits(parent, child):
+async def _while_waiting(ctx: Gateway, waiter: int, job: Job, pieces: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    with ctx.lab.loop.waits(waiter, job):
         async for piece in pieces:
             yield piece
 
