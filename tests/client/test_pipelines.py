@@ -66,8 +66,15 @@ def test_from_a_step_on_and_without_the_cache(lab: LabProcess, project: Path) ->
     assert later["prepare"] == (first["prepare"][0], True)
     assert [later[name][0] > first["report"][0] and not later[name][1] for name in ("train", "report")] == [True, True]
     assert not any(cached for _, cached in steps(carrel(lab, "run", "--no-cache", project)).values())
-    (project / "own.txt").write_text("changed")
-    assert "Run as well: prepare. No earlier job did the same" in carrel(lab, "run", "--from", "train", project)
+    (project / "own.txt").write_text(f"{project} was mended")
+    said = carrel(lab, "run", "--from", "train", project)
+    assert {name: cached for name, (_, cached) in steps(said).items()} == {"prepare": True, "train": False, "report": False}
+    assert "had the same parameters, environment and inputs; its code was another." in said
+    description = project / "MLproject"
+    description.write_text(description.read_text().replace("seq {upto}", f"true {project.parent.name}; seq {{upto}}"))
+    assert "Run as well: prepare. No earlier job did the same, with this code or other." in carrel(
+        lab, "run", "--from", "train", project
+    )
 
 
 def test_a_parameter_is_for_the_steps_that_take_it_and_the_others_stay(lab: LabProcess, project: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from carrel.core.domain.cache_key import cache_key
+from carrel.core.domain.cache_key import HALF, cache_key
 from carrel.core.domain.task import TaskSpec
 
 RUN = "0123456789abcdef0123456789abcdef"
@@ -14,6 +16,14 @@ def key(uri: str) -> str:
     return cache_key(
         TaskSpec(entry_point="main", command="cat inputs/data", snapshot="sha256:0", path_parameters={"inputs/data": uri})
     )
+
+
+def test_other_code_changes_the_second_half_alone() -> None:
+    task = TaskSpec(entry_point="main", command="make", snapshot="sha256:0")
+    mended, other = replace(task, snapshot="sha256:1"), replace(task, command="make all")
+    assert cache_key(mended)[:HALF] == cache_key(task)[:HALF]
+    assert cache_key(mended) != cache_key(task)
+    assert cache_key(other)[:HALF] != cache_key(task)[:HALF]
 
 
 @pytest.mark.parametrize(

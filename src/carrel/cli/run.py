@@ -238,7 +238,7 @@ def run_pipeline(
         width = max(len(name) for name in found)
         for name, job in found.items():
             print(f"{name:<{width}}  job {paint(str(job.id), 'bold')}{'  from the cache' if job.cached else ''}")
-            _warn(() if job.cached else job.notes)
+            _warn(() if job.cached and from_step is None else job.notes)
         _warn(_run_too(task["target"], found, from_step))
     return _follow_steps(client, found, as_json=as_json) if follow else OK
 
@@ -250,7 +250,8 @@ def _run_too(target: Any, found: Mapping[str, JobView], from_step: str | None) -
 
     asked = found.keys() if from_step is None else later_steps(steps_of(target), from_step)
     if names := [name for name, job in found.items() if not job.cached and name not in asked]:
-        yield f"Run as well: {', '.join(names)}. No earlier job did the same; a change of any file is a change of each step."
+        why = "and a change of any file is a change of each step" if from_step is None else "with this code or other"
+        yield f"Run as well: {', '.join(names)}. No earlier job did the same, {why}."
 
 
 def _follow_steps(client: Client, steps: Mapping[str, JobView], *, as_json: bool) -> int:

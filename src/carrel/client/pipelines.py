@@ -44,7 +44,8 @@ class PipelineCalls:
         """Submit the steps of the project in a directory; return their jobs by name, in an order in which they can run.
 
         A step whose result is there from an earlier job is not run again (`JobView.cached`), unless `cache` is False. With
-        `from_step` that step and those after it are run again. A value in `parameters` is for every step that takes it. `task` is
+        `from_step` that step and those after it are run again, and the others are taken from earlier jobs also where the code
+        was another then. A value in `parameters` is for every step that takes it. `task` is
         as for `submit_project`. If this is interrupted, the steps that were submitted run; the next time, what ended well is
         taken from the cache. If the lab refuses a step, those that were submitted before it are cancelled.
         """
@@ -64,9 +65,10 @@ class PipelineCalls:
         pipeline, found = secrets.token_hex(16), dict[str, v1.JobView]()
         for name, step in steps.items():
             try:
+                jobs = {other: job.id for other, job in found.items()}
                 found[name] = self.submit_project(
                     target,
-                    step=v1.StepRequest(name=name, pipeline=pipeline, jobs={other: job.id for other, job in found.items()}),
+                    step=v1.StepRequest(name=name, pipeline=pipeline, jobs=jobs, any_code=from_step is not None),
                     parameters=parameters,
                     cache=cache is not False and name not in again,
                     dependency=f"afterok:{':'.join(str(found[other].id) for other in step.after)}" if step.after else None,

@@ -41,6 +41,7 @@ from carrel.core.control.views import ShareReport
 from carrel.core.control.weekly import Weekly
 from carrel.core.domain.account import Standing
 from carrel.core.domain.array import read_array
+from carrel.core.domain.cache_key import HALF
 from carrel.core.domain.errors import CarrelError, Conflict, Denied, Impossible, NotFound, Unauthenticated
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.noun import Noun
@@ -187,13 +188,15 @@ class Lab:
         array: str = "",
         only: int | None = None,
         cache: bool = False,
+        any_code: bool = False,
         key: str | None = None,
         parent: int | None = None,
     ) -> Submitted:
         """Write the job down and put it in line, after what it waits for; or all elements of an array, or `only` that one.
 
         It can run here, its code is there, what it waits for can happen: otherwise it is refused now. `cache`: an earlier job of
-        the owner's with the same code, parameters, environment and inputs is returned instead, if all that it left is there.
+        the owner's with the same code, parameters, environment and inputs is returned instead, if all that it left is there; with
+        `any_code` else the newest whose code was another.
         `parent`: the job for which it is submitted, where the caller is not one.
         """
         about: Any = {"qos": qos, "kind": kind, "partition": partition, "account": account}
@@ -223,8 +226,11 @@ class Lab:
             indices=indices,
             parent=parent,
         )
-        if cache and new.cache_key and (earlier := self._same_as(new)) is not None:
-            return Submitted(job=earlier, created=False, cached=True)
+        if cache and new.cache_key:
+            if (earlier := self._same_as(new.owner, new.cache_key)) is not None:
+                return Submitted(job=earlier, created=False, cached=True)
+            if any_code and (earlier := self._same_as(new.owner, new.cache_key[:HALF])) is not None:
+                return Submitted(job=earlier, created=False, cached=True, other_code=True)
         submitted = self.jobs_store.submit(
             new,
             now=self.clock(),
@@ -299,9 +305,9 @@ class Lab:
             )
         )
 
-    def _same_as(self, new: NewJob) -> Job | None:
-        """The newest job that did the same and whose outputs are all there, or None."""
-        for job in self.jobs_store.same_as(new.owner, new.cache_key):
+    def _same_as(self, owner: str, key: str) -> Job | None:
+        """The newest job whose key begins so and whose outputs are all there, or None."""
+        for job in self.jobs_store.same_as(owner, key):
             if all(file.removed_at is None for file in self.jobs_store.outputs(job.id, job.attempt)):
                 return job
         return None

@@ -205,6 +205,8 @@ class Submitted:
     made: tuple[Job, ...] = ()
     #: True when it is another, earlier job, whose result is taken again.
     cached: bool = False
+    #: True when that one had other code.
+    other_code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +246,7 @@ class SchedulerStore(DependencyLookup, Protocol):
         """All jobs that have not ended, oldest first."""
 
     def same_as(self, owner: str, key: str) -> Sequence[Job]:
-        """The owner's jobs with this `cache_key` that have ended well, newest first."""
+        """The owner's jobs whose `cache_key` begins so that have ended well, newest first."""
 
     def task(self, job_id: int) -> TaskSpec | None:
         """What the job was asked to do, or None."""

@@ -9,10 +9,11 @@ import re
 from carrel.core.domain.serial import to_plain
 from carrel.core.domain.task import InputSpec, TaskSpec
 
-#: What decides what a task does. Resources and names do not.
+#: Digits of a key that say what is done, beside the code.
+HALF = 32
+#: What decides what a task does, with its code. Resources and names do not.
 _FIELDS = (
     "command",
-    "snapshot",
     "directory",
     "parameters",
     "environment",
@@ -31,14 +32,17 @@ _LASTING = re.compile(
 
 
 def cache_key(task: TaskSpec) -> str:
-    """Return "sha256:…", the same for tasks that do the same; "" for one whose result may not be taken again."""
+    """Return 64 hexadecimal digits, the same for tasks that do the same, and the first half also where only the code differs.
+
+    "" is for a task whose result may not be taken again.
+    """
     if task.session is not None or task.pool is not None or changing_inputs(task):
         return ""
     plain = to_plain(task)
     # Only where it is so: what was done before there was such a mode keeps its key.
     decides = (*_FIELDS, *(name for name in ("deterministic_seed", "order") if name in plain))
     text = json.dumps({name: plain[name] for name in decides}, sort_keys=True, separators=(",", ":"))
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return "".join(hashlib.sha256(part.encode()).hexdigest()[:HALF] for part in (text, task.snapshot))
 
 
 def changing_inputs(task: TaskSpec) -> tuple[InputSpec, ...]:

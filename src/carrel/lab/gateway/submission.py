@@ -171,6 +171,7 @@ class Submissions:
             "dependency": (options.dependency or "").strip(),
             "array": _array(options.array, request),
             "cache": options.cache is True,
+            "any_code": request.step is not None and request.step.any_code,
         }
 
     def _describe(self, request: TaskRequest) -> TaskDescription:
@@ -219,8 +220,8 @@ class Submissions:
 
 def _said_of_cache(submitted: Submitted, task: TaskSpec, *, wanted: bool) -> tuple[str, ...]:
     if submitted.cached:
-        job = submitted.job
-        return (f"Taken from the cache: job {job.id} had the same code, parameters, environment and inputs.",)
+        code, other = ("", "; its code was another") if submitted.other_code else ("code, ", "")
+        return (f"Taken from the cache: job {submitted.job.id} had the same {code}parameters, environment and inputs{other}.",)
     changing = changing_inputs(task) if wanted else ()
     if changing:
         return (
@@ -293,7 +294,7 @@ def _task(
         deterministic_seed=_seed(options),
         order=options.order,
         replay_of=origin(request.replay) if request.replay is not None else None,
-        step=StepOf(**request.step.model_dump()) if request.step is not None else None,
+        step=StepOf(**request.step.model_dump(exclude={"any_code"})) if request.step is not None else None,
         engines={name: asked for name, asked in options.engines.items() if asked} or None,
     )
 

@@ -89,8 +89,10 @@ class JobReads:
             return [job_of(row) for row in connection.execute(query)]
 
     def same_as(self, owner: str, key: str) -> Sequence[Job]:
-        """The owner's jobs with this `cache_key` that have ended well, newest first."""
-        query = sa.select(*_JOB).where(jobs.c.cache_key == key, jobs.c.owner == owner, jobs.c.state == JobState.COMPLETED.value)
+        """The owner's jobs whose `cache_key` begins so that have ended well, newest first."""
+        # Keys are hexadecimal: the range finds them by the index.
+        same = sa.and_(jobs.c.cache_key >= key, jobs.c.cache_key < key + "g")
+        query = sa.select(*_JOB).where(same, jobs.c.owner == owner, jobs.c.state == JobState.COMPLETED.value)
         with self._database.read() as connection:
             return [job_of(row) for row in connection.execute(query.order_by(jobs.c.id.desc()).limit(20))]
 

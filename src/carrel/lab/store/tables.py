@@ -149,7 +149,7 @@ jobs = Table(
     #: The job that submitted it.
     Column("parent", ID, index=True),
     #: What makes it the same as another one (`carrel.core.domain.cache_key`); "": nothing does.
-    Column("cache_key", String(80), nullable=False, server_default=text("''"), index=True),
+    Column("cache_key", String(64), nullable=False, server_default=text("''"), index=True),
     #: What it has in common with the other steps that were submitted with it.
     Column("pipeline", String(64), nullable=False, server_default=text("''"), index=True),
     #: The `Preemption`, as JSON; NULL while the job keeps its place.

@@ -46,6 +46,8 @@ class StepRequest(Request):
     pipeline: str = Field(pattern="[0-9a-f]{32}")
     #: The jobs of the steps before it, by their names.
     jobs: dict[str, int] = Field(default_factory=dict)
+    #: With `cache`: where no earlier job had the same code, one with other code will do.
+    any_code: bool = False
 
 
 class InputRequest(Request):
