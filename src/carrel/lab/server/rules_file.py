@@ -23,7 +23,7 @@ from carrel.lab.server.toml import read_text, tables_of
 _ACCOUNT_KINDS = {"parent": "text", "shares": "int", "users": "shares"}
 #: Key of a rule -> what a form calls it.
 _LABELS = {
-    "kinds": "Kinds of jobs: task, session, worker",
+    "kinds": "Kinds of jobs: task, session",
     "default_time": "Walltime of work that names none",
     "max_time": "Longest walltime",
     "idle_time": "Sessions end after so long without use",
