@@ -119,7 +119,7 @@ class RunningSessions:
     # ---- the way in
 
     def find(self, label: str) -> Session | None:
-        """The session with this label (for the proxy)."""
+        """The session with this label, or None when there is none and never was."""
         job_id = identity.read_session_label(label)
         job = self._lab.jobs_store.get(job_id) if job_id is not None else None
         if job is None or job.kind is not JobKind.SESSION:
@@ -143,7 +143,7 @@ class RunningSessions:
         )
 
     def guest(self, token_id: int) -> Caller:
-        """Whose token let a browser in (for the proxy)."""
+        """Whose token has this number, with which a browser was let in; raises `CarrelError` when it is void."""
         return self._lab.tokens.by_number(token_id)
 
     def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
