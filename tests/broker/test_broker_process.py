@@ -17,7 +17,7 @@ from kernels import eventually
 from carrel.core.domain.errors import Invalid, Unavailable
 from carrel.node.broker.client_authentication import node_token
 from carrel.node.broker.config import BrokerConfig, Simulation, read_config
-from carrel.node.broker.process import BrokerProcess, ensure_broker, running
+from carrel.node.broker.process import BrokerProcess, running
 from carrel.node.devices.discover import discover
 from carrel.node.leases.client import Broker
 from carrel.node.leases.protocol import OBSERVER
@@ -50,6 +50,17 @@ def config(home: Path) -> BrokerConfig:
 def answers(process: BrokerProcess, config: BrokerConfig) -> bool:
     with Broker(process.socket, node_token(config.secret()), OBSERVER) as broker:
         return len(broker.status()["devices"]) == len(config.devices)
+
+
+def ensure_broker(run_dir: Path, config: BrokerConfig) -> BrokerProcess:
+    """Make sure that the broker of `config` runs and listens, and keep it running."""
+    process = BrokerProcess(run_dir, config)
+    try:
+        process.start()
+    except BaseException:
+        process.close()
+        raise
+    return process
 
 
 @pytest.mark.gate

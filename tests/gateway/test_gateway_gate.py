@@ -17,6 +17,8 @@ from carrel.core.domain.errors import Invalid
 from carrel.core.domain.job import JobState
 from carrel.lab.gateway import GatewaySettings, TrackingStatus, create_app
 from carrel.lab.gateway.routes.issuer import PUBLIC
+from carrel.lab.studies import OptunaStudy
+from carrel.node.environments.named import NamedEnvironments
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -227,6 +229,11 @@ def test_the_tracking_server_is_behind_the_same_gate(rig: Rig, ada: httpx.Client
         rig.lab,
         settings=GatewaySettings(uploads=rig.home / "uploads", calls=rig.home / "calls", max_body=10),
         snapshots=rig.snapshots,
+        environments=NamedEnvironments(rig.home / "environments"),
+        calls=rig.store.calls,
+        sweeps=(rig.store.sweeps, OptunaStudy()),
+        baseline_store=rig.store.baselines,
+        challenges=(rig.store, rig.home / "challenges", rig.home / "files"),
         tracking_proxy=tracking,
         tracking_status=lambda: TrackingStatus(state="starting", message="MLflow is starting."),
     )

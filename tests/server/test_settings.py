@@ -47,7 +47,7 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ('memory = "8"', 'memory: "8" is not a size. Say "8M" or "8G"'),
         ('tracking = "maybe"', "tracking is 'maybe'. It must be true or false"),
         ("[qos.a]\nmax_tim = '1h'", 'qos.a: there is no setting "max_tim". Did you mean "max_time"'),
-        ("[qos.a]\nkinds = ['nap']", "qos.a.kinds is ['nap']. It must be a list of: task, session, worker"),
+        ("[qos.a]\nkinds = ['nap']", "qos.a.kinds is ['nap']. It must be a list of: task, session"),
         ("default_qos = 'x'", 'default_qos is "x". Choose one of: normal, short, interactive, batch'),
         ("preset = 'mlrp'", 'There is no preset "mlrp". Choose one of: default, mlerp'),
         ("[qos.a]\npreempts = 'b'\n[qos.b]", "qos.a.preempts is 'b'. It must be a list of names"),

@@ -46,13 +46,7 @@ class CallStore(Protocol):
 
 
 class Workers(Protocol):
-    """Starts and ends the jobs that are workers."""
+    """Starts and ends the jobs that are workers. `carrel.lab.gateway.pool_workers.PoolWorkers` is one, and has the promises."""
 
-    def settle(self, caller: Caller, pool: WorkerPool) -> WorkerPool:
-        """The pool as it can be here: with GPUs that are reserved where none are lent, and no more workers than can compute.
-
-        Raises what keeps such a worker from being submitted by the caller.
-        """
-
-    def start(self, pool: WorkerPool, key: str) -> int:
-        """Submit a worker of the pool for its owner; the same key is the same job. Returns its number."""
+    def settle(self, caller: Caller, pool: WorkerPool) -> WorkerPool: ...  # noqa: D102
+    def start(self, pool: WorkerPool, key: str) -> int: ...  # noqa: D102

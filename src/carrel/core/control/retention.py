@@ -29,10 +29,9 @@ class RetentionStore(Protocol):
 
 
 class Collects(Protocol):
-    """Removes what the rules do not keep; `carrel.lab.retention.Collector` is one."""
+    """Removes what the rules do not keep; `carrel.lab.retention.Collector` is one, and has the promises."""
 
-    def collect(self, kinds: Collection[Kind] = ..., *, dry_run: bool = False) -> Sequence[Collected]:
-        """Remove what the rules do not keep of these kinds; return what went, or with `dry_run` would go."""
+    def collect(self, kinds: Collection[Kind] = ..., *, dry_run: bool = False) -> Sequence[Collected]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,19 +47,15 @@ class ChangedRules:
 
 
 class WrittenRules(Protocol):
-    """The rules as an administrator writes them. Every method raises `Invalid` for what is wrong there, or in the changes."""
+    """The rules as an administrator writes them. Every method raises `Invalid` for what is wrong there, or in the changes.
 
-    def changed(self, changes: RuleChanges) -> ChangedRules:
-        """Read what is written, and make the changes to it, of which none is written yet."""
+    `carrel.lab.server.rules_file.RulesFile` is one, and has the promises.
+    """
 
-    def write(self, changed: ChangedRules) -> None:
-        """Write it, whole or not at all. Raises `Conflict` where it is another one now, `Denied` where it is not the lab's."""
-
-    def sections(self, rules: LabRules) -> Sequence[RuleSection]:
-        """The fields of a form, with the values of `rules`."""
-
-    def changes(self, table: str, texts: Mapping[str, str]) -> RuleChanges:
-        """Read a form: the fields of `table` that differ from what is written. A field that is not in `texts` is empty."""
+    def changed(self, changes: RuleChanges) -> ChangedRules: ...  # noqa: D102
+    def write(self, changed: ChangedRules) -> None: ...  # noqa: D102
+    def sections(self, rules: LabRules) -> Sequence[RuleSection]: ...  # noqa: D102
+    def changes(self, table: str, texts: Mapping[str, str]) -> RuleChanges: ...  # noqa: D102
 
 
 class RuleBook:

@@ -55,28 +55,13 @@ class SessionStatus:
 
 
 class SessionAccess(Protocol):
-    """The way into sessions; `carrel.lab.server.sessions` builds it on the session proxy."""
+    """The way into sessions. `carrel.lab.server.sessions.RunningSessions` is one, and has the promises."""
 
-    def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
-        """A link that lets one browser in, once, for as long as the token with that number is good.
-
-        `base` is the address under which its owner reaches the lab.
-        """
-
-    def address(self, job: Job, *, base: str) -> str:
-        """The session's own origin, which lets nobody in by itself."""
-
-    def status(self, job: Job) -> SessionStatus:
-        """How the session is."""
-
-    def connected(self, job_id: int, attempt: int, change: int) -> None:
-        """A connection was opened (+1) or closed (-1): a session that has one is not idle."""
-
-    def join_hub(self, job: Job, variables: Mapping[str, str]) -> int:
-        """Hand `variables` to a session that waits for them, and return the port that it listens on.
-
-        Raises `Conflict` when it does not wait (any more), `Unavailable` when it does not answer. Nothing is kept.
-        """
+    def open(self, job: Job, *, base: str, path: str, token_id: int) -> str: ...  # noqa: D102
+    def address(self, job: Job, *, base: str) -> str: ...  # noqa: D102
+    def status(self, job: Job) -> SessionStatus: ...  # noqa: D102
+    def connected(self, job_id: int, attempt: int, change: int) -> None: ...  # noqa: D102
+    def join_hub(self, job: Job, variables: Mapping[str, str]) -> int: ...  # noqa: D102
 
 
 class Lender(Protocol):

@@ -55,27 +55,15 @@ class Study(Protocol):
     Without a memory: all that it goes by is what it is given, and what it wants to be told again it hands out as attributes.
     """
 
-    def check(self, spec: SweepSpec) -> None:
-        """Raise `Invalid` for a sampler that is not installed here."""
-
-    def suggest(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported) -> Suggestion:
-        """Return the parameters of the next trial."""
-
-    def judge(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported, number: int) -> Verdict:
-        """Say whether trial `number` should end early after what it has reported last; of others `reported` has that step."""
+    def check(self, spec: SweepSpec) -> None: ...  # noqa: D102
+    def suggest(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported) -> Suggestion: ...  # noqa: D102
+    def judge(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported, number: int) -> Verdict: ...  # noqa: D102
 
 
 class TrialJobs(Protocol):
-    """Starts and ends the jobs that are trials."""
+    """Starts and ends the jobs that are trials. `carrel.lab.gateway.trial_jobs.TrialJobs` is one, and has the promises."""
 
-    def check(self, caller: Caller, spec: SweepSpec) -> None:
-        """Raise what keeps such a trial from being submitted by the caller."""
-
-    def start(self, sweep: Sweep, trial: Trial) -> int:
-        """Submit a trial for the sweep's owner; the same trial is the same job. Returns its number."""
-
-    def end(self, job_id: int, *, by: str) -> None:
-        """Ask for the end of a trial's job; `by` says who, and why."""
-
-    def describe(self, sweep: Sweep, job_id: int) -> Sequence[OutboxEntry]:
-        """What there is to tell the tracking server about the sweep's state; `job_id` is one of its trials'."""
+    def check(self, caller: Caller, spec: SweepSpec) -> None: ...  # noqa: D102
+    def start(self, sweep: Sweep, trial: Trial) -> int: ...  # noqa: D102
+    def end(self, job_id: int, *, by: str) -> None: ...  # noqa: D102
+    def describe(self, sweep: Sweep, job_id: int) -> Sequence[OutboxEntry]: ...  # noqa: D102

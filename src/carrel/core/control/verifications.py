@@ -13,13 +13,10 @@ from carrel.core.domain.task import TaskSpec
 
 
 class VerificationStore(Protocol):
-    """Keeps the last one of each job."""
+    """Keeps the last one of each job. `carrel.lab.store.baselines.VerificationTable` is one, and has the promises."""
 
-    def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None:
-        """Keep it in the place of an earlier one, and what there is to tell the tracking server."""
-
-    def get(self, job_id: int) -> Verification | None:
-        """The last one of the job, or None."""
+    def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None: ...  # noqa: D102
+    def get(self, job_id: int) -> Verification | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

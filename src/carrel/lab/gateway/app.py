@@ -98,20 +98,20 @@ def create_app(
     *,
     settings: GatewaySettings,
     snapshots: SnapshotStore,
+    environments: NamedEnvironments,
+    calls: CallStore,
+    sweeps: tuple[SweepStore, Study],
+    baseline_store: BaselineStore,
+    challenges: tuple[Memory, Path, Path],
     run_of: Callable[[int], tuple[str, str] | None] = lambda _job_id: None,
     tracking_status: Callable[[], TrackingStatus] = lambda: TrackingStatus(state="off"),
     tracking_proxy: ASGIApp | None = None,
     run_metrics: Callable[[str, str], Metrics] = no_metrics,
     pages: Pages | None = None,
     sessions: Sessions | None = None,
-    environments: NamedEnvironments | None = None,
     walls: Callable[[str], LaunchWalls | None] = lambda _owner: None,
     audit: AuditLog | None = None,
     issuer: Issuer | None = None,
-    calls: CallStore | None = None,
-    sweeps: tuple[SweepStore, Study] | None = None,
-    baseline_store: BaselineStore | None = None,
-    challenges: tuple[Memory, Path, Path] | None = None,
     new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
 ) -> FastAPI:
     """The lab's HTTP application.
@@ -129,45 +129,35 @@ def create_app(
     lab.tokens.subscribe(conversations.look)
     submissions = Submissions(lab, snapshots, remembered=settings.described_tasks)
     workers = PoolWorkers(lab=lab, submissions=submissions, sessions=sessions)
-    pools = None
-    if calls is not None:
-        pools = Pools(
-            store=calls,
-            jobs=lab.jobs_store,
-            workers=workers,
-            clock=lab.clock,
-            discard=CallBodies.discard,
-            share=CallBodies.share,
-            check_room=lambda caller: lab.retention.check_room(caller),
-            most=settings.waiting_calls,
-        )
-    swept = None
-    if sweeps is not None:
-        trials = TrialJobs(lab=lab, submissions=submissions)
-        swept = Sweeps(store=sweeps[0], study=sweeps[1], jobs=lab.jobs_store, trial_jobs=trials, clock=lab.clock)
+    pools = Pools(
+        store=calls,
+        jobs=lab.jobs_store,
+        workers=workers,
+        clock=lab.clock,
+        discard=CallBodies.discard,
+        share=CallBodies.share,
+        check_room=lambda caller: lab.retention.check_room(caller),
+        most=settings.waiting_calls,
+    )
+    trials = TrialJobs(lab=lab, submissions=submissions)
+    swept = Sweeps(store=sweeps[0], study=sweeps[1], jobs=lab.jobs_store, trial_jobs=trials, clock=lab.clock)
     comparing = Comparing(lab=lab, snapshots=snapshots, metrics=run_metrics)
-    drifts = None
-    if baseline_store is not None:
-        drifts = Drifts(baselines=Baselines(store=baseline_store, lab=lab), comparing=comparing)
-    organised = shown_one_by_one = None
-    if challenges is not None:
-        memory, directories, own_files = challenges
-        directories.mkdir(mode=0o700, exist_ok=True)
-        programs, sent = ChallengePrograms(directories, lab, snapshots, submissions), SentSubmissions(memory.of(SUBMISSIONS))
-        runs = ChallengeRuns(lab, programs, memory.of(CHALLENGES), sent)
-        rescoring = Rescoring(programs=programs, runs=runs, challenges=memory.of(CHALLENGES), submissions=sent)
-        runs.scored = rescoring.catch_up
-        organised = Challenges(
-            lab=lab,
-            programs=programs,
-            runs=runs,
-            rescoring=rescoring,
-            challenges=memory.of(CHALLENGES),
-            teams=memory.of(TEAMS),
-            submissions=sent,
-            notices=memory.of(CHALLENGE_NOTICES),
-        )
-        shown_one_by_one = ChallengeSamples(challenges=organised, samples=memory.of(CHALLENGE_SAMPLES))
+    memory, directories, own_files = challenges
+    directories.mkdir(mode=0o700, exist_ok=True)
+    programs, sent = ChallengePrograms(directories, lab, snapshots, submissions), SentSubmissions(memory.of(SUBMISSIONS))
+    runs = ChallengeRuns(lab, programs, memory.of(CHALLENGES), sent)
+    rescoring = Rescoring(programs=programs, runs=runs, challenges=memory.of(CHALLENGES), submissions=sent)
+    runs.scored = rescoring.catch_up
+    organised = Challenges(
+        lab=lab,
+        programs=programs,
+        runs=runs,
+        rescoring=rescoring,
+        challenges=memory.of(CHALLENGES),
+        teams=memory.of(TEAMS),
+        submissions=sent,
+        notices=memory.of(CHALLENGE_NOTICES),
+    )
     body_files = BodyFiles(settings.calls, settings.body_socket)
     gateway = Gateway(
         lab=lab,
@@ -175,20 +165,14 @@ def create_app(
         streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
         submissions=submissions,
         incoming=Incoming(lab, snapshots, walls, settings.templates, GitHosts(settings.git_hosts)),
-        worker_pools=pools,
-        own_sweeps=swept,
-        own_drifts=drifts,
-        own_challenges=organised,
-        own_participating=(
-            None
-            if organised is None
-            else Participating(challenges=organised, samples=memory.of(CHALLENGE_SAMPLES), files=own_files)
-        ),
-        own_publishing=None if organised is None else Publishing(challenges=organised, walls=walls),
-        own_organising=(
-            None if organised is None else Organising(challenges=organised, notices=organised.notices, snapshots=snapshots)
-        ),
-        own_samples=shown_one_by_one,
+        pools=pools,
+        sweeps=swept,
+        drifts=Drifts(baselines=Baselines(store=baseline_store, lab=lab), comparing=comparing),
+        challenges=organised,
+        participating=Participating(challenges=organised, samples=memory.of(CHALLENGE_SAMPLES), files=own_files),
+        publishing=Publishing(challenges=organised, walls=walls),
+        organising=Organising(challenges=organised, notices=organised.notices, snapshots=snapshots),
+        samples=ChallengeSamples(challenges=organised, samples=memory.of(CHALLENGE_SAMPLES)),
         bodies=CallBodies(settings.calls),
         comparing=comparing,
         explaining=Explaining(comparing=comparing, snapshots=snapshots),
@@ -199,7 +183,7 @@ def create_app(
         run_of=run_of,
         tracking_status=tracking_status,
         sessions=sessions,
-        environments=None if environments is None else Environments(environments, may_build=lab.policy.here),
+        environments=Environments(environments, may_build=lab.policy.here),
         audit=audit,
         issuer=issuer,
         pages=pages,
@@ -210,10 +194,12 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with doorbell.running():
-            loops = [] if pools is None else [PoolLoop(pools, lab.event_store)]
-            loops += [] if swept is None else [PoolLoop(swept, lab.event_store, name="sweeps")]
-            loops += [] if organised is None else [PoolLoop(organised.runs, lab.event_store, name="challenges")]
-            loops += [] if organised is None else [PoolLoop(ChallengeFinals(organised), lab.event_store, name="finals")]
+            loops = [
+                PoolLoop(pools, lab.event_store),
+                PoolLoop(swept, lab.event_store, name="sweeps"),
+                PoolLoop(organised.runs, lab.event_store, name="challenges"),
+                PoolLoop(ChallengeFinals(organised), lab.event_store, name="finals"),
+            ]
             await to_thread.run_sync(body_files.start)
             for loop in loops:
                 await to_thread.run_sync(loop.start)

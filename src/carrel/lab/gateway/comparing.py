@@ -42,7 +42,6 @@ _FARTHEST = 1e308
 MOST_JOBS = 8
 #: Bytes of a file up to which its lines are compared.
 _LONGEST = 128 * 1024
-_NOT_YOURS = "It is shown to who has uploaded it, with a token that may submit."
 #: What the name of a run begins with, and its id.
 _RUN = "run:"
 _RUN_ID = re.compile(r"[0-9a-f]{32}")

@@ -14,7 +14,7 @@ from carrel.core.control.lab import Lab
 from carrel.core.control.pools import Pools
 from carrel.core.control.sessions import Sessions
 from carrel.core.control.sweeps import Sweeps
-from carrel.core.domain.errors import CarrelError, NotFound
+from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.fabric import FreeSlices
 from carrel.core.domain.job import Job
 from carrel.core.domain.nouns import BLOCKS
@@ -84,21 +84,17 @@ class Gateway:
     #: Run id and experiment id of a job's run, or None while there is none.
     run_of: Callable[[int], tuple[str, str] | None]
     tracking_status: Callable[[], TrackingStatus]
-    #: None in a lab without calls (tests).
-    worker_pools: Pools | None = None
-    #: None in a lab without sweeps (tests).
-    own_sweeps: Sweeps | None = None
-    #: None in a lab without baselines (tests).
-    own_drifts: Drifts | None = None
-    #: None in a lab without challenges (tests).
-    own_challenges: Challenges | None = None
-    own_participating: Participating | None = None
-    own_publishing: Publishing | None = None
-    own_organising: Organising | None = None
-    own_samples: ChallengeSamples | None = None
+    pools: Pools
+    sweeps: Sweeps
+    drifts: Drifts
+    challenges: Challenges
+    participating: Participating
+    publishing: Publishing
+    organising: Organising
+    samples: ChallengeSamples
+    environments: Environments
     #: None in a lab without sessions.
     sessions: Sessions | None = None
-    environments: Environments | None = None
     #: None in a lab that keeps no audit log (tests).
     audit: AuditLog | None = None
     #: None in a lab in which no program can sign in (tests).
@@ -113,62 +109,6 @@ class Gateway:
         return ()
 
     @property
-    def pools(self) -> Pools:
-        """Pools of workers. Raises `NotFound` in a lab that has none."""
-        if self.worker_pools is None:
-            raise NotFound("This lab carries out no calls.")
-        return self.worker_pools
-
-    @property
-    def sweeps(self) -> Sweeps:
-        """Sweeps. Raises `NotFound` in a lab that has none."""
-        if self.own_sweeps is None:
-            raise NotFound("This lab carries out no sweeps.")
-        return self.own_sweeps
-
-    @property
-    def challenges(self) -> Challenges:
-        """Challenges. Raises `NotFound` in a lab that has none."""
-        if self.own_challenges is None:
-            raise NotFound("This lab has no challenges.")
-        return self.own_challenges
-
-    @property
-    def participating(self) -> Participating:
-        """What those who take part in challenges do. Raises `NotFound` in a lab that has none."""
-        if self.own_participating is None:
-            raise NotFound("This lab has no challenges.")
-        return self.own_participating
-
-    @property
-    def publishing(self) -> Publishing:
-        """What those who make challenges do. Raises `NotFound` in a lab that has none."""
-        if self.own_publishing is None:
-            raise NotFound("This lab has no challenges.")
-        return self.own_publishing
-
-    @property
-    def organising(self) -> Organising:
-        """The work of those who organise challenges. Raises `NotFound` in a lab that has none."""
-        if self.own_organising is None:
-            raise NotFound("This lab has no challenges.")
-        return self.own_organising
-
-    @property
-    def samples(self) -> ChallengeSamples:
-        """Training data of challenges that are shown one by one. Raises `NotFound` in a lab that has none."""
-        if self.own_samples is None:
-            raise NotFound("This lab has no challenges.")
-        return self.own_samples
-
-    @property
-    def drifts(self) -> Drifts:
-        """Baselines, and jobs beside them. Raises `NotFound` in a lab that keeps none."""
-        if self.own_drifts is None:
-            raise NotFound("This lab keeps no baselines.")
-        return self.own_drifts
-
-    @property
     def trial_jobs(self) -> TrialJobs:
         """What makes sweeps of requests."""
         return TrialJobs(lab=self.lab, submissions=self.submissions)
@@ -181,19 +121,17 @@ class Gateway:
         # MLflow can sample the machine by itself, long before a program has computed anything.
         if not all(name.startswith("system/") for name, _, _ in metrics):
             self.lab.gpu_use.hear_metric(caller)
-        if self.own_sweeps is None or not self.own_sweeps.is_trial(job_id):
+        if not self.sweeps.is_trial(job_id):
             return
         run = self.run_of(job_id)
         if run is not None and run[0] == run_id:
-            self.own_sweeps.hear_metrics(job_id, metrics)
+            self.sweeps.hear_metrics(job_id, metrics)
 
     def close(self) -> None:
         """End all streams, and what is built for them; any thread may call it."""
         self.streams.doorbell.close()
-        if self.worker_pools is not None:
-            self.worker_pools.wake()
-        if self.environments is not None:
-            self.environments.close()
+        self.pools.wake()
+        self.environments.close()
 
     def own_url(self, base: str) -> str:
         """The address by which people reach the lab; `base` is the one by which the caller does."""

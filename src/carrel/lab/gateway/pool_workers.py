@@ -27,7 +27,10 @@ class PoolWorkers:
     sessions: Sessions | None = None
 
     def settle(self, caller: Caller, pool: WorkerPool) -> WorkerPool:
-        """The pool as it can be here. Raises what keeps such a worker from being submitted by the caller."""
+        """The pool as it can be here: with GPUs that are reserved where none are lent, and no more workers than can compute.
+
+        Raises what keeps such a worker from being submitted by the caller.
+        """
         request = TaskRequest.model_validate(pool.task)
         task, asked, chosen = self.submissions.check(caller, request)
         most = 0 if pool.reserve else most_that_compute(task, asked, self._lending(caller, asked, chosen))

@@ -32,8 +32,6 @@ class GatewaySettings:
     max_body: int = 8 * MIB
     #: A comment goes through every idle event stream this often, so that proxies and clients know that it lives.
     heartbeat: float = 15.0
-    #: Longest wait of a long poll.
-    max_wait: float = 30.0
     #: Described tasks that are remembered, so that the same submission again reads no archive.
     described_tasks: int = 256
     #: Calls of one user that have not ended, at most.

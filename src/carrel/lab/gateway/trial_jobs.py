@@ -81,7 +81,7 @@ class TrialJobs:
             self.lab.end_idle(job, by=by)
 
     def describe(self, sweep: Sweep, job_id: int) -> Sequence[OutboxEntry]:
-        """What there is to tell the tracking server about the sweep's state."""
+        """What there is to tell the tracking server about the sweep's state; `job_id` is one of its trials'."""
         job, task = self.lab.jobs_store.get(job_id), self.lab.jobs_store.task(job_id)
         return () if job is None or task is None else self.lab.describe_sweep(job, task, sweep)
 

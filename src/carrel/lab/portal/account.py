@@ -100,8 +100,7 @@ class AccountPage:
 
         def remove(caller: Caller, fields: dict[str, str]) -> None:
             allowed(caller, Action.CHANGE_ENVIRONMENT).check()
-            if self._gateway.environments is not None:
-                self._gateway.environments.remove(caller, fields.get("name", ""))
+            self._gateway.environments.remove(caller, fields.get("name", ""))
 
         return await self._do(request, remove, "environment")
 
@@ -121,7 +120,7 @@ class AccountPage:
     def _page(self, request: Request, *, problem: CarrelError | None = None, **more: Any) -> Response:
         caller, environments = caller_of(request), self._gateway.environments
         tokens = [one for one in self._lab.tokens.list(caller) if one.state == "valid" and not one.name.startswith(BROWSER)]
-        mine = environments.list(caller) if environments is not None else None
+        mine = environments.list(caller)
         return self._look.page(
             request,
             "account.html",

@@ -176,7 +176,7 @@ class NewTaskPage:
         form = _Form({"snapshot": code.snapshot, "code": path})
         form.offers = self._gateway.incoming.of(caller, code.snapshot)
         form.fields["runs"] = form.offers.only or ""
-        known = [one.name for one in environments.list(caller).environments] if environments is not None else []
+        known = [one.name for one in environments.list(caller).environments]
         own = DEFAULT_ENVIRONMENT in known
         form.fields["environment"], form.notes = (DEFAULT_ENVIRONMENT, ()) if own else ("", code.notes)
         return form
@@ -349,7 +349,7 @@ class NewTaskPage:
                 "account": sorted(policy.accounts_of(caller.user)),
             },
             templates=self._gateway.incoming.templates(),
-            environments=[one.name for one in environments.list(caller).environments] if environments is not None else [],
+            environments=[one.name for one in environments.list(caller).environments],
             parameters=form.offers.entry_points.get(form.fields.get("runs", ""), {}) if form.offers is not None else {},
         )
 

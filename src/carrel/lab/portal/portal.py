@@ -94,10 +94,8 @@ class Portal:
         self._look.short = gateway.lab.storage.short
         self._look.know(reasons=gateway.settings.reasons, help_of=help_of)
         sweeps = SweepPages(gateway, self._look)
-        self._look.know(offers_sweeps=gateway.own_sweeps is not None)
         use = UsePage(gateway, self._look)
         baselines = BaselinePage(gateway, self._look)
-        self._look.know(offers_challenges=gateway.own_challenges is not None)
         self._look.know(offers_machines=has_fabric(gateway))
         entrance = Entrance(gateway, self.tickets, self.sessions)
         reference = ReferencePage(app, self._look)
@@ -117,7 +115,7 @@ class Portal:
                 *baselines.routes(),
                 *(MachinesPage(gateway, self._look).routes() if has_fabric(gateway) else ()),
                 *ChallengePages(gateway, self._look).routes(),
-                *(OrganisePage(gateway, self._look).routes() if gateway.own_challenges is not None else ()),
+                *OrganisePage(gateway, self._look).routes(),
                 *entrance.routes(),
                 *reference.routes(),
             ]

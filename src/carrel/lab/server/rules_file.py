@@ -23,7 +23,7 @@ from carrel.lab.server.toml import read_text, tables_of
 _ACCOUNT_KINDS = {"parent": "text", "shares": "int", "users": "shares"}
 #: Key of a rule -> what a form calls it.
 _LABELS = {
-    "kinds": "Kinds of jobs: task, session, worker",
+    "kinds": "Kinds of jobs: task, session",
     "default_time": "Walltime of work that names none",
     "max_time": "Longest walltime",
     "idle_time": "Sessions end after so long without use",
@@ -63,7 +63,7 @@ class RulesFile:
         self._lock = threading.Lock()
 
     def changed(self, changes: RuleChanges) -> ChangedRules:
-        """As `WrittenRules` says."""
+        """Read what is written, and make the changes to it, of which none is written yet."""
         text = read_text(self._file)
         before = self._read(tables_of(text, str(self._file)), str(self._file))
         try:
@@ -78,7 +78,7 @@ class RulesFile:
         return ChangedRules(rules=rules, text=after, digest=_digest(text), told=told)
 
     def write(self, changed: ChangedRules) -> None:
-        """As `WrittenRules` says."""
+        """Write it, whole or not at all. Raises `Conflict` where it is another one now, `Denied` where it is not the lab's."""
         with self._lock:
             _check_own(self._file)
             if _digest(read_text(self._file)) != changed.digest:
@@ -86,7 +86,7 @@ class RulesFile:
             _replace(self._file, changed.text)
 
     def sections(self, rules: LabRules) -> Sequence[RuleSection]:
-        """As `WrittenRules` says. A table without a name is a form for one that is new."""
+        """The fields of a form, with the values of `rules`. A table without a name is a form for one that is new."""
         new = Account(name="")
         return [
             *(_section(f"qos.{name}", QOS_KEYS, qos) for name, qos in rules.qos.items()),
@@ -96,7 +96,7 @@ class RulesFile:
         ]
 
     def changes(self, table: str, texts: Mapping[str, str]) -> RuleChanges:
-        """As `WrittenRules` says."""
+        """Read a form: the fields of `table` that differ from what is written. A field that is not in `texts` is empty."""
         kinds = {"qos": QOS_KEYS, "accounts": _ACCOUNT_KINDS, "priority": PRIORITY_KEYS}.get(table.partition(".")[0])
         if kinds is None or table == "accounts.":
             raise Invalid(f'There are no rules "{table[:40]}" to change.' if table != "accounts." else "The account has no name.")

@@ -119,7 +119,7 @@ class RunningSessions:
     # ---- the way in
 
     def find(self, label: str) -> Session | None:
-        """The session with this label (for the proxy)."""
+        """The session with this label, or None when there is none and never was."""
         job_id = identity.read_session_label(label)
         job = self._lab.jobs_store.get(job_id) if job_id is not None else None
         if job is None or job.kind is not JobKind.SESSION:
@@ -143,11 +143,14 @@ class RunningSessions:
         )
 
     def guest(self, token_id: int) -> Caller:
-        """Whose token let a browser in (for the proxy)."""
+        """Whose token has this number, with which a browser was let in; raises `CarrelError` when it is void."""
         return self._lab.tokens.by_number(token_id)
 
     def open(self, job: Job, *, base: str, path: str, token_id: int) -> str:
-        """A link that lets one browser in, once, for as long as that token is good."""
+        """A link that lets one browser in, once, for as long as the token with that number is good.
+
+        `base` is the address under which its owner reaches the lab.
+        """
         spec = self._session(job)
         inside = "/code" if spec is not None and spec.kind is SessionKind.VSCODE else lab_path(path)
         label = identity.session_label(self._secret, job.id, job.attempt)
@@ -163,7 +166,10 @@ class RunningSessions:
         return f"{parts.scheme}://{host}{port}"
 
     def join_hub(self, job: Job, variables: Mapping[str, str]) -> int:
-        """Hand a session that waits for its JupyterHub what it waits for."""
+        """Hand `variables` to a session that waits for them, and return the port that it listens on.
+
+        Raises `Conflict` when it does not wait (any more), `Unavailable` when it does not answer. Nothing is kept.
+        """
         with self._guard:
             if job.id in self._joining:
                 raise Conflict(f"Session {job.id} is being told already.", remedy="Wait until that is done.")
@@ -221,7 +227,7 @@ class RunningSessions:
         return address.host if isinstance(address, TlsAddress) else ""
 
     def connected(self, job_id: int, attempt: int, change: int) -> None:
-        """A connection was opened (+1) or closed (-1)."""
+        """A connection was opened (+1) or closed (-1): a session that has one is not idle."""
         with self._guard:
             use = self._use(job_id, attempt)
             use.connections = max(0, use.connections + change)

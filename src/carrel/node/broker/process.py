@@ -228,20 +228,6 @@ class BrokerProcess:
             self._watch()
 
 
-def ensure_broker(run_dir: Path, config: BrokerConfig, *, log: Path | None = None) -> BrokerProcess:
-    """Make sure that the broker of `config` runs and listens on `BrokerProcess.socket` in `run_dir`, and keep it running.
-
-    `close` leaves it to itself (it goes on), `stop` ends it. Raises `Unavailable` with the broker's own words when it cannot run.
-    """
-    process = BrokerProcess(run_dir, config, log=log)
-    try:
-        process.start()
-    except BaseException:
-        process.close()
-        raise
-    return process
-
-
 def listens(path: Path) -> bool:
     """True when somebody takes connections there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from carrel.node.environments.store import Environment
 
 #: Variables that would make an interpreter look outside its environment (python(1), ENVIRONMENT VARIABLES).
 _PYTHON_STRAYS = ("PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__")
@@ -22,19 +24,7 @@ _OTHER_ENVIRONMENT = (
 )
 
 
-class Activatable(Protocol):
-    """What `activate` needs to know of an environment."""
-
-    @property
-    def path(self) -> Path:
-        """Its prefix."""
-
-    @property
-    def conda(self) -> bool:
-        """True when a conda tool made it."""
-
-
-def activate(environment: Activatable, base: Mapping[str, str], *, keep_pythonpath: bool = False) -> dict[str, str]:
+def activate(environment: Environment, base: Mapping[str, str], *, keep_pythonpath: bool = False) -> dict[str, str]:
     """Return `base` changed so that `python` and installed commands are those of `environment`.
 
     `bin` of the environment comes first in PATH; the environment of the lab itself and any other that was active leave

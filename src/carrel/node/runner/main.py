@@ -278,7 +278,15 @@ class AttemptRun:
         if launch.is_group:
             from carrel.node.runner.group.start import write_group
 
-            self._group = group = write_group(self._directory, launch, prepared.directory, variables, self._around, walls=walls)
+            self._group = group = write_group(
+                self._directory,
+                launch,
+                prepared.directory,
+                variables,
+                environ=self._around.environ,
+                allocate=self._around.allocate,
+                walls=walls,
+            )
             arguments, started_with = group.arguments, group.variables
             if group.across and launch.walls is None:
                 walls = None  # its agents build them, each on its node

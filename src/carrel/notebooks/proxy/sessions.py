@@ -31,16 +31,12 @@ class Session:
 
 
 class Sessions(Protocol):
-    """All sessions of the lab. Methods are called from the event loop's worker threads, and are quick."""
+    """All sessions of the lab. Methods are called from the event loop's worker threads, and are quick.
 
-    def find(self, label: str) -> Session | None:
-        """The session with this label, or None when there is none and never was."""
+    `carrel.lab.server.sessions.RunningSessions` is one, and has the promises.
+    """
 
-    def guest(self, token_id: int) -> Caller:
-        """Whose token has this number, with which a browser was let in; raises `CarrelError` when it is void."""
-
-    def connected(self, job_id: int, attempt: int, change: int) -> None:
-        """A websocket was opened (+1) or closed (-1)."""
-
-    def used(self, job_id: int, attempt: int) -> None:
-        """A browser asked for something."""
+    def find(self, label: str) -> Session | None: ...  # noqa: D102
+    def guest(self, token_id: int) -> Caller: ...  # noqa: D102
+    def connected(self, job_id: int, attempt: int, change: int) -> None: ...  # noqa: D102
+    def used(self, job_id: int, attempt: int) -> None: ...  # noqa: D102

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from starlette.responses import StreamingResponse
 
-from carrel.core.domain.errors import NotFound, Unavailable
-from carrel.lab.gateway.context import NO_ZERO, Ctx, Gateway, Who
+from carrel.core.domain.errors import NotFound
+from carrel.lab.gateway.context import NO_ZERO, Ctx, Who
 from carrel.lab.gateway.endpoint import Endpoint
 from carrel.lab.gateway.environments import Environments
 from carrel.node.environments.named import EVERYBODY, Work
@@ -46,13 +46,13 @@ def _answers(status: int) -> dict[int | str, dict[str, Any]]:
 @router.get("/environments", summary="List named environments")
 def list_environments(ctx: Ctx, who: Who) -> NamedEnvironmentList:
     """One's own, the site's, and those that others share with the caller."""
-    return _environments(ctx).list(who)
+    return ctx.environments.list(who)
 
 
 @router.post("/environments", summary="Make an environment", status_code=201, response_class=Response, responses=_answers(201))
 def create(request: EnvironmentRequest, ctx: Ctx, who: Who) -> Response:
     """From a version of Python, requirements, a project, another environment's lock, or a prefix on the lab's machine."""
-    environments = _environments(ctx)
+    environments = ctx.environments
     return _stream(environments, environments.creation(who, request), 201)
 
 
@@ -64,7 +64,7 @@ def get_lock(
     which: Annotated[str | None, Query(alias="lock", max_length=80, description="Beginning of an earlier lock's digest.")] = None,
 ) -> EnvironmentLockText:
     """Requirement lines with exact versions, as installed now or at an earlier time."""
-    return _environments(ctx).lock(who, name, which)
+    return ctx.environments.lock(who, name, which)
 
 
 @router.post("/environments/{name:path}/share", summary="Say who may use an environment")
@@ -74,7 +74,7 @@ def share(name: Name, request: EnvironmentShareRequest, ctx: Ctx, who: Who) -> N
     for subject in subjects:
         if subject != EVERYBODY and ctx.lab.people.get(subject) is None:
             raise NotFound(f'There is no user "{subject[:80]}".', remedy="`carrel lab --json` shows people their own subject.")
-    return _environments(ctx).share(who, name, subjects)
+    return ctx.environments.share(who, name, subjects)
 
 
 @router.post(
@@ -82,27 +82,21 @@ def share(name: Name, request: EnvironmentShareRequest, ctx: Ctx, who: Who) -> N
 )
 def restore(name: Name, request: EnvironmentRestoreRequest, ctx: Ctx, who: Who) -> Response:
     """No session may be using it. What is installed now stays in its history."""
-    environments = _environments(ctx)
+    environments = ctx.environments
     return _stream(environments, environments.restoring(who, name, request.lock), 200)
 
 
 @router.get("/environments/{name:path}", summary="Look at one environment")
 def get_environment(name: Name, ctx: Ctx, who: Who) -> NamedEnvironmentView:
     """With the history of its locks."""
-    return _environments(ctx).get(who, name)
+    return ctx.environments.get(who, name)
 
 
 @router.delete("/environments/{name:path}", status_code=204, summary="Remove an environment", response_class=Response)
 def remove(name: Name, ctx: Ctx, who: Who) -> Response:
     """With its history; not while a session uses it. A prefix that it refers to stays."""
-    _environments(ctx).remove(who, name)
+    ctx.environments.remove(who, name)
     return Response(status_code=204)
-
-
-def _environments(ctx: Gateway) -> Environments:
-    if ctx.environments is None:
-        raise Unavailable("This lab has no named environments.", remedy="Ask its administrator.")
-    return ctx.environments
 
 
 def _stream(environments: Environments, build: Callable[[Work], NamedEnvironmentView], status: int) -> Response:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from carrel.core.domain.launch import Launch, Usage
 from carrel.core.domain.serial import to_plain
@@ -27,18 +27,6 @@ if TYPE_CHECKING:
 
 #: Seconds that processes on other nodes may take to be stopped.
 _STOP = 10.0
-
-
-class GroupContext(Protocol):
-    """What the runner took over from its parent, as far as it matters here."""
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The variables of the lab."""
-
-    @property
-    def allocate(self) -> Callable[[Launch], Allocation] | None:
-        """Says how processes are started on all nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,19 +65,22 @@ def write_group(
     launch: Launch,
     working: Path,
     variables: Mapping[str, str],
-    around: GroupContext,
     *,
+    environ: Mapping[str, str],
+    allocate: Callable[[Launch], Allocation] | None,
     walls: Walls | None = None,
 ) -> Group:
     """Write the plan of the launch's group into the attempt's directory, where all nodes see it.
+
+    `environ` are the variables of the lab; `allocate` says how processes are started on all nodes.
 
     Where the `walls` show an image, its processes run there. On one node the leader is behind them, and what it starts; on
     several it has to reach the cluster, and each agent builds them on its node.
     """
     inside = walls is not None and walls.view is not None
     # An image has its own MPI, of which the cluster knows nothing.
-    alone = around.allocate is None or (inside and launch.resources.nodes == 1)
-    allocation = None if alone or around.allocate is None else around.allocate(launch)
+    alone = allocate is None or (inside and launch.resources.nodes == 1)
+    allocation = None if alone or allocate is None else allocate(launch)
     plan = plan_group(launch, secret=secrets.token_hex(32), directory=str(working), variables=variables, allocation=allocation)
     if inside:
         from carrel.node.runner.image import image_place
@@ -104,6 +95,6 @@ def write_group(
     return Group(
         path=path,
         arguments=leader.command(path),
-        variables=leader.variables(base_variables(around.environ), needed),
+        variables=leader.variables(base_variables(environ), needed),
         across=bool(plan.step),
     )
