@@ -89,6 +89,12 @@ def test_a_long_display_comes_too(kernel: TestKernel) -> None:
     assert [len(str(data["text/html"])) for data in displays(found)] == [100_000, 2_000_000]
 
 
+def test_what_is_shown_comes_also_when_it_is_more_than_is_kept(kernel: TestKernel) -> None:
+    code = "from carrel_worker import display as there\nkept, there._KEPT = there._KEPT, 2000\n"
+    found = remote(kernel, f"{code}for n in range(30):\n    display(f'{{n}} ' + 'x' * 300)\nthere._KEPT = kept")
+    assert [str(data["text/plain"]).split()[0].strip("'") for data in displays(found)] == [str(n) for n in range(30)]
+
+
 def test_a_progress_bar_comes_while_the_cell_runs(kernel: TestKernel, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = f"""

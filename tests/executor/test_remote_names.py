@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
@@ -75,6 +76,18 @@ def test_names_that_magics_and_commands_need(cell: str, wanted: set[str]) -> Non
     source = TransformerManager().transform_cell(cell)
     assert set(names.needed(source)) & {"f", "x", "y", "z"} == wanted
     assert names.made(TransformerManager().transform_cell("%time y = 1")) is None
+
+
+def test_modules_that_a_cell_means() -> None:
+    loaded = ["os", "os.path", "xml", "xml.dom", "xml.dom.minidom", "xml.etree", "xml.sax", "other.dom"]
+    source = "def f():\n    return xml.dom.minidom.parse(xml.sax)\nos.path"
+    assert names.submodules(source, [types.ModuleType("xml")], loaded) == ["xml.dom", "xml.dom.minidom", "xml.sax"]
+
+
+@pytest.mark.parametrize("word", ["gpus=one", "cpus=-1", "workers=0"])
+def test_a_number_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(Invalid, match=f"{word} is no number of"):
+        parse(word)
 
 
 def test_options() -> None:

@@ -53,3 +53,20 @@ def test_a_cell_runs_on_the_lab_as_the_sessions_owner(session: tuple[Client, int
     assert worker != job
     assert client.job(worker).parent == job
     assert client.job(worker).owner == client.job(job).owner
+
+
+def test_what_was_installed_since_is_there_in_the_next_cell(kernel: Kernel) -> None:
+    line = "%%remote cpus=1 memory=256M workers=1 idle=1s\n"
+    assert kernel.execute(f"{line}import installed_since").error == "ModuleNotFoundError"
+    # As pip does it for a directory of this machine: no index is asked for such a package.
+    place = "import sysconfig, pathlib, json\nplace = pathlib.Path(sysconfig.get_path('purelib'))\n"
+    about = "about = place / 'installed_since-1.dist-info'\nabout.mkdir()\n"
+    files = {
+        "METADATA": "Metadata-Version: 2.1\nName: installed_since\nVersion: 1\n",
+        "direct_url.json": '{"url": "file:///somewhere", "dir_info": {}}',
+        "RECORD": "installed_since.py,,\n",
+    }
+    written = "".join(f"(about / {name!r}).write_text({text!r})\n" for name, text in files.items())
+    module = "(place / 'installed_since.py').write_text('value = 7')"
+    assert kernel.execute(place + about + written + module).status == "ok"
+    assert kernel.execute(f"{line}import installed_since\ninstalled_since.value").text.strip().endswith("7")

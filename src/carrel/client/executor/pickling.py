@@ -9,6 +9,7 @@ import io
 import pickle
 import struct
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,22 @@ class Faithful:
         if isinstance(obj, BaseException) and _loses_arguments(type(obj)):
             first = (obj.message, obj.exceptions) if isinstance(obj, BaseExceptionGroup) else obj.args
             return _make, (type(obj), first), _state(obj), None, None, _fill
-        return super().reducer_override(obj)  # type: ignore[misc] # of the pickler beside it
+        made = _of_functools(obj)
+        return super().reducer_override(obj) if made is None else made  # type: ignore[misc] # of the pickler beside it
+
+
+def _of_functools(obj: Any) -> tuple[Any, ...] | None:
+    """How functions, methods and properties that `functools` has wrapped are made there: cloudpickle 3.1.3 has no way."""
+    if isinstance(obj, functools._lru_cache_wrapper):
+        if obj.__module__ == "__main__" or "<locals>" in obj.__qualname__:  # else it is known by its name
+            sizes: Any = obj.cache_parameters()
+            made = (obj.__wrapped__, sizes["maxsize"], sizes["typed"], functools._CacheInfo)
+            return functools._lru_cache_wrapper, made, vars(obj)
+    elif type(obj) is functools.cached_property:
+        return type(obj), (obj.func,), {"attrname": obj.attrname}  # Python 3.11 has a lock in it
+    elif type(obj) is weakref.WeakKeyDictionary:  # of `singledispatch`
+        return type(obj), (dict(obj),)
+    return None
 
 
 def _loses_arguments(cls: type[BaseException]) -> bool:

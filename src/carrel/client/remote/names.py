@@ -7,10 +7,11 @@ import builtins
 import dis
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _BUILTIN = frozenset(dir(builtins))
 _READS = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _WRITES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
 _BINDS = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MAGICS = frozenset({"run_line_magic", "run_cell_magic", "system", "getoutput"})
@@ -86,6 +87,17 @@ def made(source: str, filename: str = "<cell>") -> set[str] | None:
         if isinstance(node, ast.Attribute) and node.attr in ("run_cell_magic", "run_line_magic"):
             return None
     return set(_names(_code(tree.body, filename), _WRITES))
+
+
+def submodules(source: str, packages: Iterable[types.ModuleType], loaded: Iterable[str]) -> list[str]:
+    """Return the `loaded` modules below `packages` that the cell may mean: `import os.path` gives it a variable `os` alone."""
+    parts = set(_names(_code(ast.parse(source).body, "<cell>"), _ATTRIBUTES))
+    roots = {one.__name__ for one in packages}
+    return [
+        name
+        for name in list(loaded)
+        if any(name.startswith(f"{root}.") and parts.issuperset(name[len(root) + 1 :].split(".")) for root in roots)
+    ]
 
 
 def has_value(source: str) -> bool:
