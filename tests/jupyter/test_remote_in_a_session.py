@@ -55,6 +55,16 @@ def test_a_cell_runs_on_the_lab_as_the_sessions_owner(session: tuple[Client, int
     assert client.job(worker).owner == client.job(job).owner
 
 
+def test_it_ends_jobs_that_it_has_submitted_and_no_others(session: tuple[Client, int], kernel: Kernel) -> None:
+    client, job = session
+    found = kernel.execute(f"{ONE_WORKER} as=where\nimport os\nwhere = int(os.environ['CARREL_JOB_ID'])")
+    assert found.status == "ok", found
+    worker = int(kernel.execute("where").text.strip())
+    assert kernel.execute(f"import carrel\nlab = carrel.Client()\nlab.cancel({job})").error == "Denied"
+    assert kernel.execute("lab.cancel(where);").status == "ok"
+    assert client.wait(worker, timeout=PATIENCE).state == "CANCELLED"
+
+
 def test_what_was_installed_since_is_there_in_the_next_cell(kernel: Kernel) -> None:
     line = "%%remote cpus=1 memory=256M workers=1 idle=1s\n"
     assert kernel.execute(f"{line}import installed_since").error == "ModuleNotFoundError"
