@@ -193,6 +193,16 @@ def test_what_cannot_come_back_is_named(kernel: TestKernel) -> None:
     assert "limit=" in trace(found)
 
 
+def test_what_would_end_the_notebook_when_it_comes_back_is_an_error(kernel: TestKernel) -> None:
+    made = "import sys\nclass Ends:\n    def __reduce__(self): return sys.exit, (3,)\n"
+    found = remote(kernel, f"{made}x = Ends()", "as=x")
+    assert (found.error, "would end the program" in found.text) == ("BrokenProcessPool", True), found
+    found = remote(
+        kernel, "import sys\nclass Fails(Exception):\n    def __reduce__(self): return sys.exit, (3,)\nraise Fails('words')"
+    )
+    assert (found.error, "words" in found.text) == ("Fails", True), found
+
+
 def test_a_name_that_the_cell_never_makes_is_refused_before_it_runs(kernel: TestKernel) -> None:
     found = remote(kernel, "print('it ran')\nx = 1", "as=y")
     assert (found.error, found.text.startswith("it ran")) == ("Invalid", False)

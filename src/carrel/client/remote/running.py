@@ -17,6 +17,7 @@ from typing import Any
 
 from carrel.client.executor import Executor, Future
 from carrel.client.executor.progress import why_no_worker
+from carrel.client.executor.receiving import would_end
 from carrel.client.remote.failures import Names, plain, raised
 from carrel.client.remote.packing import There, load_parts, named, pack
 from carrel.core.domain.errors import CarrelError, Conflict
@@ -287,7 +288,10 @@ def _run(executor: Executor, there: There, order: dict[str, Any], parts: list[An
     screen.end()
     if outcome["error"] is not None:
         raise raised(outcome, cell_names())
-    outcome["back"] = load_parts(outcome["back"])
+    try:
+        outcome["back"] = load_parts(outcome["back"])
+    except SystemExit as error:
+        raise would_end(error) from error
     return outcome
 
 
