@@ -209,6 +209,27 @@ CELLS = {
         "import inspect\ndef local(a, b=1):\n    'Doc.'\n    return a + b\nprint(inspect.getsource(local))\nprint(inspect.getsource(of_home))",
         before="def of_home(x):\n    # counted\n    return x",
     ),
+    "wrapped_functions": Cell(
+        "print(fact(5), fact.cache_info().misses, once.twice, once.twice, said(1), said('x'))",
+        before="import functools\n@functools.lru_cache(maxsize=8)\ndef fact(n):\n    return n * fact(n - 1) if n else 1\n"
+        "class Once:\n    @functools.cached_property\n    def twice(self):\n        print('counts')\n        return 2\nonce = Once()\n"
+        "@functools.singledispatch\ndef said(x):\n    return 'any'\n@said.register\ndef _(x: int):\n    return 'int'",
+    ),
+    "modules_of_packages": Cell(
+        "print(xml.dom.minidom.parseString('<a/>').documentElement.tagName)\n[concurrent.futures.Future]",
+        before="import xml.dom.minidom, concurrent.futures",
+    ),
+    "names_of_a_with_and_a_for": Cell(
+        "with open('two.txt', 'w') as file:\n    file.write('2')\nfor one in [1]:\n    print(one)",
+        before="with open('one.txt', 'w') as file:\n    file.write('1')\none = (one for one in 'a')",
+    ),
+    "files_beside_the_notebook": Cell(
+        "import beside\nwith open('values.txt') as values, open('made.txt', 'w') as made:\n"
+        "    print(made.write(values.read()), beside.value)",
+        before="from pathlib import Path\nPath('values.txt').write_text('1 2')\nPath('beside.py').write_text('value = 3')",
+        after="Path('made.txt').read_text()",
+    ),
+    "lines_before_it": Cell("\n\n1 / 0"),
     "generator": Cell(
         "def count():\n    n = 0\n    while True:\n        yield n\n        n += 1\nit = count()\nnext(it), next(it), it",
         timed=False,

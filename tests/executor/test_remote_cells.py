@@ -89,6 +89,12 @@ def test_a_long_display_comes_too(kernel: TestKernel) -> None:
     assert [len(str(data["text/html"])) for data in displays(found)] == [100_000, 2_000_000]
 
 
+def test_what_is_shown_comes_also_when_it_is_more_than_is_kept(kernel: TestKernel) -> None:
+    code = "from carrel_worker import display as there\nkept, there._KEPT = there._KEPT, 2000\n"
+    found = remote(kernel, f"{code}for n in range(30):\n    display(f'{{n}} ' + 'x' * 300)\nthere._KEPT = kept")
+    assert [str(data["text/plain"]).split()[0].strip("'") for data in displays(found)] == [str(n) for n in range(30)]
+
+
 def test_a_progress_bar_comes_while_the_cell_runs(kernel: TestKernel, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = f"""
@@ -185,6 +191,16 @@ def test_what_cannot_come_back_is_named(kernel: TestKernel) -> None:
     found = remote(kernel, "big = bytes(2**21)", "as=big limit=1M")
     assert "big 2 MiB" in trace(found)
     assert "limit=" in trace(found)
+
+
+def test_what_would_end_the_notebook_when_it_comes_back_is_an_error(kernel: TestKernel) -> None:
+    made = "import sys\nclass Ends:\n    def __reduce__(self): return sys.exit, (3,)\n"
+    found = remote(kernel, f"{made}x = Ends()", "as=x")
+    assert (found.error, "would end the program" in found.text) == ("BrokenProcessPool", True), found
+    found = remote(
+        kernel, "import sys\nclass Fails(Exception):\n    def __reduce__(self): return sys.exit, (3,)\nraise Fails('words')"
+    )
+    assert (found.error, "words" in found.text) == ("Fails", True), found
 
 
 def test_a_name_that_the_cell_never_makes_is_refused_before_it_runs(kernel: TestKernel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
@@ -30,7 +31,14 @@ pytestmark = pytest.mark.quick
         ("[i * w for i in range(3)]", ["range", "w"]),
         ("class A(B):\n    c = d", ["B", "d"]),
         ("class A:\n    def f(self):\n        return A, g", ["A", "g"]),
-        ("for i in xs:\n    t = i\nt", ["xs", "i", "t"]),
+        ("for i in xs:\n    t = i\nt", ["xs", "t"]),
+        ("for i in xs:\n    if c: break\nelse:\n    e\ni", ["xs", "c", "e", "i"]),
+        ("with open(p) as f:\n    f.read()", ["open", "p"]),
+        ("with a as x, b(x) as (y, z):\n    for t in y:\n        x, y, z, t\nx", ["a", "b", "x"]),
+        ("async with s as c:\n    async for m in c:\n        m", ["s"]),
+        ("while w:\n    with a as x:\n        x\n        continue\n    x", ["w", "a", "x"]),
+        ("try:\n    import m\n    m.a\nexcept E as e:\n    m = b\nm", ["E", "b", "m"]),
+        ("match v:\n    case K(k=c.d) if g:\n        with a as x:\n            x", ["v", "K", "c", "g", "a"]),
         ("if c:\n    v = 1\nv", ["c", "v"]),
         ("a, *b = z\na, b", ["z"]),
         ("a[k] = 1", ["a", "k"]),
@@ -68,6 +76,18 @@ def test_names_that_magics_and_commands_need(cell: str, wanted: set[str]) -> Non
     source = TransformerManager().transform_cell(cell)
     assert set(names.needed(source)) & {"f", "x", "y", "z"} == wanted
     assert names.made(TransformerManager().transform_cell("%time y = 1")) is None
+
+
+def test_modules_that_a_cell_means() -> None:
+    loaded = ["os", "os.path", "xml", "xml.dom", "xml.dom.minidom", "xml.etree", "xml.sax", "other.dom"]
+    source = "def f():\n    return xml.dom.minidom.parse(xml.sax)\nos.path"
+    assert names.submodules(source, [types.ModuleType("xml")], loaded) == ["xml.dom", "xml.dom.minidom", "xml.sax"]
+
+
+@pytest.mark.parametrize("word", ["gpus=one", "cpus=-1", "workers=0"])
+def test_a_number_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(Invalid, match=f"{word} is no number of"):
+        parse(word)
 
 
 def test_options() -> None:

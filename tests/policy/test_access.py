@@ -40,6 +40,20 @@ def test_every_action_has_a_rule_and_every_scope_only_actions() -> None:
     assert Action.MANAGE_USERS not in SCOPES[JOB] | SCOPES["read"] | SCOPES["submit"]
 
 
+def test_a_job_ends_those_that_it_has_submitted_and_no_others() -> None:
+    step = Resource(owner="ada", account="physics", job=4, parent=3)
+    assert allowed(person("ada", job=3), Action.CANCEL_JOB, step)
+    for actor in (
+        person("ada", job=5),
+        person("bob", job=3),
+        person("root", Role.ADMIN, job=5),
+        person("mara", Role.MANAGER, job=5),
+    ):
+        assert not allowed(actor, Action.CANCEL_JOB, step)
+    assert not allowed(person("ada", job=3), Action.CHANGE_JOB, step)
+    assert not allowed(person("ada", job=3), Action.CANCEL_JOB, Resource(owner="ada", account="physics", job=3))
+
+
 @pytest.mark.parametrize(
     ("actor", "private", "shared"),
     [
@@ -117,7 +131,7 @@ def test_a_token_that_is_not_for_this_says_which_one_is(scopes: set[str], action
 def test_the_token_of_a_job_says_what_it_is_good_for() -> None:
     verdict = allowed(person("ada", job=7), Action.CANCEL_JOB, PRIVATE)
     assert verdict.words == "The token of job 7 cannot do this."
-    assert verdict.remedy.startswith("A job may look at its owner's jobs and submit further steps;")
+    assert verdict.remedy.startswith("A job may look at its owner's jobs, submit further steps and cancel these;")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import pickle
 import signal
@@ -56,10 +57,25 @@ def test_what_is_raised_is_a_failed_job_with_its_traceback(opens: Opens) -> None
     assert isinstance(error, submitit.FailedJobError)
     assert "Traceback" in str(error)
     assert "ValueError: on purpose" in str(error)
+    assert f'{__file__}", line ' in str(error)
     with pytest.raises(submitit.FailedJobError, match="on purpose"):
         job.result()
     assert (job.state, job.stdout()) == ("FAILED", "before\n")
     assert "on purpose" in (job.stderr() or "")
+
+
+def test_what_functools_has_wrapped_travels_there_and_back(opens: Opens) -> None:
+    @functools.lru_cache
+    def doubled(number: int) -> int:
+        return 2 * number
+
+    class Held:
+        @functools.cached_property
+        def value(self) -> int:
+            return doubled(4)
+
+    held = Held()
+    assert opens().submit(lambda: (held.value, held)).result()[1].value == 8
 
 
 def test_a_result_that_cannot_be_pickled_is_an_error_that_says_so(opens: Opens) -> None:

@@ -9,14 +9,15 @@ import io
 import pickle
 import struct
 import types
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 _ALIGNED = 64
 
 
-class Faithful:
-    """A base beside `cloudpickle.Pickler`: code keeps the name of its file, and exceptions are made anew without `__init__`."""
+class Traceable:
+    """A base beside `cloudpickle.Pickler`: code keeps the name of its file, and what `functools` has wrapped travels."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how `obj` is made there."""
@@ -24,12 +25,35 @@ class Faithful:
             make, args = self.dispatch_table[types.CodeType](obj)  # type: ignore[attr-defined] # of the pickler beside it
             # cloudpickle 3.1.3 leaves the name out; tracebacks have no lines without it.
             return make, tuple(obj.co_filename if one == "<dynamic-code>" else one for one in args)
+        made = _of_functools(obj)
+        return super().reducer_override(obj) if made is None else made  # type: ignore[misc] # of the pickler beside it
+
+
+class Faithful(Traceable):
+    """The same, and exceptions are made anew without `__init__`, by this module."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how `obj` is made there."""
         if isinstance(obj, BaseException) and not _loses_arguments(type(obj)) and _is_tblibs(type(obj)):
             return obj.__reduce_ex__(5)
         if isinstance(obj, BaseException) and _loses_arguments(type(obj)):
             first = (obj.message, obj.exceptions) if isinstance(obj, BaseExceptionGroup) else obj.args
             return _make, (type(obj), first), _state(obj), None, None, _fill
-        return super().reducer_override(obj)  # type: ignore[misc] # of the pickler beside it
+        return super().reducer_override(obj)
+
+
+def _of_functools(obj: Any) -> tuple[Any, ...] | None:
+    """How functions, methods and properties that `functools` has wrapped are made there: cloudpickle 3.1.3 has no way."""
+    if isinstance(obj, functools._lru_cache_wrapper):
+        if obj.__module__ == "__main__" or "<locals>" in obj.__qualname__:  # else it is known by its name
+            sizes: Any = obj.cache_parameters()
+            made = (obj.__wrapped__, sizes["maxsize"], sizes["typed"], functools._CacheInfo)
+            return functools._lru_cache_wrapper, made, vars(obj)
+    elif type(obj) is functools.cached_property:
+        return type(obj), (obj.func,), {"attrname": obj.attrname}  # Python 3.11 has a lock in it
+    elif type(obj) is weakref.WeakKeyDictionary:  # of `singledispatch`
+        return type(obj), (dict(obj),)
+    return None
 
 
 def _loses_arguments(cls: type[BaseException]) -> bool:
@@ -70,16 +94,21 @@ def _fill(error: BaseException, state: dict[str, Any]) -> None:
 
 
 @functools.cache
-def _pickler() -> Any:
+def _pickler(base: type) -> Any:
     import cloudpickle  # the caller's own version lies beside a worker
 
-    return type("Pickler", (Faithful, cloudpickle.Pickler), {})
+    return type("Pickler", (base, cloudpickle.Pickler), {})
+
+
+def write(value: Any, file: IO[bytes]) -> None:
+    """Pickle a value for a program that has cloudpickle, and not this module."""
+    _pickler(Traceable)(file).dump(value)
 
 
 def dump(value: Any) -> list[Any]:
     """Return the parts of a pickled value, to be sent one after the other: sizes, the pickle, its buffers."""
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    _pickler()(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    _pickler(Faithful)(file, protocol=5, buffer_callback=buffers.append).dump(value)
     return parts(file.getvalue(), buffers)
 
 

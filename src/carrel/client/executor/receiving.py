@@ -195,7 +195,7 @@ class Receiver:
             _fulfil(future, header, data)
         except BaseException as error:  # noqa: BLE001 - whatever a value does when it is unpickled is its future's
             if not future.done():
-                future.set_exception(error if isinstance(error, Exception) else _ends(error))
+                future.set_exception(error if isinstance(error, Exception) else would_end(error))
         with self._changed:
             self._futures.pop(header["call"], None)
             self._changed.notify_all()
@@ -225,7 +225,7 @@ class Receiver:
                 future.set_exception(_unheard(error, future._number))
 
 
-def _ends(error: BaseException) -> BrokenProcessPool:
+def would_end(error: BaseException) -> BrokenProcessPool:
     """The reason for which there is no result: unpickling it would have ended this program."""
     found = BrokenProcessPool(f"What the call returned would end the program that unpickles it: {error!r}.")
     found.__cause__ = error

@@ -22,7 +22,7 @@ def raised(outcome: dict[str, Any], names: Names, lines: list[str] | None = None
     if outcome["exception"] is not None:
         try:
             error = load_parts(outcome["exception"])
-        except Exception:  # noqa: BLE001 - whatever a value does when it is unpickled
+        except BaseException:  # noqa: BLE001 - whatever a value does when it is unpickled
             error = None
     if not isinstance(error, BaseException):
         error = type(facts["name"], (RemoteError,), {})(facts["value"])

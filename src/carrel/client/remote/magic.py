@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures.process import BrokenProcessPool
+from types import ModuleType
 from typing import Any
 
 from carrel.client.remote import names
@@ -51,8 +53,9 @@ class RemoteMagic:
     def _cell(self, line: str, source: str) -> None:
         options = parse(line).over(self._defaults)
         number = len(self._shell.history_manager.input_hist_parsed) - 1
-        # The first line is the magic's own, so that lines have the numbers that the notebook shows.
-        code = f"# %%remote {line}\n" + self._shell.transform_cell(source)
+        # The first line is the magic's own, so that lines have the numbers that the notebook shows. IPython drops empty ones.
+        empty = source[: len(source) - len(source.lstrip())].count("\n")
+        code = f"# %%remote {line}\n" + "\n" * empty + self._shell.transform_cell(source)
         filename = self._shell.compile.cache(code, number)
         _check_back(options, code, filename)
         space = self._shell.user_ns
@@ -60,6 +63,7 @@ class RemoteMagic:
         order = {
             "source": code,
             "filename": filename,
+            "modules": names.submodules(code, [one for one in variables.values() if isinstance(one, ModuleType)], sys.modules),
             "back": list(options.back),
             "shows": not source.rstrip().endswith(";"),
             "limit": options.limit,

@@ -7,10 +7,11 @@ import builtins
 import dis
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _BUILTIN = frozenset(dir(builtins))
 _READS = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _WRITES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
 _BINDS = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MAGICS = frozenset({"run_line_magic", "run_cell_magic", "system", "getoutput"})
@@ -24,23 +25,55 @@ _INSERTED = re.compile(r"\{[^{}]*\}|\$[^\W\d]\w*")
 def needed(source: str, filename: str = "<cell>") -> list[str]:
     """Return the names that the cell reads and does not bind before, in their order. Raises `SyntaxError`.
 
-    A name counts as bound after a plain statement at the top level of the cell that binds it.
+    A name counts as bound after a plain statement that binds it, and inside of a `for` or `with` that does.
     """
     found: dict[str, None] = {}
-    bound: set[str] = set()
-    for statement in ast.parse(source, filename).body:
+    body = ast.parse(source, filename).body
+    _code(body, filename)  # what is wrong with it as a whole
+    _read(body, set(), found, filename)
+    return list(found)
+
+
+def _read(body: list[ast.stmt], bound: set[str], found: dict[str, None], filename: str) -> None:
+    for statement in body:
+        blocks = _blocks(statement)
+        for block in blocks:
+            _read(block, bound.copy(), found, filename)
+        if blocks or isinstance(statement, (ast.Break, ast.Continue)):
+            continue
         code = _code([statement], filename)
-        for name in _names(code, _READS):
+        for name in (*_names(code, _READS), *_in_magics(statement)):
             if name not in bound and not (name.startswith("__") and name.endswith("__")):
                 found.setdefault(name)
-        for name in _in_magics(statement):
-            if name not in bound:
-                found.setdefault(name)
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name) and statement.target.id not in bound:
             found.setdefault(statement.target.id)
         if isinstance(statement, _BINDS):
             bound.update(name for name in _names(code, _WRITES, deep=False) if name in _targets(statement))
-    return list(found)
+
+
+def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """The blocks of a statement that may or may not run, each after what is read and bound before it; none of a plain one."""
+    match statement:
+        case ast.For() | ast.AsyncFor():
+            return [[_binds(statement.target, statement.iter), *statement.body], statement.orelse]
+        case ast.With() | ast.AsyncWith():
+            return [[*(_binds(one.optional_vars, one.context_expr) for one in statement.items), *statement.body]]
+        case ast.If() | ast.While():
+            return [[_binds(None, statement.test), *statement.body], statement.orelse]
+        case ast.Try() | ast.TryStar():
+            handlers = [[*([_binds(None, one.type)] if one.type else []), *one.body] for one in statement.handlers]
+            return [statement.body, *handlers, statement.orelse, statement.finalbody]
+        case ast.Match():
+            patterns = [one for case in statement.cases for one in ast.walk(case.pattern) if isinstance(one, ast.expr)]
+            guards = [case.guard for case in statement.cases if case.guard]
+            first = [_binds(None, one) for one in (statement.subject, *patterns, *guards)]
+            return [first, *(case.body for case in statement.cases)]
+    return []
+
+
+def _binds(target: ast.expr | None, value: ast.expr) -> ast.stmt:
+    made = ast.Expr(value) if target is None else ast.Assign([target], value)
+    return ast.copy_location(made, value)
 
 
 def made(source: str, filename: str = "<cell>") -> set[str] | None:
@@ -54,6 +87,17 @@ def made(source: str, filename: str = "<cell>") -> set[str] | None:
         if isinstance(node, ast.Attribute) and node.attr in ("run_cell_magic", "run_line_magic"):
             return None
     return set(_names(_code(tree.body, filename), _WRITES))
+
+
+def submodules(source: str, packages: Iterable[types.ModuleType], loaded: Iterable[str]) -> list[str]:
+    """Return the `loaded` modules below `packages` that the cell may mean: `import os.path` gives it a variable `os` alone."""
+    parts = set(_names(_code(ast.parse(source).body, "<cell>"), _ATTRIBUTES))
+    roots = {one.__name__ for one in packages}
+    return [
+        name
+        for name in list(loaded)
+        if any(name.startswith(f"{root}.") and parts.issuperset(name[len(root) + 1 :].split(".")) for root in roots)
+    ]
 
 
 def has_value(source: str) -> bool:
@@ -91,13 +135,13 @@ def _in_magics(statement: ast.stmt) -> Iterator[str]:
         runs = call.func.attr == "run_line_magic" or (call.func.attr == "run_cell_magic" and texts[0] in _RUN_CODE)
         for text in texts:
             if runs:
-                yield from _read(text)
+                yield from _named_in(text)
             else:
                 for inserted in _INSERTED.findall(text):
-                    yield from _read(inserted)
+                    yield from _named_in(inserted)
 
 
-def _read(text: str) -> list[str]:
+def _named_in(text: str) -> list[str]:
     try:
         return needed(text)
     except SyntaxError:

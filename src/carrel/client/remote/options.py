@@ -67,8 +67,8 @@ def parse(line: str) -> Options:
 
 
 def _number(name: str, value: str) -> int:
-    if not value.isdecimal():
-        raise Invalid(f"{name}={value} is no number.", remedy=f"Say {name}=1.")
+    if not value.isdecimal() or (name == "workers" and not int(value)):
+        raise Invalid(f"{name}={value} is no number of {name}.", remedy=f"Say {name}=1.")
     return int(value)
 
 

@@ -21,13 +21,14 @@ class WarmPools:
         self._own: dict[str, Path] = {}
 
     def get(self, options: dict[str, Any]) -> Executor:
-        """The pool for these options of `carrel.Executor`, with the caller's own modules as they are now.
+        """The pool for these options of `carrel.Executor`, with the caller's own modules and packages as they are now.
 
-        When one of them was imported or changed since, the pool before takes no more calls, and a new one is made.
+        When one of them was imported, installed or changed since, the pool before takes no more calls, and a new one is made.
         """
         wanted = {"name": "notebook", **options}
         base = repr(sorted(wanted.items(), key=lambda item: item[0]))
         key = base + ("" if wanted.get("modules") is not None else self._modules())
+        key += repr(_installed()) if wanted.get("requirements") is None and wanted.get("image") is None else ""
         executor = self._open.get(key)
         if executor is None:
             for other in [name for name in self._open if name.startswith(base)]:
@@ -58,6 +59,12 @@ class WarmPools:
             executor.shutdown(wait=False, cancel_futures=True)
         atexit.unregister(self.close)
         return len(found)
+
+
+def _installed() -> list[str]:
+    """What is installed here, with versions, as pip names its directories."""
+    places = [Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    return sorted(found.name for place in places for found in place.glob("*-info"))
 
 
 def _changed(path: Path) -> float:

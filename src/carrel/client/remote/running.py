@@ -12,10 +12,12 @@ import time
 import uuid
 from base64 import b64decode
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from carrel.client.executor import Executor, Future
 from carrel.client.executor.progress import why_no_worker
+from carrel.client.executor.receiving import would_end
 from carrel.client.remote.failures import Names, plain, raised
 from carrel.client.remote.packing import There, load_parts, named, pack
 from carrel.core.domain.errors import CarrelError, Conflict
@@ -185,7 +187,7 @@ class Watch:
             raise plain(KeyboardInterrupt("the call was interrupted while it waited for a GPU; it did not begin"))
         outcome: dict[str, Any] = future.result()
         for number, message in enumerate(outcome["shown"]):
-            if number not in self._shown:
+            if not self._shown.issuperset(range(number, message.get("until", number + 1))):
                 self._screen.put(message)
         return outcome
 
@@ -278,13 +280,18 @@ def call_function(
 
 def _run(executor: Executor, there: There, order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
     screen = Screen()
+    with contextlib.suppress(OSError):  # it was removed
+        order["directory"] = str(Path.cwd())
     outcome = Watch(executor, screen).call(there, order, parts)
     if outcome["error"] is not None and outcome["error"]["shown"]:
         raise raised(outcome, cell_names(), screen.failed())
     screen.end()
     if outcome["error"] is not None:
         raise raised(outcome, cell_names())
-    outcome["back"] = load_parts(outcome["back"])
+    try:
+        outcome["back"] = load_parts(outcome["back"])
+    except SystemExit as error:
+        raise would_end(error) from error
     return outcome
 
 

@@ -17,7 +17,7 @@ from carrel.client.submitit.debug import DebugJob
 from carrel.client.submitit.errors import FailedSubmissionError
 from carrel.client.submitit.job import Job
 from carrel.client.submitit.paths import JobPaths
-from carrel.client.submitit.submission import DelayedSubmission, checkpoint_method
+from carrel.client.submitit.submission import DelayedSubmission, as_pickle, checkpoint_method
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -191,9 +191,7 @@ class AutoExecutor(Executor):
         return jobs
 
     def _pickle(self, submissions: Sequence[DelayedSubmission]) -> list[bytes]:
-        import cloudpickle
-
-        pickled = [cloudpickle.dumps(submission) for submission in submissions]
+        pickled = [as_pickle(submission) for submission in submissions]
         size = sum(map(len, pickled)) / 1e9
         if size > self.max_pickle_size_gb:
             raise RuntimeError(

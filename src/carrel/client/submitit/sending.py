@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 from pydantic import ValidationError
 
+from carrel.client.executor import pickling
 from carrel.client.executor.environment import copy_modules, python_version
 from carrel.client.submitit.parameters import Wanted
 from carrel.core.domain.errors import Invalid
@@ -96,6 +98,7 @@ def write_project(
     submitit itself for their ranks.
     """
     _copy(resources.files("carrel.client.submitit") / "payload" / "carrel_submission", directory / "carrel_submission")
+    shutil.copyfile(str(pickling.__file__), directory / "carrel_submission" / "pickling.py")
     for package in _FACE:
         _copy(resources.files(package), directory.joinpath("face", *package.split(".")))
     for package in ("carrel", "carrel.client"):

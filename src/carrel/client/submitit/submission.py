@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
 import pickle
 from collections.abc import Callable
@@ -68,14 +70,26 @@ def read_pickle(path: str | Path) -> Any:
     return pickle.loads(Path(path).read_bytes())
 
 
+def as_pickle(value: Any) -> bytes:
+    """Return what `write_pickle` would write."""
+    file = io.BytesIO()
+    _pickling().write(value, file)
+    return file.getvalue()
+
+
+def _pickling() -> Any:
+    try:
+        return importlib.import_module("carrel_submission.pickling")  # in a job, the caller's own
+    except ImportError:
+        return importlib.import_module("carrel.client.executor.pickling")
+
+
 def write_pickle(value: Any, path: Path) -> None:
     """Write a value, by cloudpickle. The file is there whole, or not at all."""
-    import cloudpickle  # in a job, the caller's own version
-
     temporary = path.with_name(path.name + ".part")
     try:
         with temporary.open("wb") as file:
-            cloudpickle.dump(value, file)
+            _pickling().write(value, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -98,8 +98,9 @@ class Resource:
     #: The account that it is charged to.
     account: str | None = None
     visible: Visible = Visible.OWNER
-    #: Its number, of a job.
+    #: Its number, of a job, and that of the job that submitted it.
     job: int | None = None
+    parent: int | None = None
     #: Subjects with whom it is shared by name.
     users: frozenset[str] = frozenset()
     #: Shared with everybody in the lab.
@@ -246,8 +247,9 @@ SCOPES: Mapping[str, frozenset[Action]] = {
     | {Action.CHANGE_BASELINE, Action.CALIBRATE},
     "sessions": _READ | {Action.START_SESSION, Action.ENTER_SESSION, Action.CANCEL_JOB},
     "tracking": frozenset({Action.TRACK, Action.SIGN_OUT}),
-    #: The token of a job: look, submit further steps with their code, track.
+    #: The token of a job: look, submit further steps with their code, cancel these, track.
     JOB: _SUBMIT
+    | {Action.CANCEL_JOB}
     | {Action.WORK, Action.REPORT, Action.TRACK, Action.READ_SECRETS, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_STORAGE}
     | {Action.SEE_USE},
     #: An invitation is a token that is good for nothing but its own exchange.
@@ -286,7 +288,8 @@ def allowed(actor: Caller, action: Action, resource: Resource = Resource()) -> V
 
 
 def _verdict(actor: Caller, action: Action, resource: Resource) -> Verdict:
-    if not _token_suffices(actor, action):
+    others = action is Action.CANCEL_JOB and actor.job_id is not None and actor.job_id != resource.parent
+    if others or not _token_suffices(actor, action):
         return _by_token(actor, action)
     for rule in RULES[action]:
         if rule.holds(actor, resource):
@@ -306,7 +309,7 @@ def token_allows(actor: Caller, action: Action | None) -> Verdict:
 
 def of_job(job: Job) -> Resource:
     """A job, as the rules see it."""
-    return Resource(owner=job.owner, account=job.account, visible=job.visible, job=job.id)
+    return Resource(owner=job.owner, account=job.account, visible=job.visible, job=job.id, parent=job.parent)
 
 
 def _scopes(actor: Caller) -> frozenset[str]:
@@ -325,7 +328,7 @@ def _by_token(actor: Caller, action: Action | None) -> Verdict:
             False,
             "token of a job",
             f"The token of job {actor.job_id} cannot do this.",
-            "A job may look at its owner's jobs and submit further steps; do the rest with your own token.",
+            "A job may look at its owner's jobs, submit further steps and cancel these; do the rest with your own token.",
         )
     scopes = ", ".join(sorted(actor.scopes)) or "nothing"
     enough = " or ".join(scope for scope in CHOICES if action in SCOPES[scope]) or ALL

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
+import contextlib
+import importlib
 import inspect
 import linecache
 import os
@@ -25,8 +27,9 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 def cell(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
     """Run the source of a cell among the variables in `parts`.
 
-    `order`: `source`, `filename` by which tracebacks name it, `back` (names that come back), `shows` (whether the value of the
-    last expression is shown), `limit` (bytes that may come back), and what IPython's shell has of the caller's (`shell.run`).
+    `order`: `source`, `filename` by which tracebacks name it, `modules` below those that are variables, `back` (names that come
+    back), `shows` (whether the value of the last expression is shown), `limit` (bytes that may come back), `directory` in which
+    the caller works, and what IPython's shell has of the caller's (`shell.run`).
     """
 
     def work() -> Any:
@@ -34,6 +37,9 @@ def cell(order: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
         # Functions of the notebook stand on the same variables as the cell.
         space = anchor.__globals__
         space.update(variables)
+        for name in order["modules"]:
+            with contextlib.suppress(ImportError):  # the cell may not need it
+                importlib.import_module(name)
         with _as_main(space):
             value = _execute(order, space) if shell is None else shell.run(order, space)
             return _found(order["back"], space, value)
@@ -73,6 +79,10 @@ def _watched(order: dict[str, Any], work: Callable[[], Any], shell: Any) -> dict
     builtins.input = sys.breakpointhook = _nobody_answers
     screen = display.screen = display.Screen(display.send)
     outcome: dict[str, Any] = {"shown": screen.messages, "back": None, "error": None, "exception": None}
+    with contextlib.suppress(OSError):  # it is another machine's, or behind walls
+        os.chdir(order.get("directory", "."))
+    if "" not in sys.path:  # modules of that directory, as in a notebook
+        sys.path.append("")
     try:
         back = work()
         figures.show()

@@ -33,9 +33,9 @@ class Screen:
 
     def __init__(self, send: Callable[[int, bytes], None] | None) -> None:
         self._send = send
-        #: All messages, for the end of the call.
+        #: Messages for the end of the call; a last one stands for those that are not kept.
         self.messages: list[dict[str, Any]] = []
-        self._size = 0
+        self._number = self._size = 0
         self._guard = threading.Lock()
 
     def put(self, message: dict[str, Any]) -> None:
@@ -44,13 +44,17 @@ class Screen:
             self._put(message)
 
     def _put(self, message: dict[str, Any]) -> None:
-        number = len(self.messages)
+        number, self._number = self._number, self._number + 1
         data = json.dumps(message).encode()
         self._size += len(data)
-        if self._size > _KEPT:
-            message = {"kind": "note", "data": {"text/plain": "[carrel: more was shown than is kept of a call]"}}
-        self.messages.append(message)
-        if self._send is not None and self._size <= _KEPT:
+        if self._size <= _KEPT:
+            self.messages.append(message)
+        elif self._size - len(data) <= _KEPT:
+            text = "[carrel: not all that was shown came here, and more was shown than is kept of a call]"
+            self.messages.append({"kind": "note", "data": {"text/plain": text}, "until": self._number})
+        else:
+            self.messages[-1]["until"] = self._number
+        if self._send is not None:
             while len(data) > _LIVE:
                 self._send(number, b"+" + data[:_LIVE])
                 data = data[_LIVE:]
