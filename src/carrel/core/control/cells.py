@@ -18,11 +18,11 @@ _log = logging.getLogger(__name__)
 class CellStore(Protocol):
     """What is kept of cells. `carrel.lab.store.cells.CellTable` is one, and has the promises."""
 
-    def add(self, found: Sequence[RecordedCell]) -> None: ...  # noqa: D102
-    def list(  # noqa: D102
+    def add(self, found: Sequence[RecordedCell]) -> None: ...
+    def list(
         self, *, owner: str | None = None, since: float | None = None, after: int = 0, limit: int = 1000
     ) -> Sequence[RecordedCell]: ...
-    def missing(self) -> int: ...  # noqa: D102
+    def missing(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,6 @@ class EventLog(Protocol):
 class EventStore(EventLog, Protocol):
     """The append-only event table. `carrel.lab.store.events.EventTable` is one, and has the promises."""
 
-    def after(self, event_id: int, *, job_id: int | None, owner: str | None, limit: int) -> Sequence[Event]: ...  # noqa: D102
-    def last_id(self) -> int: ...  # noqa: D102
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]: ...  # noqa: D102
+    def after(self, event_id: int, *, job_id: int | None, owner: str | None, limit: int) -> Sequence[Event]: ...
+    def last_id(self) -> int: ...
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]: ...

@@ -17,10 +17,10 @@ _LONGEST_LOCK = 16 * 1024**2
 class CodeStore(Protocol):
     """Code snapshots by digest; `carrel.core.snapshots.SnapshotStore` is one, and has the promises."""
 
-    def has(self, digest: str) -> bool: ...  # noqa: D102
-    def add(self, digest: str, stream: BinaryIO) -> None: ...  # noqa: D102
-    def path(self, digest: str) -> Path: ...  # noqa: D102
-    def size(self, digest: str) -> int: ...  # noqa: D102
+    def has(self, digest: str) -> bool: ...
+    def add(self, digest: str, stream: BinaryIO) -> None: ...
+    def path(self, digest: str) -> Path: ...
+    def size(self, digest: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

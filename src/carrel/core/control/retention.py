@@ -24,14 +24,14 @@ _REMEDY = (
 class RetentionStore(Protocol):
     """What the lab remembers of what is stored. `carrel.lab.store.retention.RetentionTable` is one, and has the promises."""
 
-    def stored(self, owner: str | None = None) -> Mapping[str, Stored]: ...  # noqa: D102
-    def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]: ...  # noqa: D102
+    def stored(self, owner: str | None = None) -> Mapping[str, Stored]: ...
+    def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]: ...
 
 
 class Collects(Protocol):
     """Removes what the rules do not keep; `carrel.lab.retention.Collector` is one, and has the promises."""
 
-    def collect(self, kinds: Collection[Kind] = ..., *, dry_run: bool = False) -> Sequence[Collected]: ...  # noqa: D102
+    def collect(self, kinds: Collection[Kind] = ..., *, dry_run: bool = False) -> Sequence[Collected]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,10 +52,10 @@ class WrittenRules(Protocol):
     `carrel.lab.server.rules_file.RulesFile` is one, and has the promises.
     """
 
-    def changed(self, changes: RuleChanges) -> ChangedRules: ...  # noqa: D102
-    def write(self, changed: ChangedRules) -> None: ...  # noqa: D102
-    def sections(self, rules: LabRules) -> Sequence[RuleSection]: ...  # noqa: D102
-    def changes(self, table: str, texts: Mapping[str, str]) -> RuleChanges: ...  # noqa: D102
+    def changed(self, changes: RuleChanges) -> ChangedRules: ...
+    def write(self, changed: ChangedRules) -> None: ...
+    def sections(self, rules: LabRules) -> Sequence[RuleSection]: ...
+    def changes(self, table: str, texts: Mapping[str, str]) -> RuleChanges: ...
 
 
 class RuleBook:

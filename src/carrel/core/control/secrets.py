@@ -18,8 +18,8 @@ from carrel.core.policy.access import Action, Resource, allowed
 class Seal(Protocol):
     """Makes values unreadable for who has the lab's files; `carrel.lab.store.secrets` is one."""
 
-    def seal(self, subject: str, name: str, value: str) -> str: ...  # noqa: D102
-    def unseal(self, subject: str, name: str, sealed: str) -> str: ...  # noqa: D102
+    def seal(self, subject: str, name: str, value: str) -> str: ...
+    def unseal(self, subject: str, name: str, sealed: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,11 +57,11 @@ class SessionStatus:
 class SessionAccess(Protocol):
     """The way into sessions. `carrel.lab.server.sessions.RunningSessions` is one, and has the promises."""
 
-    def open(self, job: Job, *, base: str, path: str, token_id: int) -> str: ...  # noqa: D102
-    def address(self, job: Job, *, base: str) -> str: ...  # noqa: D102
-    def status(self, job: Job) -> SessionStatus: ...  # noqa: D102
-    def connected(self, job_id: int, attempt: int, change: int) -> None: ...  # noqa: D102
-    def join_hub(self, job: Job, variables: Mapping[str, str]) -> int: ...  # noqa: D102
+    def open(self, job: Job, *, base: str, path: str, token_id: int) -> str: ...
+    def address(self, job: Job, *, base: str) -> str: ...
+    def status(self, job: Job) -> SessionStatus: ...
+    def connected(self, job_id: int, attempt: int, change: int) -> None: ...
+    def join_hub(self, job: Job, variables: Mapping[str, str]) -> int: ...
 
 
 class Lender(Protocol):

@@ -15,8 +15,8 @@ from carrel.core.domain.task import TaskSpec
 class VerificationStore(Protocol):
     """Keeps the last one of each job. `carrel.lab.store.baselines.VerificationTable` is one, and has the promises."""
 
-    def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None: ...  # noqa: D102
-    def get(self, job_id: int) -> Verification | None: ...  # noqa: D102
+    def put(self, job_id: int, verification: Verification, outbox: Sequence[OutboxEntry], *, now: float) -> None: ...
+    def get(self, job_id: int) -> Verification | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class OptunaStudy:
         )
 
     def judge(self, sweep: Sweep, trials: Sequence[Trial], reported: Reported, number: int) -> Verdict:
-        """Say whether trial `number` should end early after what it has reported last."""
+        """Say whether trial `number` should end early after what it has reported last; of others `reported` has that step."""
         study = _study(sweep, trials, reported, seed=sweep.spec.seed)
         pruned = study.pruner.prune(study, study.get_trials(deepcopy=False)[number - 1])
         return Verdict(pruned=bool(pruned), attributes=_attributes(study, number - 1))
