@@ -496,6 +496,7 @@ def test_random_lives_under_faults(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_thousand_random_lives_under_faults(tmp_path: Path) -> None:
     for seed in range(1000, 2000):
         path = tmp_path / str(seed)
