@@ -387,6 +387,40 @@ class Faulty:
         self.late.clear()
 
 
+@pytest.mark.parametrize("step", range(8))
+def test_a_kill_at_any_step_of_one_that_goes_first_delays_nobody(tmp_path: Path, step: int) -> None:
+    lab = _lab(tmp_path)
+    first, large = lab.ask("2 gpu", time=3600), lab.ask("4 gpu")
+    lab.settle()
+    short = lab.ask("2 gpu, 1 storage", time=1800)
+    fabric, steps = lab.fabric, itertools.count()
+
+    class Killing:
+        def blocks(self) -> Sequence[Block]:
+            return fabric.blocks()
+
+        def do(self, change: Change, *, fence: int) -> None:
+            if next(steps) == step:
+                raise Killed
+            fabric.do(change, fence=fence)
+            if next(steps) == step:
+                raise Killed
+
+    lab.fabric = Killing()
+    lab.start_again()
+    for _ in range(3):
+        try:
+            lab.settle()
+        except Killed:
+            lab.start_again()
+    assert lab.state(short) is CompositionState.RUNNING
+    _check(lab, fabric)  # type: ignore[arg-type]
+    lab.now = lab.one(first).end
+    lab.settle()
+    assert lab.one(large).begin == lab.one(first).end
+    assert [lab.state(number) for number in (first, short)] == [CompositionState.COMPLETED] * 2
+
+
 def _check(lab: SmallLab, fabric: SimulatedFabric) -> None:
     """No block is in two machines, no slice is used twice, and a machine that is there has all that it was given."""
     holders: dict[str, int] = {}
@@ -462,6 +496,7 @@ def test_random_lives_under_faults(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_thousand_random_lives_under_faults(tmp_path: Path) -> None:
     for seed in range(1000, 2000):
         path = tmp_path / str(seed)

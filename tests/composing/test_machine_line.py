@@ -88,23 +88,34 @@ class _Life:
     #: What each that waits was told, and when it was made.
     told: dict[int, float] = field(default_factory=dict)
 
+    def go_on(self, until: float) -> None:
+        """Let time pass; each machine is given back when it is over."""
+        while self.now < until:
+            self.now = min([until, *(use.until for use in self.uses if use.until > self.now)])
+            self.look()
+
     def look(self) -> None:
         """Make what can be made, and check what is promised."""
         self.uses = [use for use in self.uses if use.until > self.now]
-        found = dict(zip(self.waiting, line(self.blocks, self.waiting, self.uses, self.now), strict=True))
-        for asked, promise in found.items():
-            if promise.at > self.now or promise.plan is None:
-                continue
-            assert not any(promise.names & use.names for use in self.uses), "it is in use"
-            gone = {change.block for change in promise.plan.changes if change.step is Step.DESTROY_SLICE}
-            made = [change for change in promise.plan.changes if change.step is Step.CREATE_SLICE]
+        while self.make():
+            continue  # beside what is there now others may have a place
+        found = line(self.blocks, self.waiting, self.uses, self.now)
+        if found:
+            assert found[0].at <= self.told.get(self.waiting[0].number, inf), "the first waits longer because of others"
+        self.told = {asked.number: one.at for asked, one in zip(self.waiting, found, strict=True)}
+
+    def make(self) -> bool:
+        """Make what can be made now."""
+        found = zip(self.waiting, line(self.blocks, self.waiting, self.uses, self.now), strict=True)
+        begun = {asked: one.plan for asked, one in found if one.now and one.plan}
+        for asked, plan in begun.items():
+            assert not any(plan.names & use.names for use in self.uses), "it is in use"
+            gone = {change.block for change in plan.changes if change.step is Step.DESTROY_SLICE}
+            made = [change for change in plan.changes if change.step is Step.CREATE_SLICE]
             self.blocks = [block for block in projected(self.blocks, made) if block.name not in gone]
-            self.uses.append(Use(names=frozenset(promise.plan.blocks), until=self.now + asked.time))
-        self.waiting = [asked for asked in self.waiting if found[asked].at > self.now]
-        if self.waiting:
-            first = self.waiting[0]
-            assert found[first].at <= self.told.get(first.number, inf), "the first waits longer because of others"
-        self.told = {asked.number: found[asked].at for asked in self.waiting}
+            self.uses.append(Use(names=frozenset(plan.blocks), until=self.now + asked.time))
+        self.waiting = [asked for asked in self.waiting if asked not in begun]
+        return bool(begun)
 
 
 _WISHES = ["1 gpu", "2 gpu", "3 gpu, 1 storage", "4 gpu", "1 storage", "1 slice 1g.5gb", "2 slice 2g.10gb", "1 slice 7g.40gb"]
@@ -117,15 +128,9 @@ def test_the_first_that_waits_never_waits_longer_because_of_those_behind_it(arri
     for number, (text, time, pause) in enumerate(arrivals, 1):
         life.waiting.append(_ask(number, text, time))
         life.look()
-        until = life.now + pause
-        for moment in sorted(use.until for use in life.uses if use.until <= until):
-            life.now = moment
-            life.look()
-        life.now = until
-        life.look()
+        life.go_on(life.now + pause)
     while life.waiting:
-        life.now = min(use.until for use in life.uses)
-        life.look()
+        life.go_on(min(use.until for use in life.uses))
 
 
 @pytest.mark.parametrize("text", ["5 gpu", "1 gpu h100", "3 storage", "8 slice 1g.5gb", "2 slice 4g.20gb", "5 cpu"])

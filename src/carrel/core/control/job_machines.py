@@ -29,7 +29,7 @@ _NO_RULES = MachineRules()
 
 
 class JobMachines:
-    """Thread-safe."""
+    """Makes machines for jobs, and gives them back when these are over. Thread-safe."""
 
     def __init__(
         self,
