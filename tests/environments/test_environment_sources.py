@@ -150,7 +150,7 @@ def test_conda_through_micromamba(lab: Lab) -> None:
     assert first.built
     assert first.version == "cpython-3.11.9"
     assert first.lock == "@EXPLICIT\nhttps://h/t/****/main/python.conda#abc\n"
-    assert activate(first, {"PATH": "/usr/bin"})["CONDA_PREFIX"] == str(first.path)
+    assert activate(first.path, {"PATH": "/usr/bin"}, conda=True)["CONDA_PREFIX"] == str(first.path)
     second = lab.prepare(recipe("dependencies: [python, cudnn]"))
     assert (second.built, second.lock, second.digest) == (False, first.lock, first.digest)
     assert len(Path(lab.base / "mamba-calls").read_text().splitlines()) == 1

@@ -278,13 +278,13 @@ def test_activation_leaves_no_other_environment_on_the_path(lab: Lab) -> None:
         "CONDA_PREFIX": "/opt/conda",
         "KEPT": "yes",
     }
-    variables = activate(environment, base)
+    variables = activate(environment.path, base, conda=environment.conda)
     assert variables == {
         "PATH": f"{environment.path}/bin:/usr/bin:/bin",
         "VIRTUAL_ENV": str(environment.path),
         "KEPT": "yes",
     }
-    assert activate(environment, base, keep_pythonpath=True)["PYTHONPATH"] == "/somewhere"
+    assert activate(environment.path, base, conda=False, keep_pythonpath=True)["PYTHONPATH"] == "/somewhere"
     said = subprocess.run(["python", "-c", "import sys; print(sys.prefix)"], env=variables, capture_output=True, text=True)
     assert said.stdout.strip() == str(environment.path)
 

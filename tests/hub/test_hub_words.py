@@ -161,7 +161,7 @@ def test_the_spawner_needs_nothing_of_the_labs_server(tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True, timeout=PATIENCE)
     loaded = json.loads(found.stdout)
     assert {name.split(".")[1] for name in loaded if name.startswith("carrel.")} == {"client", "core", "wire"}
-    assert {name.split(".")[2] for name in loaded if name.startswith("carrel.core.")} == {"domain", "submission"}
+    assert {name.split(".")[2] for name in loaded if name.startswith("carrel.core.")} == {"domain", "lazy_imports"}
     outside = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)
     # Carrel's base dependencies, and what they stand on.
     assert {"httpx", "pydantic"} <= outside

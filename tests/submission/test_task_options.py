@@ -27,7 +27,7 @@ from carrel.core.tasks.backend_config import SLURM_KEYS
 from carrel.core.tasks.section import RESOURCE_KEYS, SECTION_KEYS
 from carrel.wire.v1 import ResourceRequest, TaskRequest
 from carrel.wire.v1 import SlurmRequest as SentToSlurm
-from carrel.wire.v1.base import request_of
+from carrel.wire.v1.declared import request_of
 
 DECLARED = options_of(TaskOptions)
 RESOURCES = options_of(ResourceOptions)

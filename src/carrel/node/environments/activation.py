@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from carrel.node.environments.store import Environment
+from pathlib import Path
 
 #: Variables that would make an interpreter look outside its environment (python(1), ENVIRONMENT VARIABLES).
 _PYTHON_STRAYS = ("PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__")
@@ -24,8 +21,8 @@ _OTHER_ENVIRONMENT = (
 )
 
 
-def activate(environment: Environment, base: Mapping[str, str], *, keep_pythonpath: bool = False) -> dict[str, str]:
-    """Return `base` changed so that `python` and installed commands are those of `environment`.
+def activate(prefix: Path, base: Mapping[str, str], *, conda: bool, keep_pythonpath: bool = False) -> dict[str, str]:
+    """Return `base` changed so that `python` and installed commands are those of the environment in `prefix`.
 
     `bin` of the environment comes first in PATH; the environment of the lab itself and any other that was active leave
     it, so that a task never runs on packages that its record does not name. PYTHONPATH is dropped unless asked for.
@@ -33,9 +30,8 @@ def activate(environment: Environment, base: Mapping[str, str], *, keep_pythonpa
     """
     strays = _PYTHON_STRAYS + _OTHER_ENVIRONMENT + (() if keep_pythonpath else ("PYTHONPATH",))
     variables = {name: value for name, value in base.items() if name not in strays}
-    prefix = str(environment.path)
-    variables["PATH"] = os.pathsep.join([os.path.join(prefix, "bin"), *clean_path(base)])  # noqa: PTH118
-    variables["CONDA_PREFIX" if environment.conda else "VIRTUAL_ENV"] = prefix
+    variables["PATH"] = os.pathsep.join([str(prefix / "bin"), *clean_path(base)])
+    variables["CONDA_PREFIX" if conda else "VIRTUAL_ENV"] = str(prefix)
     return variables
 
 

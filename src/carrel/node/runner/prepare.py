@@ -94,7 +94,7 @@ class Preparation:
             return replace(command, activated=variables, root=environment.path)
         from carrel.node.environments import activate
 
-        return replace(command, activated=activate(environment, self.base))
+        return replace(command, activated=activate(environment.path, self.base, conda=environment.conda))
 
     def _secrets(self) -> Mapping[str, str]:
         from carrel.node.runner.asking import fetch_secrets
