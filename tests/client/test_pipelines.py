@@ -95,6 +95,9 @@ def test_a_step_that_fails_ends_those_that_wait_and_the_next_run_goes_on(lab: La
     client.wait(found["report"]["id"], timeout=PATIENCE)
     assert client.job(found["report"]["id"]).exit_code == 3
     assert client.job(found["train"]["id"]).state == "COMPLETED"
+    with httpx.Client(base_url=lab.url, headers={"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}) as browser:
+        browser.post("/login", data={"token": lab.token})
+        assert "carrel run --from" in browser.get(f"/jobs/{found['report']['id']}").raise_for_status().text
     said = carrel(lab, "run", project, code=3)
     assert [cached for _, cached in steps(said).values()] == [True, True, False]
 

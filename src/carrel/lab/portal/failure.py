@@ -89,7 +89,8 @@ def _tries(job: Job, row: AttemptRow | None) -> list[str]:
     if code == "NonZeroExitCode" and job.exit_code == 127:
         return ["Check the name of the program, and that its package is in the environment."]
     if code == "NonZeroExitCode":
-        return ["The last lines of its log say what went wrong. Correct the code, then run it with changes."]
+        again = "run the project again (`carrel run --from` this step)" if job.pipeline else "run it with changes"
+        return [f"The last lines of its log say what went wrong. Correct the code, then {again}."]
     return [_TRIES[code]] if code in _TRIES else []
 
 
