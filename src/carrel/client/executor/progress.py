@@ -67,7 +67,8 @@ def why_no_worker(client: Client, pool_id: int) -> str:
         return f"waiting for the lab: {error}"
     if pool.trouble:
         return f"waiting for a worker: {pool.trouble}"
-    said = [f"job {one.id} is {one.state}{': ' + one.message if one.message else ''}" for one in jobs]
+    more = {"RUNNING": " and begins, or fetches what the call needs"}
+    said = [f"job {one.id} is {one.state}{': ' + one.message if one.message else more.get(one.state, '')}" for one in jobs]
     return "waiting for a worker: " + (said[0] if said else "it is being started")
 
 
