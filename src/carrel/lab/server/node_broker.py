@@ -3,6 +3,7 @@ and the process that reports on it."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import subprocess
@@ -62,14 +63,18 @@ def run_broker(
     node = this_node(discover(simulate=simulate, lab=name or os.uname().nodename, memory=settings.simulate_memory))
     node = replace(node, name=name or node.name)
     config = broker_config(home, settings, node)
+    secret = secret or home.path / "secret"
     config = replace(
         config,
         rules=replace(config.rules, most_lent=min(max(settings.slurm_lend, 0), 99) / 100),
-        state=str(state),
-        secret_file=str(secret or home.path / "secret"),
+        secret_file=str(secret),
         shared=True,
     )
     key = config.secret()  # what cannot be read is said now
+    # Of each lab for itself: numbers of jobs begin anew in a new one, and what was lent to the old one's is no use of theirs.
+    own = state / hashlib.sha256(b"state of " + key).hexdigest()[:16]
+    own.mkdir(mode=0o700, exist_ok=True)
+    config = replace(config, state=str(own))
     lock = take_lock(state, config)
     if lock is None:
         raise Conflict(f"A broker runs at {socket} already.", remedy="End that one first.")
@@ -77,7 +82,7 @@ def run_broker(
     try:
         say(node)
         reporter.start()
-        run(config, state, socket, clock=time.time)
+        run(config, own, socket, clock=time.time)
     finally:
         reporter.close()
         socket.unlink(missing_ok=True)
