@@ -29,7 +29,7 @@ _SAME = (
 _ID = re.compile(
     r"(?<![0-9a-f])(?:[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8}-[0-9a-f]{24}_\d+_\d+)(?![0-9a-f])"
 )
-_TIMES = re.compile(r"\d+(?:[.:]\d+)*(?:(?:ns|us|µs|μs|ms|s|k?it/s|s/it|min)\b)?|\?(?:it/s)?|[█▏▎▍▌▋▊▉▌]+")
+_TIMES = re.compile(r"\d+(?:[.:]\d+)*(?:e\+\d+)?(?:(?:ns|us|µs|μs|ms|s|k?it/s|s/it|min)\b)?|\?(?:it/s)?|[█▏▎▍▌▋▊▉▌]+")
 Kernels = tuple[TestKernel, TestKernel]
 
 

@@ -13,6 +13,9 @@ import pytest
 from gateway_lab import a_lab, client, serve
 from test_gateway_pools import V1, Pool
 
+from carrel.core.domain.call import WorkerPool
+from carrel.lab.gateway.pool_workers import PoolWorkers
+
 DAY = 86_400.0
 
 
@@ -88,3 +91,18 @@ def test_a_pool_that_is_left_for_a_day_is_closed(opens: Callable[..., Pool], now
     other = opens()  # something happens, and all are looked at
     left.rig.wait_for(lambda: left.view()["closed_at"] is not None)
     assert [one["id"] for one in left.http.get(f"{V1}/pools").json()["pools"]] == [other.id, busy.id]
+
+
+def test_a_worker_that_is_made_while_its_pool_is_closed_may_leave(
+    opens: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, http = PoolWorkers.start, opens().http
+
+    def late(workers: PoolWorkers, pool: WorkerPool, key: str) -> int:
+        job = start(workers, pool, key)
+        http.post(f"{V1}/pools/{pool.id}/close").raise_for_status()
+        return job
+
+    monkeypatch.setattr(PoolWorkers, "start", late)
+    (worker,) = opens(min_workers=1).workers(1)
+    assert worker.ask()[0]["type"] == "retire"

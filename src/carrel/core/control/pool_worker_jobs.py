@@ -129,6 +129,8 @@ class PoolWorkerJobs:
                 return True
             with self._guard:
                 board.trouble = ""
+                # The pool may have been closed and forgotten meanwhile: its worker asks, and hears that it may leave.
+                self._boards.setdefault(board.pool.id, board)
                 self._store.add_worker(board.pool.id, job_id)
                 self._add(board, job_id)
             self.job_changed(job_id)  # it may have ended in this moment
