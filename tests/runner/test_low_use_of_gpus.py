@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ class Job:
         )
         launch = make_launch(
             home,
-            f"exec {sys.executable} train.py",
+            f"exec {shlex.quote(sys.executable)} train.py",
             files={"train.py": program},
             limits=LIMITS,
             resources=Resources(cpus=16, memory=GIB, gpus=gpus, time=600),
