@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
