@@ -79,7 +79,7 @@ class PipelineCalls:
                 # Where the lab is away, or takes no more now, the next time goes on from those that were submitted.
                 for job in () if isinstance(error, Unavailable) else found.values():
                     if not job.cached:
-                        with suppress(CarrelError):  # it has ended, or the caller is a job, which may not
+                        with suppress(CarrelError):  # it has ended
                             self.cancel(job.id)
                 raise
         return found
