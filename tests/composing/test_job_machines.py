@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from small_fabric import SmallLab, blocks, gpus, host, in_file
 
+from carrel.core.control.composing import Composer
 from carrel.core.control.job_machines import JobMachines
 from carrel.core.domain.composition import CompositionState, MachineRules
-from carrel.core.domain.errors import Impossible, Invalid
+from carrel.core.domain.errors import Impossible, Invalid, Unavailable
 from carrel.core.domain.fabric import BlockKind
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.parts import compose_of, wishes_of
@@ -127,6 +128,23 @@ def test_what_others_wait_for_is_not_kept_for_the_next_job(jobs: Jobs) -> None:
     jobs.settle()
     assert jobs.lab.state(other) is CompositionState.RUNNING
     assert jobs.machines.node(second) == ""
+
+
+def test_what_a_job_waits_for_is_found_when_the_fabric_answers_again(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs.submit(gpus=4)
+    jobs.settle()
+    second = jobs.submit(gpus=4)
+    jobs.machines.ask([Waiting(id=second, owner="ada", qos="batch", resources=jobs.known[second].resources, submitted_at=0.0)])
+
+    def is_away(*_: object) -> None:
+        raise Unavailable("The fabric does not answer.")
+
+    with monkeypatch.context() as away:
+        away.setattr(Composer, "promise", is_away)
+        with pytest.raises(Unavailable):
+            jobs.machines.turn(jobs.known.get)
+    assert jobs.machines.turn(jobs.known.get)
+    assert jobs.machines.waits()[second].why.startswith("machine 2 is made for it (needs 4 GPUs")
 
 
 def test_what_never_comes_keeps_no_machine_from_the_next_job(jobs: Jobs, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def _run(words: Sequence[str], *, as_json: bool) -> int:
 
 
 def _hasten() -> None:
-    """Start sooner: both took more of a short command's time than its work (benchmarks/README.md)."""
+    """Start sooner: a short command's time is that of its imports."""
     # What is imported stays; looking through it for garbage after each 700 objects is wasted.
     gc.set_threshold(20_000)
     # httpx has a command line of its own, with click, rich and pygments, and does without it where it cannot be imported.

@@ -129,8 +129,8 @@ class JobMachines:
             now = (self._living(), asked)
             if now[0] is self._seen[0] and now[1] == self._seen[1]:
                 return False
-            self._seen = now
             self._waits = self._found(composer)
+            self._seen = now  # not before: where the fabric did not answer, it is found in the next turn
         return True
 
     def _living(self) -> Sequence[Composition]:

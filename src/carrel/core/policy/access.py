@@ -288,6 +288,7 @@ def allowed(actor: Caller, action: Action, resource: Resource = Resource()) -> V
 
 
 def _verdict(actor: Caller, action: Action, resource: Resource) -> Verdict:
+    # The token of a job is good for ending what that job has submitted, and nothing else.
     others = action is Action.CANCEL_JOB and actor.job_id is not None and actor.job_id != resource.parent
     if others or not _token_suffices(actor, action):
         return _by_token(actor, action)

@@ -76,8 +76,9 @@ class JobTable(JobReads):
     ) -> Submitted:
         """Write the job down as PENDING, or all elements of an array. The same `key` of the same owner gives the same job again.
 
-        Raises `Conflict` when the key was used for another request (`request` is a digest). `admit` may refuse a job that comes
-        from a session: it gets the session's number, and how many of the jobs that come from it have not ended.
+        Raises `Conflict` when the key was used for another request (`request` is a digest). `admit` may refuse a job that a
+        job submits: it gets the number of the session that it comes from, and how many of the jobs that come from that have not
+        ended; else None, and how many jobs of the owner have not ended that jobs have submitted.
         """
         with self._database.write() as connection:
             earlier = None if key is None else submitted_before(connection, new.owner, key, request)
