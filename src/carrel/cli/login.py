@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from carrel.client.credential import Credential
 
+#: Seconds for an answer.
+_PATIENCE = 60.0
 Url = Annotated[str | None, argument("[URL]", "The lab's address.  [CARREL_URL, or the last one]")]
 
 
@@ -149,10 +151,6 @@ def _typed(address: str) -> str:
             remedy="Type or pipe one in; with an invitation: `carrel login URL --invitation CODE`.",
         )
     return token.strip()
-
-
-#: Seconds for an answer.
-_PATIENCE = 60.0
 
 
 class _Lab:

@@ -239,19 +239,19 @@ def run_pipeline(
         for name, job in found.items():
             print(f"{name:<{width}}  job {paint(str(job.id), 'bold')}{'  from the cache' if job.cached else ''}")
             _warn(() if job.cached and from_step is None else job.notes)
-        _warn(_run_too(task["target"], found, from_step))
+        if from_step is not None:
+            _warn(_run_too(task["target"], found, from_step))
     return _follow_steps(client, found, as_json=as_json) if follow else OK
 
 
-def _run_too(target: Any, found: Mapping[str, JobView], from_step: str | None) -> Iterable[str]:
+def _run_too(target: Any, found: Mapping[str, JobView], from_step: str) -> Iterable[str]:
     """What there is to say of steps that are not after `from_step`, and are run again all the same."""
     from carrel.client.pipelines import steps_of
     from carrel.core.tasks.steps import later_steps
 
-    asked = found.keys() if from_step is None else later_steps(steps_of(target), from_step)
+    asked = later_steps(steps_of(target), from_step)
     if names := [name for name, job in found.items() if not job.cached and name not in asked]:
-        why = "and a change of any file is a change of each step" if from_step is None else "with this code or other"
-        yield f"Run as well: {', '.join(names)}. No earlier job did the same, {why}."
+        yield f"Run as well: {', '.join(names)}. No earlier job did the same, with this code or other."
 
 
 def _follow_steps(client: Client, steps: Mapping[str, JobView], *, as_json: bool) -> int:
